@@ -145,11 +145,11 @@ static bool is_open(const void *arg, const char *name, int port)
 }
 
 /* What belongs to one way of asking must not stand beside another. -1, or the exit status. */
-static int check(const struct request *q)
+static int check(const struct request *request)
 {
-	int alone = q->parts & (PART_LIVE | PART_MEMORY);
+	int alone = request->parts & (PART_LIVE | PART_MEMORY);
 
-	if (alone && q->parts != alone) {
+	if (alone && request->parts != alone) {
 		fputs("ep_info: --live and --memory print nothing else\n", stderr);
 		return 2;
 	}
@@ -157,24 +157,24 @@ static int check(const struct request *q)
 		fputs("ep_info: --live or --memory, not both\n", stderr);
 		return 2;
 	}
-	if (q->shaped && alone != PART_MEMORY) {
+	if (request->shaped && alone != PART_MEMORY) {
 		fputs("ep_info: sizes of a group need --memory\n", stderr);
 		return 2;
 	}
-	if (q->format == EP_LIVE_JSON && !alone) {
+	if (request->format == EP_LIVE_JSON && !alone) {
 		fputs("ep_info: --json needs --live or --memory\n", stderr);
 		return 2;
 	}
-	if (q->format == EP_LIVE_PROMETHEUS && alone != PART_LIVE) {
+	if (request->format == EP_LIVE_PROMETHEUS && alone != PART_LIVE) {
 		fputs("ep_info: --prometheus needs --live\n", stderr);
 		return 2;
 	}
 	return -1;
 }
 
-static int begin_report(struct request *q, const char *path)
+static int begin_report(struct request *request, const char *path)
 {
-	q->parts |= PART_ALL | PART_REPORT;
+	request->parts |= PART_ALL | PART_REPORT;
 	if (path && !freopen(path, "w", stdout)) {
 		fprintf(stderr, "ep_info: %s: %s\n", path, strerror(errno));
 		return 1;
@@ -183,39 +183,39 @@ static int begin_report(struct request *q, const char *path)
 }
 
 /* One option. -1, or the exit status where there is nothing more to do. */
-static int take(struct request *q, int option)
+static int take(struct request *request, int option)
 {
 	switch (option) {
 	case 'v':
-		q->parts |= PART_VERSIONS;
+		request->parts |= PART_VERSIONS;
 		return -1;
 	case 'd':
-		q->parts |= PART_DEVICES;
+		request->parts |= PART_DEVICES;
 		return -1;
 	case 'p':
-		q->parts |= PART_PARAMS;
+		request->parts |= PART_PARAMS;
 		return -1;
 	case 'r':
-		q->parts |= PART_RDMA;
+		request->parts |= PART_RDMA;
 		return -1;
 	case 'n':
-		q->parts |= PART_NET;
+		request->parts |= PART_NET;
 		return -1;
 	case EP_OPTION_PID:
 		return ep_info_pid(optarg);
 	case EP_OPTION_REPORT:
-		return begin_report(q, optarg);
+		return begin_report(request, optarg);
 	case EP_OPTION_LIVE:
-		q->parts |= PART_LIVE;
+		request->parts |= PART_LIVE;
 		return -1;
 	case EP_OPTION_MEMORY:
-		q->parts |= PART_MEMORY;
+		request->parts |= PART_MEMORY;
 		return -1;
 	case EP_OPTION_JSON:
-		q->format = EP_LIVE_JSON;
+		request->format = EP_LIVE_JSON;
 		return -1;
 	case EP_OPTION_PROMETHEUS:
-		q->format = EP_LIVE_PROMETHEUS;
+		request->format = EP_LIVE_PROMETHEUS;
 		return -1;
 	case 'h':
 		return usage(stdout, 0);
@@ -225,17 +225,17 @@ static int take(struct request *q, int option)
 	case '?':
 		return usage(stderr, 2);
 	default:
-		q->shaped = true;
-		return ep_info_shape_take(&q->shape, option, optarg);
+		request->shaped = true;
+		return ep_info_shape_take(&request->shape, option, optarg);
 	}
 }
 
-static int parse(int argc, char **argv, struct request *q)
+static int parse(int argc, char **argv, struct request *request)
 {
 	int c, status;
 
 	while ((c = ep_options_next(ep_info_options, EP_INFO_OPTIONS, argc, argv)) != -1) {
-		status = take(q, c);
+		status = take(request, c);
 		if (status >= 0) {
 			return status;
 		}
@@ -243,8 +243,8 @@ static int parse(int argc, char **argv, struct request *q)
 	if (optind < argc) {
 		return usage(stderr, 2);
 	}
-	status = check(q);
-	q->parts = q->parts ? q->parts : PART_ALL;
+	status = check(request);
+	request->parts = request->parts ? request->parts : PART_ALL;
 	return status;
 }
 

@@ -69,22 +69,22 @@ static void clean(char *text, size_t size)
 }
 
 /* Other users' files may hold anything. */
-static void clean_board(struct ep_board *b)
+static void clean_board(struct ep_board *board)
 {
-	struct ep_board_rank *ranks = (void *)((char *)b + b->ranks_off);
+	struct ep_board_rank *ranks = (void *)((char *)board + board->ranks_off);
 
-	clean(b->mode, sizeof(b->mode));
-	clean(b->library, sizeof(b->library));
-	clean(b->failure, sizeof(b->failure));
-	for (int r = 0; r < b->nranks; r++) {
+	clean(board->mode, sizeof(board->mode));
+	clean(board->library, sizeof(board->library));
+	clean(board->failure, sizeof(board->failure));
+	for (int r = 0; r < board->nranks; r++) {
 		clean(ranks[r].host, sizeof(ranks[r].host));
 		clean(ranks[r].bus_id, sizeof(ranks[r].bus_id));
 	}
 }
 
-static uint64_t *words_of(const struct ep_board *b)
+static uint64_t *words_of(const struct ep_board *board)
 {
-	return (uint64_t *)((char *)b + b->waits_off);
+	return (uint64_t *)((char *)board + board->waits_off);
 }
 
 static void add_page(struct ep_live_pages *pages, const char *path)

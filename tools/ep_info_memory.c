@@ -78,46 +78,46 @@ static int take_layout(const char **to, const char *text)
 	return refuse(EP_OPTION_LAYOUT, text, "em, rm or flat");
 }
 
-int ep_info_shape_take(struct ep_info_shape *s, int option, const char *text)
+int ep_info_shape_take(struct ep_info_shape *shape, int option, const char *text)
 {
 	switch (option) {
 	case EP_OPTION_EXPERTS:
-		return take_number(&s->experts, option, text);
+		return take_number(&shape->experts, option, text);
 	case EP_OPTION_HIDDEN:
-		return take_number(&s->hidden, option, text);
+		return take_number(&shape->hidden, option, text);
 	case EP_OPTION_TOKENS:
-		return take_number(&s->tokens, option, text);
+		return take_number(&shape->tokens, option, text);
 	case EP_OPTION_RANKS:
-		return take_number(&s->ranks, option, text);
+		return take_number(&shape->ranks, option, text);
 	case EP_OPTION_TOPK:
-		return take_number(&s->topk, option, text);
+		return take_number(&shape->topk, option, text);
 	case EP_OPTION_NODE_RANKS:
-		return take_number(&s->node_ranks, option, text);
+		return take_number(&shape->node_ranks, option, text);
 	case EP_OPTION_RECV_TOKENS:
-		return take_number(&s->recv_tokens, option, text);
+		return take_number(&shape->recv_tokens, option, text);
 	case EP_OPTION_GPU_MEMORY:
-		return take_memory(&s->gpu_memory, text);
+		return take_memory(&shape->gpu_memory, text);
 	case EP_OPTION_MODE:
-		return take_mode(&s->ht, text);
+		return take_mode(&shape->ht, text);
 	case EP_OPTION_LAYOUT:
-		return take_layout(&s->layout, text);
+		return take_layout(&shape->layout, text);
 	default:
-		s->fp8 = true;
+		shape->fp8 = true;
 		return -1;
 	}
 }
 
 /* What has no default. */
-static int check(const struct ep_info_shape *s)
+static int check(const struct ep_info_shape *shape)
 {
 	const struct {
 		unsigned int value;
 		int option;
 	} needed[] = {
-		{ s->experts, EP_OPTION_EXPERTS },
-		{ s->hidden, EP_OPTION_HIDDEN },
-		{ s->tokens, EP_OPTION_TOKENS },
-		{ s->ranks, EP_OPTION_RANKS },
+		{ shape->experts, EP_OPTION_EXPERTS },
+		{ shape->hidden, EP_OPTION_HIDDEN },
+		{ shape->tokens, EP_OPTION_TOKENS },
+		{ shape->ranks, EP_OPTION_RANKS },
 	};
 
 	for (size_t i = 0; i < sizeof(needed) / sizeof(*needed); i++) {
@@ -157,49 +157,49 @@ static bool find_calls(struct calls *c)
 	return true;
 }
 
-static const char *layout_of(const struct ep_info_shape *s)
+static const char *layout_of(const struct ep_info_shape *shape)
 {
-	return s->layout ? s->layout : s->ht ? "flat" : "em";
+	return shape->layout ? shape->layout : shape->ht ? "flat" : "em";
 }
 
-static unsigned int node_ranks_of(const struct ep_info_shape *s)
+static unsigned int node_ranks_of(const struct ep_info_shape *shape)
 {
-	unsigned int n = s->node_ranks ? s->node_ranks : NODE_RANKS;
+	unsigned int n = shape->node_ranks ? shape->node_ranks : NODE_RANKS;
 
-	return n < s->ranks ? n : s->ranks;
+	return n < shape->ranks ? n : shape->ranks;
 }
 
-static ncclEpGroupConfig_t make_config(const struct ep_info_shape *s)
+static ncclEpGroupConfig_t make_config(const struct ep_info_shape *shape)
 {
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
 
-	config.algorithm = s->ht ? NCCL_EP_ALGO_HIGH_THROUGHPUT : NCCL_EP_ALGO_LOW_LATENCY;
-	config.num_experts = s->experts;
-	config.max_dispatch_tokens_per_rank = s->tokens;
-	config.max_recv_tokens_per_rank = s->recv_tokens;
-	config.max_token_bytes = s->hidden <= UINT32_MAX / 2 ? 2 * s->hidden : UINT32_MAX;
-	config.num_topk = s->topk;
+	config.algorithm = shape->ht ? NCCL_EP_ALGO_HIGH_THROUGHPUT : NCCL_EP_ALGO_LOW_LATENCY;
+	config.num_experts = shape->experts;
+	config.max_dispatch_tokens_per_rank = shape->tokens;
+	config.max_recv_tokens_per_rank = shape->recv_tokens;
+	config.max_token_bytes = shape->hidden <= UINT32_MAX / 2 ? 2 * shape->hidden : UINT32_MAX;
+	config.num_topk = shape->topk;
 	return config;
 }
 
-static ncclEpExtShape_t make_shape(const struct ep_info_shape *s)
+static ncclEpExtShape_t make_shape(const struct ep_info_shape *asked)
 {
 	ncclEpExtShape_t shape = NCCL_EP_EXT_SHAPE_INIT;
-	const char *layout = layout_of(s);
+	const char *layout = layout_of(asked);
 
 	shape.layout = strcmp(layout, "em") == 0   ? NCCL_EP_LAYOUT_EXPERT_MAJOR
 		       : strcmp(layout, "rm") == 0 ? NCCL_EP_LAYOUT_RANK_MAJOR
 						   : NCCL_EP_LAYOUT_FLAT;
-	shape.num_topk = (int)s->topk;
-	shape.hidden = s->hidden;
+	shape.num_topk = (int)asked->topk;
+	shape.hidden = asked->hidden;
 	shape.datatype = ncclBfloat16;
-	shape.quant_recipe = s->fp8 ? NCCL_EP_DISP_QUANT_DS_FP8E3M4 : NCCL_EP_DISP_QUANT_NONE;
-	shape.node_ranks = node_ranks_of(s);
-	shape.remote_ranks = s->ranks - shape.node_ranks;
-	if (s->ranks % shape.node_ranks) { /* those of the last node have the most */
-		shape.remote_ranks = s->ranks - s->ranks % shape.node_ranks;
+	shape.quant_recipe = asked->fp8 ? NCCL_EP_DISP_QUANT_DS_FP8E3M4 : NCCL_EP_DISP_QUANT_NONE;
+	shape.node_ranks = node_ranks_of(asked);
+	shape.remote_ranks = asked->ranks - shape.node_ranks;
+	if (asked->ranks % shape.node_ranks) { /* those of the last node have the most */
+		shape.remote_ranks = asked->ranks - asked->ranks % shape.node_ranks;
 	}
-	shape.memory_bytes = (uint64_t)(s->gpu_memory * 0x1p30);
+	shape.memory_bytes = (uint64_t)(asked->gpu_memory * 0x1p30);
 	return shape;
 }
 
@@ -210,14 +210,15 @@ static void print_line(const char *what, uint64_t bytes, const char *note)
 	printf("  %-22s %10.1f MiB%s\n", what, (double)bytes / 0x1p20, note);
 }
 
-static void print_text(const struct ep_info_shape *s, const ncclEpExtShape_t *need, const char *why)
+static void print_text(const struct ep_info_shape *shape, const ncclEpExtShape_t *need,
+		       const char *why)
 {
 	char rows[80];
 
 	printf("%s, %u experts, %u tokens of %u x bf16%s, top-%u, %s, %u ranks in nodes of %u\n",
-	       s->ht ? "high throughput" : "low latency", s->experts, s->tokens, s->hidden,
-	       s->fp8 ? " (FP8 on the way)" : "", s->topk, layout_of(s), s->ranks,
-	       node_ranks_of(s));
+	       shape->ht ? "high throughput" : "low latency", shape->experts, shape->tokens,
+	       shape->hidden, shape->fp8 ? " (FP8 on the way)" : "", shape->topk, layout_of(shape),
+	       shape->ranks, node_ranks_of(shape));
 	if (why) {
 		printf("  not possible: %s\n", why);
 		return;
@@ -232,12 +233,14 @@ static void print_text(const struct ep_info_shape *s, const ncclEpExtShape_t *ne
 	puts("  possible, as far as it does not depend on the GPU");
 }
 
-static void print_json(const struct ep_info_shape *s, const ncclEpExtShape_t *need, const char *why)
+static void print_json(const struct ep_info_shape *shape, const ncclEpExtShape_t *need,
+		       const char *why)
 {
 	printf("{\"schema\":1,\"mode\":\"%s\",\"layout\":\"%s\",\"experts\":%u,\"hidden\":%u,"
 	       "\"tokens\":%u,\"topk\":%u,\"ranks\":%u,\"node_ranks\":%u,\"possible\":%s",
-	       s->ht ? "ht" : "ll", layout_of(s), s->experts, s->hidden, s->tokens, s->topk,
-	       s->ranks, node_ranks_of(s), why ? "false" : "true");
+	       shape->ht ? "ht" : "ll", layout_of(shape), shape->experts, shape->hidden,
+	       shape->tokens, shape->topk, shape->ranks, node_ranks_of(shape),
+	       why ? "false" : "true");
 	if (why) {
 		fputs(",\"reason\":\"", stdout);
 		for (; *why; why++) { /* printable ASCII */
@@ -252,9 +255,9 @@ static void print_json(const struct ep_info_shape *s, const ncclEpExtShape_t *ne
 	       need->output_bytes, need->rows);
 }
 
-int ep_info_memory(const struct ep_info_shape *s, bool json)
+int ep_info_memory(const struct ep_info_shape *asked, bool json)
 {
-	int status = check(s);
+	int status = check(asked);
 	ncclEpGroupConfig_t config;
 	ncclEpExtShape_t shape;
 	const char *why = NULL;
@@ -266,12 +269,12 @@ int ep_info_memory(const struct ep_info_shape *s, bool json)
 	if (!find_calls(&calls)) {
 		return 1;
 	}
-	config = make_config(s);
-	shape = make_shape(s);
-	if (calls.feasible(&config, (int)s->ranks, &shape) != ncclSuccess) {
+	config = make_config(asked);
+	shape = make_shape(asked);
+	if (calls.feasible(&config, (int)asked->ranks, &shape) != ncclSuccess) {
 		why = "";
 		(void)calls.last_error(NULL, NULL, &why);
 	}
-	(json ? print_json : print_text)(s, &shape, why);
+	(json ? print_json : print_text)(asked, &shape, why);
 	return fflush(stdout) || ferror(stdout) || why ? 1 : 0;
 }

@@ -33,46 +33,46 @@ static void clean(char *text, size_t size)
 	ep_log_flatten(text);
 }
 
-static void print_route(struct ep_net_counts_route *r, bool sends)
+static void print_route(struct ep_net_counts_route *route, bool sends)
 {
-	clean(r->from, sizeof(r->from));
-	clean(r->to, sizeof(r->to));
-	printf("      %s %s %s", r->from, sends ? "to" : "from", r->to);
+	clean(route->from, sizeof(route->from));
+	clean(route->to, sizeof(route->to));
+	printf("      %s %s %s", route->from, sends ? "to" : "from", route->to);
 	if (sends) {
-		printf(", %" PRIu64 " parts, %" PRIu64 " bytes", r->parts, r->bytes);
+		printf(", %" PRIu64 " parts, %" PRIu64 " bytes", route->parts, route->bytes);
 	}
-	puts(r->open ? "" : ", failed");
+	puts(route->open ? "" : ", failed");
 }
 
-static void print_entry(struct ep_net_counts *e)
+static void print_entry(struct ep_net_counts *counts)
 {
-	bool sends = e->state == EP_NET_COUNTS_SENDS;
+	bool sends = counts->state == EP_NET_COUNTS_SENDS;
 	struct timespec now;
 	double s;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - 1e-9 * (double)e->since;
-	clean(e->nic, sizeof(e->nic));
-	clean(e->peer, sizeof(e->peer));
-	printf("    %s %s %s, for %.1f s%s\n", e->nic, sends ? "sends to" : "receives from",
-	       e->peer, s > 0 ? s : 0, e->failed ? ", FAILED" : "");
+	s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - 1e-9 * (double)counts->since;
+	clean(counts->nic, sizeof(counts->nic));
+	clean(counts->peer, sizeof(counts->peer));
+	printf("    %s %s %s, for %.1f s%s\n", counts->nic, sends ? "sends to" : "receives from",
+	       counts->peer, s > 0 ? s : 0, counts->failed ? ", FAILED" : "");
 	printf("      %" PRIu64 " messages, %" PRIu64 " bytes, %" PRIu64 " polls, %" PRIu64
 	       " completions\n",
-	       e->messages, e->bytes, e->polls, e->completions);
+	       counts->messages, counts->bytes, counts->polls, counts->completions);
 	if (sends) {
-		printf("      %" PRIu64 " sends too early, %" PRIu64 " without room\n", e->early,
-		       e->full);
+		printf("      %" PRIu64 " sends too early, %" PRIu64 " without room\n",
+		       counts->early, counts->full);
 	} else {
-		printf("      %" PRIu64 " receives without room, %" PRIu64 " flushes\n", e->full,
-		       e->flushes);
+		printf("      %" PRIu64 " receives without room, %" PRIu64 " flushes\n",
+		       counts->full, counts->flushes);
 	}
-	if (e->failovers) {
+	if (counts->failovers) {
 		printf("      %" PRIu64 " failovers, %" PRIu64 " failbacks, %" PRIu64
 		       " parts sent again\n",
-		       e->failovers, e->failbacks, e->resent);
+		       counts->failovers, counts->failbacks, counts->resent);
 	}
-	for (int i = 0; i < EP_NET_COUNTS_ROUTES && e->route[i].from[0]; i++) {
-		print_route(&e->route[i], sends);
+	for (int i = 0; i < EP_NET_COUNTS_ROUTES && counts->route[i].from[0]; i++) {
+		print_route(&counts->route[i], sends);
 	}
 }
 

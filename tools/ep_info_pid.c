@@ -45,23 +45,23 @@ static bool is_ours_to_list(const char *path)
 }
 
 /* A line of the maps: range, permissions, offset, device, inode, path. */
-static bool parse_line(char *line, struct mapped *m)
+static bool parse_line(char *line, struct mapped *mapped)
 {
 	static const char gone[] = " (deleted)";
 	char *path = strchr(line, '/');
 	size_t n;
 
 	line[strcspn(line, "\n")] = '\0';
-	if (!path || sscanf(line, "%63s", m->range) != 1) {
+	if (!path || sscanf(line, "%63s", mapped->range) != 1) {
 		return false;
 	}
 	n = strlen(path);
-	m->deleted = n > sizeof(gone) - 1 && strcmp(path + n - (sizeof(gone) - 1), gone) == 0;
-	if (m->deleted) {
+	mapped->deleted = n > sizeof(gone) - 1 && strcmp(path + n - (sizeof(gone) - 1), gone) == 0;
+	if (mapped->deleted) {
 		path[n - (sizeof(gone) - 1)] = '\0';
 	}
-	snprintf(m->path, sizeof(m->path), "%s", path);
-	return is_ours_to_list(m->path);
+	snprintf(mapped->path, sizeof(mapped->path), "%s", path);
+	return is_ours_to_list(mapped->path);
 }
 
 /* Each file once. Returns how many. */
@@ -88,19 +88,19 @@ static int read_maps(FILE *maps, struct mapped *list)
  * The very file that is mapped, which root may open even if another has taken its name; else, by its path as the process
  * sees it: it may have another root.
  */
-static int open_mapped(const char *pid, const struct mapped *m)
+static int open_mapped(const char *pid, const struct mapped *mapped)
 {
 	char path[PATH_MAX + 128];
 	int fd;
 
-	snprintf(path, sizeof(path), "/proc/%s/map_files/%s", pid, m->range);
+	snprintf(path, sizeof(path), "/proc/%s/map_files/%s", pid, mapped->range);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd >= 0 || m->deleted) {
+	if (fd >= 0 || mapped->deleted) {
 		return fd;
 	}
-	snprintf(path, sizeof(path), "/proc/%s/root%s", pid, m->path);
+	snprintf(path, sizeof(path), "/proc/%s/root%s", pid, mapped->path);
 	fd = open(path, O_RDONLY | O_CLOEXEC);
-	return fd >= 0 ? fd : open(m->path, O_RDONLY | O_CLOEXEC);
+	return fd >= 0 ? fd : open(mapped->path, O_RDONLY | O_CLOEXEC);
 }
 
 /* The text that begins with the mark and a digit, up to what is not printable; NULL: it is not there. */
@@ -149,12 +149,12 @@ static void print_name(int fd)
 	munmap(data, (size_t)st.st_size);
 }
 
-static void print_mapped(const char *pid, const struct mapped *m)
+static void print_mapped(const char *pid, const struct mapped *mapped)
 {
-	int fd = open_mapped(pid, m);
+	int fd = open_mapped(pid, mapped);
 
-	printf("  %s%s\n", m->path,
-	       m->deleted ? ", which was deleted or replaced since it was loaded" : "");
+	printf("  %s%s\n", mapped->path,
+	       mapped->deleted ? ", which was deleted or replaced since it was loaded" : "");
 	if (fd < 0) {
 		printf("      its file cannot be read: %s\n", strerror(errno));
 		return;

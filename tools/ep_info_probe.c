@@ -58,7 +58,7 @@ static bool cuda_attribute(int attribute, int *value)
 	return get && attr && get(&dev, 0) == 0 && attr(value, attribute, dev) == 0;
 }
 
-static void list_gpus(struct ep_info_facts *f)
+static void list_gpus(struct ep_info_facts *facts)
 {
 	int (*count)(int *), (*get)(int *, int), (*bus_id)(char *, int, int);
 	int n = 0, dev;
@@ -69,50 +69,51 @@ static void list_gpus(struct ep_info_facts *f)
 	if (!count || !get || !bus_id || count(&n) != 0) {
 		return;
 	}
-	for (int i = 0; i < n && f->ngpus < EP_TOPO_MAX_GPUS; i++) {
-		struct ep_info_gpu *gpu = &f->gpu[f->ngpus];
+	for (int i = 0; i < n && facts->ngpus < EP_TOPO_MAX_GPUS; i++) {
+		struct ep_info_gpu *gpu = &facts->gpu[facts->ngpus];
 
-		f->ngpus += get(&dev, i) == 0 &&
-			    bus_id(gpu->bus_id, (int)sizeof(gpu->bus_id), dev) == 0;
+		facts->ngpus += get(&dev, i) == 0 &&
+				bus_id(gpu->bus_id, (int)sizeof(gpu->bus_id), dev) == 0;
 	}
 }
 
 /* CUDA has the say, as it has for the library: a GPU that the topology lacks still gets a NIC. */
-static void probe_gpu(struct ep_info_facts *f, const struct ep_topo *topo)
+static void probe_gpu(struct ep_info_facts *facts, const struct ep_topo *topo)
 {
 	const char *strange = NULL;
 	int order = 0;
 
-	for (int i = 0; i < f->ngpus && !strange; i++) {
-		strange = f->gpu[i].known ? NULL : f->gpu[i].bus_id;
+	for (int i = 0; i < facts->ngpus && !strange; i++) {
+		strange = facts->gpu[i].known ? NULL : facts->gpu[i].bus_id;
 	}
-	if (!f->ngpus) {
-		set(&f->fact[EP_INFO_GPU], false, "no GPU");
+	if (!facts->ngpus) {
+		set(&facts->fact[EP_INFO_GPU], false, "no GPU");
 	} else if (!topo) {
-		set(&f->fact[EP_INFO_GPU], true,
-		    "%d; the topology cannot be read: they take NICs in turn", f->ngpus);
+		set(&facts->fact[EP_INFO_GPU], true,
+		    "%d; the topology cannot be read: they take NICs in turn", facts->ngpus);
 	} else if (strange) {
-		set(&f->fact[EP_INFO_GPU], true,
-		    "%d; the topology does not have %s, which takes a NIC by its number", f->ngpus,
-		    strange);
+		set(&facts->fact[EP_INFO_GPU], true,
+		    "%d; the topology does not have %s, which takes a NIC by its number",
+		    facts->ngpus, strange);
 	} else {
-		set(&f->fact[EP_INFO_GPU], true, "%d", f->ngpus);
+		set(&facts->fact[EP_INFO_GPU], true, "%d", facts->ngpus);
 	}
 	if (!cuda_attribute(ATTR_WRITES_ORDERING, &order)) {
-		set(&f->order, false, "not known: no CUDA device answers");
+		set(&facts->order, false, "not known: no CUDA device answers");
 	} else if (order < 100) {
-		set(&f->order, false,
+		set(&facts->order, false,
 		    "this GPU may see a NIC's flag before the data: results are not reliable");
 	} else {
-		set(&f->order, true, "by %s", order < 200 ? "the GPU that is written" : "all GPUs");
+		set(&facts->order, true, "by %s",
+		    order < 200 ? "the GPU that is written" : "all GPUs");
 	}
 }
 
 /* ---- NICs ---- */
 
-static void probe_ports(struct ep_info_facts *f, const struct ep_info_nics *nics)
+static void probe_ports(struct ep_info_facts *facts, const struct ep_info_nics *nics)
 {
-	struct ep_info_fact *fact = &f->fact[EP_INFO_PORT];
+	struct ep_info_fact *fact = &facts->fact[EP_INFO_PORT];
 	char listed[160] = "";
 
 	for (int i = 0; i < nics->n; i++) {
@@ -131,16 +132,16 @@ static void probe_ports(struct ep_info_facts *f, const struct ep_info_nics *nics
 		set(fact, true, "%d of %d, %d devices:%s%s", nics->n, nics->ports, nics->devices,
 		    listed, nics->closed);
 	}
-	for (int i = 0; i < f->ngpus && fact->yes; i++) {
-		if (!f->gpu[i].port) {
-			set(fact, false, "%s", f->gpu[i].no_port);
+	for (int i = 0; i < facts->ngpus && fact->yes; i++) {
+		if (!facts->gpu[i].port) {
+			set(fact, false, "%s", facts->gpu[i].no_port);
 		}
 	}
 }
 
-static void probe_devx(struct ep_info_facts *f, const struct ep_info_nics *nics)
+static void probe_devx(struct ep_info_facts *facts, const struct ep_info_nics *nics)
 {
-	struct ep_info_fact *fact = &f->fact[EP_INFO_DEVX];
+	struct ep_info_fact *fact = &facts->fact[EP_INFO_DEVX];
 	char with[96] = "", without[128] = "";
 	const char *why;
 
@@ -167,26 +168,26 @@ static void probe_devx(struct ep_info_facts *f, const struct ep_info_nics *nics)
 		set(fact, with[0], "%s%s%s", with, with[0] && without[0] ? "; but " : "",
 		    with[0] || without[0] ? without : "no device to open");
 	}
-	for (int i = 0; i < f->ngpus && fact->yes; i++) {
-		if (f->gpu[i].port && !f->gpu[i].devx) {
-			set(fact, false, "%s", f->gpu[i].no_devx);
+	for (int i = 0; i < facts->ngpus && fact->yes; i++) {
+		if (facts->gpu[i].port && !facts->gpu[i].devx) {
+			set(fact, false, "%s", facts->gpu[i].no_devx);
 		}
 	}
 }
 
-static void probe_nics(struct ep_info_facts *f, const struct ep_info_nics *nics)
+static void probe_nics(struct ep_info_facts *facts, const struct ep_info_nics *nics)
 {
 	const char *why;
 	bool verbs = ep_verbs(&why) != NULL;
 
-	set(&f->fact[EP_INFO_VERBS], verbs, "%s", verbs ? "libibverbs.so.1 loads" : why);
+	set(&facts->fact[EP_INFO_VERBS], verbs, "%s", verbs ? "libibverbs.so.1 loads" : why);
 	if (!verbs) {
-		set(&f->fact[EP_INFO_PORT], false, "not known without libibverbs");
-		set(&f->fact[EP_INFO_DEVX], false, "not known without libibverbs");
+		set(&facts->fact[EP_INFO_PORT], false, "not known without libibverbs");
+		set(&facts->fact[EP_INFO_DEVX], false, "not known without libibverbs");
 		return;
 	}
-	probe_ports(f, nics);
-	probe_devx(f, nics);
+	probe_ports(facts, nics);
+	probe_devx(facts, nics);
 }
 
 /* ---- between the two ---- */
@@ -214,28 +215,28 @@ static void set_memory(struct ep_info_fact *fact, bool gpu, bool dmabuf, bool ca
 	}
 }
 
-static void probe_memory(struct ep_info_facts *f)
+static void probe_memory(struct ep_info_facts *facts)
 {
 	const char *why;
 	const struct ep_verbs *v = ep_verbs(&why);
 	const struct ep_mlx5dv *dv = ep_mlx5dv(&why);
-	bool gpu = f->fact[EP_INFO_GPU].yes, peermem = peermem_loaded();
+	bool gpu = facts->fact[EP_INFO_GPU].yes, peermem = peermem_loaded();
 	int dmabuf = 0;
 
 	if (!cuda_attribute(ATTR_DMA_BUF_SUPPORTED, &dmabuf)) {
 		dmabuf = 0;
 	}
-	set_memory(&f->fact[EP_INFO_HEAP], gpu, dmabuf, v && v->ibv_reg_dmabuf_mr,
+	set_memory(&facts->fact[EP_INFO_HEAP], gpu, dmabuf, v && v->ibv_reg_dmabuf_mr,
 		   "libibverbs is too old", peermem);
-	set_memory(&f->fact[EP_INFO_QUEUES], gpu, dmabuf, dv && dv->mlx5dv_devx_umem_reg_ex,
+	set_memory(&facts->fact[EP_INFO_QUEUES], gpu, dmabuf, dv && dv->mlx5dv_devx_umem_reg_ex,
 		   dv ? "libmlx5 is too old" : "no libmlx5", peermem);
 }
 
 /* cudaHostRegister(IoMemory) of a doorbell page is for root, or for all if the driver was loaded
  * with PeerMappingOverride. */
-static void probe_doorbell(struct ep_info_facts *f)
+static void probe_doorbell(struct ep_info_facts *facts)
 {
-	struct ep_info_fact *fact = &f->fact[EP_INFO_DOORBELL];
+	struct ep_info_fact *fact = &facts->fact[EP_INFO_DOORBELL];
 	char text[8192];
 	int fd = open("/proc/driver/nvidia/params", O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : 0;
@@ -244,7 +245,7 @@ static void probe_doorbell(struct ep_info_facts *f)
 		close(fd);
 	}
 	text[n > 0 ? n : 0] = '\0';
-	if (!f->fact[EP_INFO_GPU].yes) {
+	if (!facts->fact[EP_INFO_GPU].yes) {
 		set(fact, false, "no GPU");
 	} else if (strstr(text, "PeerMappingOverride=1")) {
 		set(fact, true, "the driver has PeerMappingOverride=1");
@@ -257,9 +258,9 @@ static void probe_doorbell(struct ep_info_facts *f)
 	}
 }
 
-static void probe_enabled(struct ep_info_facts *f)
+static void probe_enabled(struct ep_info_facts *facts)
 {
-	struct ep_info_fact *fact = &f->fact[EP_INFO_ENABLED];
+	struct ep_info_fact *fact = &facts->fact[EP_INFO_ENABLED];
 	const char *level = getenv("NCCL_NET_GDR_LEVEL");
 	struct ep_ib_env env;
 	struct ep_error error;

@@ -42,7 +42,7 @@ static const char *sys_line(char line[128], const char *fmt, ...)
 	return line[0] ? line : "-";
 }
 
-static void print_gids(const struct ep_verbs *v, struct ibv_context *ctx, const char *name,
+static void print_gids(const struct ep_verbs *verbs, struct ibv_context *ctx, const char *name,
 		       int port, const struct ibv_port_attr *attr)
 {
 	static const uint8_t none[16];
@@ -50,7 +50,7 @@ static void print_gids(const struct ep_verbs *v, struct ibv_context *ctx, const 
 	union ibv_gid gid;
 
 	for (int i = 0; i < attr->gid_tbl_len && i < GIDS; i++) {
-		if (v->ibv_query_gid(ctx, (uint8_t)port, i, &gid) != 0 ||
+		if (verbs->ibv_query_gid(ctx, (uint8_t)port, i, &gid) != 0 ||
 		    memcmp(gid.raw, none, sizeof(none)) == 0) {
 			continue;
 		}
@@ -70,13 +70,13 @@ static void print_bond(const char *name, int port)
 	}
 }
 
-static void print_port(const struct ep_verbs *v, struct ibv_context *ctx, const char *name,
+static void print_port(const struct ep_verbs *verbs, struct ibv_context *ctx, const char *name,
 		       int port)
 {
 	struct ibv_port_attr attr;
 	char line[128];
 
-	if (ep_verbs_query_port(v, ctx, (uint8_t)port, &attr) != 0) {
+	if (ep_verbs_query_port(verbs, ctx, (uint8_t)port, &attr) != 0) {
 		printf("    port %d: %s\n", port, strerror(errno));
 		return;
 	}
@@ -88,7 +88,7 @@ static void print_port(const struct ep_verbs *v, struct ibv_context *ctx, const 
 	       attr.active_speed);
 	printf("    LID %u, subnet manager's %u, flags 0x%x, traffic class file: %s\n", attr.lid,
 	       attr.sm_lid, attr.flags, sys_line(line, "%s/tc/%d/traffic_class", name, port));
-	print_gids(v, ctx, name, port, &attr);
+	print_gids(verbs, ctx, name, port, &attr);
 	print_bond(name, port);
 }
 
@@ -131,53 +131,53 @@ struct trial {
 };
 
 /* A queue pair of the mode, in host memory, connected with itself. */
-static bool trial_connect(struct trial *t, struct ep_reason *why)
+static bool trial_connect(struct trial *trial, struct ep_reason *why)
 {
-	struct ep_gda_nic *nic = &t->g.nic[0];
+	struct ep_gda_nic *nic = &trial->g.nic[0];
 	struct ep_nic_end self;
 
-	if (!ep_gda_queue_create(&t->q, why)) {
+	if (!ep_gda_queue_create(&trial->q, why)) {
 		return false;
 	}
 	self = nic->base.end;
-	t->q.remote_qpn = t->q.qpn;
-	t->q.mtu = self.mtu;
-	t->q.atomics = nic->base.atomics;
-	t->q.ece = nic->ece.options;
-	return ep_gda_queue_connect(&t->q, &self, why);
+	trial->q.remote_qpn = trial->q.qpn;
+	trial->q.mtu = self.mtu;
+	trial->q.atomics = nic->base.atomics;
+	trial->q.ece = nic->ece.options;
+	return ep_gda_queue_connect(&trial->q, &self, why);
 }
 
-static void trial_print(const struct trial *t, bool ok, const struct ep_reason *why)
+static void trial_print(const struct trial *trial, bool ok, const struct ep_reason *why)
 {
-	const struct ep_gda_nic *nic = &t->g.nic[0];
+	const struct ep_gda_nic *nic = &trial->g.nic[0];
 
-	printf("    %s: ", t->g.mode == EP_GDA_CPU_DB
+	printf("    %s: ", trial->g.mode == EP_GDA_CPU_DB
 				   ? "queue pair by commands, as for modes 1 to 3"
 				   : "queue pair by verbs, as for mode 4");
 	if (!ok) {
 		printf("no: %s\n", why->text);
 		return;
 	}
-	printf("connected with itself, MTU %u", 128u << t->q.mtu);
-	if (t->g.mode == EP_GDA_CPU_DB) {
-		printf(", tier %u%s", t->q.tier, t->q.atomics ? "" : " without atomics");
+	printf("connected with itself, MTU %u", 128u << trial->q.mtu);
+	if (trial->g.mode == EP_GDA_CPU_DB) {
+		printf(", tier %u%s", trial->q.tier, trial->q.atomics ? "" : " without atomics");
 	}
 	if (nic->lag.ports) {
 		printf(", bond of %u ports, %s, sends by port %u", nic->lag.ports,
-		       nic->lag.by_queue ? "by queue pair" : "by a hash of headers", t->q.lag);
+		       nic->lag.by_queue ? "by queue pair" : "by a hash of headers", trial->q.lag);
 	}
-	printf(", ECE 0x%x\n", t->q.ece);
+	printf(", ECE 0x%x\n", trial->q.ece);
 }
 
-static void trial_commands(struct trial *t)
+static void trial_commands(struct trial *trial)
 {
-	struct ep_gda_nic *nic = &t->g.nic[0];
+	struct ep_gda_nic *nic = &trial->g.nic[0];
 	const struct ep_mlx5dv *dv = nic->base.dv;
 	struct ep_reason why = { "" };
-	uint64_t bytes = ep_gda_stride(&t->g);
+	uint64_t bytes = ep_gda_stride(&trial->g);
 	bool ok = false;
 
-	t->g.mode = EP_GDA_CPU_DB;
+	trial->g.mode = EP_GDA_CPU_DB;
 	nic->queue_memory.host = aligned_alloc(EP_GDA_PAGE, bytes);
 	nic->uar = dv->mlx5dv_devx_alloc_uar(nic->base.ctx, 1); /* NC */
 	if (!nic->uar) {
@@ -195,10 +195,10 @@ static void trial_commands(struct trial *t)
 		ep_reason_set(&why, "its memory is not taken: %s (ulimit -l?)", strerror(errno));
 		goto out;
 	}
-	ok = ep_gda_address_hold(nic, &why) && trial_connect(t, &why);
+	ok = ep_gda_address_hold(nic, &why) && trial_connect(trial, &why);
 out:
-	trial_print(t, ok, &why);
-	ep_gda_queue_destroy(&t->q);
+	trial_print(trial, ok, &why);
+	ep_gda_queue_destroy(&trial->q);
 	ep_gda_address_release(nic);
 	if (nic->queue_memory.umem) {
 		dv->mlx5dv_devx_umem_dereg(nic->queue_memory.umem);
@@ -211,17 +211,17 @@ out:
 	nic->uar = NULL;
 }
 
-static void trial_verbs(struct trial *t)
+static void trial_verbs(struct trial *trial)
 {
-	struct ep_gda_nic *nic = &t->g.nic[0];
+	struct ep_gda_nic *nic = &trial->g.nic[0];
 	struct ep_reason why = { "" };
 	bool ok;
 
-	t->g.mode = EP_GDA_CPU_PROXY;
+	trial->g.mode = EP_GDA_CPU_PROXY;
 	memset(&nic->ece, 0, sizeof(nic->ece));
-	ok = ep_gda_verbs_cq(&t->g, nic, &why) && trial_connect(t, &why);
-	trial_print(t, ok, &why);
-	ep_gda_queue_destroy(&t->q);
+	ok = ep_gda_verbs_cq(&trial->g, nic, &why) && trial_connect(trial, &why);
+	trial_print(trial, ok, &why);
+	ep_gda_queue_destroy(&trial->q);
 	if (nic->cq) {
 		nic->base.v->ibv_destroy_cq(nic->cq);
 		nic->cq = NULL;

@@ -229,7 +229,7 @@ EP_DEV bool ep_clean_poll(const struct ep_clean_args &a, struct ep_clean_board *
 }
 
 /*
- * Waits for the calls of this round of the thread's ranks, one for each of `s`: the time counts on
+ * Waits for the calls of this round of the thread's ranks, one for each of `spin`: the time counts on
  * from one round to the next. One thread.
  */
 EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board *board,

@@ -255,7 +255,7 @@ EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht
 	}
 }
 
-/* All units of this warp; `w`: the first one may be pending, or open. */
+/* All units of this warp; `work`: the first one may be pending, or open. */
 template <int DTYPE>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *pipe, struct ep_ht_due *due,

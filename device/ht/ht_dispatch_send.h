@@ -205,7 +205,7 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_
 /*
  * The weights of the rows of tokens [token, end), in ascending order of local experts: to the ranks'
  * heaps, and to this rank's own outputs. A warp takes as many tokens at once as it has lanes; or one
- * token alone, whose list `l` is. `base`: slot of this rank's row 0 here.
+ * token alone, whose list `list` is. `base`: slot of this rank's row 0 here.
  */
 EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,
 			       const struct ep_ht_list &list, uint32_t base)

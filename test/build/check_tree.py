@@ -77,6 +77,11 @@ PRIVATE = {
 }
 PRIVATE.update({word + "s": instead for word, instead in list(PRIVATE.items())})
 IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*")
+# Parameters of one letter that are a struct: g the group, c the connection or what kernels have in common,
+# a the arguments, or the first of two of a kind, of which b is the second.
+LETTERS = "gca"
+PARAMETERS = re.compile(r"\(([^(){};]*)\)")
+STRUCT_PARAMETER = re.compile(r"\s*(?:const\s+)?(?:struct|union)\s+(\w+)(?:\s|[*&]|const\b)*\b([a-z])\s*(?:\[.*)?$", re.S)
 # Files of others that comments may name.
 FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h", "sitecustomize.py"}
 
@@ -191,6 +196,19 @@ def check_identifiers(path, text):
             if word:
                 complain(path, "has a word of our own in %s at line %d: not %s but %s" % (
                     name, i + 1, word, PRIVATE[word]))
+
+
+def check_parameters(path, text):
+    if not path.startswith(PRODUCT):
+        return
+    code = COMMENT.sub(lambda m: "\n" * m[0].count("\n"), text)
+    for found in PARAMETERS.finditer(code):
+        structs = [STRUCT_PARAMETER.match(one) for one in found[1].split(",")]
+        structs = [(one[1], one[2]) for one in structs if one]
+        for kind, letter in structs:
+            if letter not in LETTERS and not (letter == "b" and (kind, "a") in structs):
+                complain(path, "has a parameter of one letter at line %d: struct %s %s" % (
+                    code.count("\n", 0, found.start()) + 1, kind, letter))
 
 
 def prose_of(file, text):
@@ -328,6 +346,7 @@ def check_file(root, path, paths):
             complain(path, "has instructions of its own, which belong into device/simt")
         check_functions(path, text)
         check_identifiers(path, text)
+        check_parameters(path, text)
         check_includes(root, path, text)
 
 

@@ -31,7 +31,9 @@ FILES = {
     "topo/fault.c": LICENCE,
     "topo/words.c": LICENCE + '/*\n * hello\n */\nint ep_hello_make(int sway); // way\nchar *s = "way", c = \'"\';\n'
                     "enum { EP_WAYS, EP_FAREWELL };\n",
-    "test/words.c": LICENCE + "int hello;\n",
+    "test/words.c": LICENCE + "int hello(struct x *x, struct y *y);\n",
+    "topo/letters.c": LICENCE + "int fits(struct x *a, const struct x *b, struct y *g, int i, struct z *op);\n"
+                      "int first(struct x *a,\n\t  struct y *b);\nint ref(const struct x &w, union y v[2])\n{\n}\n",
     "test/fault.c": LICENCE,
     "topo/long.c": LICENCE + "\n" * 800,
     "topo/longish.c": LICENCE + "\n" * 400,
@@ -87,6 +89,9 @@ tools/perf/oracle/rows.h: has the base name of device/ll/rows.h
 tools/perf/oracle/rows.h: includes device/simt/simt.h, which tools/perf/oracle must not know
 tools/perf/perf.c: includes plugin/core/climbs.h, which tools/perf must not know
 tools/run.sh: names gone.py, which does not exist
+topo/letters.c: has a parameter of one letter at line 3: struct y b
+topo/letters.c: has a parameter of one letter at line 5: struct x w
+topo/letters.c: has a parameter of one letter at line 5: struct y v
 topo/long.c: has 801 lines, the limit is 800
 topo/stale.c: names gone.h, which does not exist
 topo/stale.c: names tall_*.c, which does not exist

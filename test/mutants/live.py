@@ -57,7 +57,7 @@ MUTANTS += [
     {"name": "feasible_rows", "file": "plugin/ep/ht/ht.c",
      "old": "return shape->limit != EP_NO_LIMIT", "new": "return shape->limit == 1", "tests": ["feasible"]},
     {"name": "memory_nodes", "file": "tools/ep_info_memory.c",
-     "old": "\tif (s->ranks % shape.node_ranks) {", "new": "\tif (false) {", "tests": ["info_memory"]},
+     "old": "\tif (asked->ranks % shape.node_ranks) {", "new": "\tif (false) {", "tests": ["info_memory"]},
 ]
 
 # Each range ends, and has its operation's bytes.

@@ -158,7 +158,7 @@ MUTANTS = [
      "new": "\tuint32_t ports = ep_net_flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
     # A long message goes ahead of its notice where packets find ways of their own.
     {"name": "plain_limit", "file": "plugin/net/p2p/part.c",
-     "old": "bool record = m->size > c->plain_limit || size > most;",
+     "old": "bool record = message->size > c->plain_limit || size > most;",
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
     {"name": "gin_unfenced", "file": "plugin/net/mesh/post.c",
@@ -166,7 +166,7 @@ MUTANTS = [
      "new": "wr[n].send_flags = 0;", "tests": ["gin_order", "gin_v15"]},
     # Memory that has to be in order is.
     {"name": "strict_ignored", "file": "plugin/net/base/mr.c",
-     "old": "(ep_net_env()->relaxed && !m->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
+     "old": "(ep_net_env()->relaxed && !mem->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
      "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_v13"]},
     # A receiver has as many slots again as its sender was told of.
     {"name": "slots_lost", "file": "plugin/net/p2p/poll.c",
@@ -221,8 +221,8 @@ MUTANTS = [
      "old": "#define EP_RC_HOPS 255", "new": "#define EP_RC_HOPS 1", "tests": ["inside"]},
     # A part of a DMA-BUF is that part.
     {"name": "dmabuf_offset", "file": "plugin/net/base/mr.c",
-     "old": ".fd = m->fd, .offset = m->offset };",
-     "new": ".fd = m->fd, .offset = 0 };", "tests": ["sizes_v8", "gin"]},
+     "old": ".fd = mem->fd, .offset = mem->offset };",
+     "new": ".fd = mem->fd, .offset = 0 };", "tests": ["sizes_v8", "gin"]},
     # Packets have the service level that was asked for.
     {"name": "no_level", "file": "plugin/rdma/rc_qp.c",
      "old": ".sl = path->sl,", "new": ".sl = 0,", "tests": ["inside", "inside_levels"]},
@@ -235,13 +235,13 @@ MUTANTS = [
      "old": "#define EP_NET_SILENT_NS 1000000000ull", "new": "#define EP_NET_SILENT_NS 1ull", "tests": ["setup"]},
     # An interface whose cable is out is not where peers meet.
     {"name": "iface_up", "file": "plugin/net/link/iface.c",
-     "old": "(i->ifa_flags & IFF_RUNNING)", "new": "(i->ifa_flags & IFF_UP)", "tests": ["namespace"]},
+     "old": "(ifaddr->ifa_flags & IFF_RUNNING)", "new": "(ifaddr->ifa_flags & IFF_UP)", "tests": ["namespace"]},
     # A peer to whom there is no route yet is dialed again.
     {"name": "dial_route", "file": "plugin/net/link/dial.c",
      "old": "error == ENETUNREACH ||", "new": "", "tests": ["namespace"]},
     # ... but no longer than the set-up of a connection may take.
     {"name": "dial_limit", "file": "plugin/net/link/dial.c",
-     "old": "ep_now_ns() > d->until ?", "new": "false ?", "tests": ["namespace"]},
+     "old": "return ep_now_ns() > dialing->until", "new": "return false", "tests": ["namespace"]},
     # NICs keep what is registered while a child of fork() lives.
     {"name": "no_fork_init", "file": "plugin/rdma/verbs.c",
      "old": "\tint error = (verbs->ibv_fork_init)();\n", "new": "\tint error = 0;\n", "tests": ["fork"]},

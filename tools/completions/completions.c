@@ -24,17 +24,18 @@ struct tool {
 	struct entry entry[OPTIONS_MAX];
 };
 
-static void add(struct tool *t, struct entry e)
+static void add(struct tool *tool, struct entry entry)
 {
-	if (t->n < OPTIONS_MAX) {
-		t->entry[t->n++] = e;
+	if (tool->n < OPTIONS_MAX) {
+		tool->entry[tool->n++] = entry;
 	}
 }
 
-static void add_table(struct tool *t, const struct ep_option *o, size_t n)
+static void add_table(struct tool *tool, const struct ep_option *option, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		add(t, (struct entry){ o[i].id, o[i].name, o[i].arg, o[i].help, o[i].optional });
+		add(tool, (struct entry){ option[i].id, option[i].name, option[i].arg,
+					  option[i].help, option[i].optional });
 	}
 }
 
@@ -61,65 +62,66 @@ static const struct ep_option ep_routes_options[] = {
 	{ 'h', "help", NULL, false, "what there is" },
 };
 
-static bool find(struct tool *t, const char *name)
+static bool find(struct tool *tool, const char *name)
 {
-	*t = (struct tool){ .name = name };
+	*tool = (struct tool){ .name = name };
 	if (strcmp(name, "ep_perf") == 0) {
 		for (int i = 0; i < PERF_NOPTIONS; i++) {
 			const struct perf_option *o = perf_option_table + i;
 
-			add(t, (struct entry){ o->id, o->name, o->arg, o->help, false });
+			add(tool, (struct entry){ o->id, o->name, o->arg, o->help, false });
 		}
-		add(t, (struct entry){ 'h', "help", NULL, "what there is", false });
+		add(tool, (struct entry){ 'h', "help", NULL, "what there is", false });
 	} else if (strcmp(name, "ep_plot") == 0) {
-		add_table(t, ep_plot_options, sizeof(ep_plot_options) / sizeof(ep_plot_options[0]));
-		t->operands = true;
+		add_table(tool, ep_plot_options,
+			  sizeof(ep_plot_options) / sizeof(ep_plot_options[0]));
+		tool->operands = true;
 	} else if (strcmp(name, "ep_routes") == 0) {
-		add_table(t, ep_routes_options,
+		add_table(tool, ep_routes_options,
 			  sizeof(ep_routes_options) / sizeof(ep_routes_options[0]));
-		t->operands = true;
+		tool->operands = true;
 	} else if (strcmp(name, "ep_info") == 0) {
-		add_table(t, ep_info_options, EP_INFO_OPTIONS);
+		add_table(tool, ep_info_options, EP_INFO_OPTIONS);
 	} else if (strcmp(name, "ep_topo") == 0) {
-		add_table(t, ep_topo_options, EP_TOPO_OPTIONS);
-		t->operands = true;
+		add_table(tool, ep_topo_options, EP_TOPO_OPTIONS);
+		tool->operands = true;
 	}
-	return t->n > 0;
+	return tool->n > 0;
 }
 
-static bool is_file(const struct entry *e)
+static bool is_file(const struct entry *entry)
 {
-	return e->arg && strcmp(e->arg, "FILE") == 0;
+	return entry->arg && strcmp(entry->arg, "FILE") == 0;
 }
 
-static bool is_choice(const struct entry *e)
+static bool is_choice(const struct entry *entry)
 {
-	return e->arg && strchr(e->arg, '|') != NULL;
+	return entry->arg && strchr(entry->arg, '|') != NULL;
 }
 
 /* "a|b" with blanks. */
-static void put_choices(const struct entry *e)
+static void put_choices(const struct entry *entry)
 {
-	for (const char *c = e->arg; *c; c++) {
+	for (const char *c = entry->arg; *c; c++) {
 		putchar(*c == '|' ? ' ' : *c);
 	}
 }
 
 /* ---- bash ---- */
 
-static void put_pattern(const struct entry *e, const char *between)
+static void put_pattern(const struct entry *entry, const char *between)
 {
-	printf("%s--%s", between, e->name);
-	if (e->id < 256) {
-		printf("|-%c", e->id);
+	printf("%s--%s", between, entry->name);
+	if (entry->id < 256) {
+		printf("|-%c", entry->id);
 	}
 }
 
-static void put_bash(const struct tool *t)
+static void put_bash(const struct tool *tool)
 {
 	const char *between = "    ";
 
-	printf("# Made from the options of %s(1).\n_%s() {\n", t->name, t->name);
+	printf("# Made from the options of %s(1).\n_%s() {\n", tool->name, tool->name);
 	puts("    local cur=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]}\n"
 	     "    # --option=value is three words\n"
 	     "    if [[ $cur == = ]]; then\n"
@@ -128,8 +130,8 @@ static void put_bash(const struct tool *t)
 	     "        option=${COMP_WORDS[COMP_CWORD - 2]}\n"
 	     "    fi\n"
 	     "    case $option in");
-	for (int i = 0; i < t->n; i++) {
-		const struct entry *e = t->entry + i;
+	for (int i = 0; i < tool->n; i++) {
+		const struct entry *e = tool->entry + i;
 
 		if (is_choice(e)) {
 			put_pattern(e, "    ");
@@ -143,8 +145,8 @@ static void put_bash(const struct tool *t)
 		}
 	}
 	/* values of which nothing is known */
-	for (int i = 0; i < t->n; i++) {
-		const struct entry *e = t->entry + i;
+	for (int i = 0; i < tool->n; i++) {
+		const struct entry *e = tool->entry + i;
 
 		if (e->arg && !is_choice(e) && !is_file(e)) {
 			put_pattern(e, between);
@@ -152,7 +154,7 @@ static void put_bash(const struct tool *t)
 		}
 	}
 	puts(*between == '|' ? ") COMPREPLY=() && return ;;\n    esac" : "    esac");
-	if (t->operands) {
+	if (tool->operands) {
 		puts("    if [[ $cur != -* ]]; then\n"
 		     "        compopt -o filenames 2>/dev/null\n"
 		     "        mapfile -t COMPREPLY < <(compgen -f -- \"$cur\")\n"
@@ -160,10 +162,10 @@ static void put_bash(const struct tool *t)
 		     "    fi");
 	}
 	printf("    mapfile -t COMPREPLY < <(compgen -W '");
-	for (int i = 0; i < t->n; i++) {
-		printf("%s--%s", i ? " " : "", t->entry[i].name);
+	for (int i = 0; i < tool->n; i++) {
+		printf("%s--%s", i ? " " : "", tool->entry[i].name);
 	}
-	printf("' -- \"$cur\")\n}\ncomplete -F _%s %s\n", t->name, t->name);
+	printf("' -- \"$cur\")\n}\ncomplete -F _%s %s\n", tool->name, tool->name);
 }
 
 /* ---- zsh ---- */
@@ -181,50 +183,51 @@ static void put_zsh_text(const char *text)
 	}
 }
 
-static void put_zsh_value(const struct entry *e)
+static void put_zsh_value(const struct entry *entry)
 {
-	if (!e->arg) {
+	if (!entry->arg) {
 		return;
 	}
-	printf("%s:", e->optional ? ":" : "");
-	put_zsh_text(e->arg);
+	printf("%s:", entry->optional ? ":" : "");
+	put_zsh_text(entry->arg);
 	putchar(':');
-	if (is_choice(e)) {
+	if (is_choice(entry)) {
 		putchar('(');
-		put_choices(e);
+		put_choices(entry);
 		putchar(')');
-	} else if (is_file(e)) {
+	} else if (is_file(entry)) {
 		fputs("_files", stdout);
 	}
 }
 
-static void put_zsh_option(const struct entry *e, bool letter)
+static void put_zsh_option(const struct entry *entry, bool letter)
 {
 	fputs("    '", stdout);
-	if (e->id < 256) {
-		printf("(-%c --%s)", e->id, e->name);
+	if (entry->id < 256) {
+		printf("(-%c --%s)", entry->id, entry->name);
 	}
 	if (letter) {
-		printf("-%c%s[", e->id, e->arg ? "+" : "");
+		printf("-%c%s[", entry->id, entry->arg ? "+" : "");
 	} else {
-		printf("--%s%s[", e->name, !e->arg ? "" : e->optional ? "=-" : "=");
+		printf("--%s%s[", entry->name, !entry->arg ? "" : entry->optional ? "=-" : "=");
 	}
-	put_zsh_text(e->help);
+	put_zsh_text(entry->help);
 	putchar(']');
-	put_zsh_value(e);
+	put_zsh_value(entry);
 	puts("' \\");
 }
 
-static void put_zsh(const struct tool *t)
+static void put_zsh(const struct tool *tool)
 {
-	printf("#compdef %s\n# Made from the options of %s(1).\n_arguments \\\n", t->name, t->name);
-	for (int i = 0; i < t->n; i++) {
-		if (t->entry[i].id < 256) {
-			put_zsh_option(&t->entry[i], true);
+	printf("#compdef %s\n# Made from the options of %s(1).\n_arguments \\\n", tool->name,
+	       tool->name);
+	for (int i = 0; i < tool->n; i++) {
+		if (tool->entry[i].id < 256) {
+			put_zsh_option(&tool->entry[i], true);
 		}
-		put_zsh_option(&t->entry[i], false);
+		put_zsh_option(&tool->entry[i], false);
 	}
-	puts(t->operands ? "    '*:file:_files'" : "    '*::'");
+	puts(tool->operands ? "    '*:file:_files'" : "    '*::'");
 }
 
 int main(int argc, char **argv)

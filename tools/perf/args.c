@@ -174,12 +174,12 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 }
 
 /* The option as a user would write it. */
-static void option_name(const struct perf_option *o, char *out, size_t bytes)
+static void option_name(const struct perf_option *option, char *out, size_t bytes)
 {
-	if (o->id < 256) {
-		snprintf(out, bytes, "-%c (--%s)", o->id, o->name);
+	if (option->id < 256) {
+		snprintf(out, bytes, "-%c (--%s)", option->id, option->name);
 	} else {
-		snprintf(out, bytes, "--%s", o->name);
+		snprintf(out, bytes, "--%s", option->name);
 	}
 }
 

@@ -9,11 +9,11 @@
 #include "perf.h"
 
 /* An extension of this library; ep_perf also runs on others. */
-static int unsupported(struct perf_rank *r, const char *call, ncclResult_t result)
+static int unsupported(struct perf_rank *rank, const char *call, ncclResult_t result)
 {
-	const char *text = perf_last_error(r);
+	const char *text = perf_last_error(rank);
 
-	snprintf(r->failure, sizeof(r->failure), "%s: %s", call,
+	snprintf(rank->failure, sizeof(rank->failure), "%s: %s", call,
 		 text ? text : ncclGetErrorString(result));
 	return -1;
 }
@@ -29,9 +29,9 @@ static double free_mib(void)
 	return (double)available / (1 << 20);
 }
 
-static void group_config(const struct perf_rank *r, ncclEpGroupConfig_t *config)
+static void group_config(const struct perf_rank *rank, ncclEpGroupConfig_t *config)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	const struct oracle_problem *p = &opt->problem;
 	size_t out = oracle_output_bytes(p) + oracle_scale_count(p) * sizeof(float);
 	size_t combine = oracle_combine_bytes(p);
@@ -44,9 +44,9 @@ static void group_config(const struct perf_rank *r, ncclEpGroupConfig_t *config)
 	config->enable_mask = (unsigned int)opt->mask;
 	config->num_topk = p->topk;
 	if (opt->ht) {
-		config->max_recv_tokens_per_rank = r->ht.limit;
-		config->overflow_policy = r->ht.drop ? NCCL_EP_OVERFLOW_DROP
-						     : NCCL_EP_OVERFLOW_TRAP;
+		config->max_recv_tokens_per_rank = rank->ht.limit;
+		config->overflow_policy = rank->ht.drop ? NCCL_EP_OVERFLOW_DROP
+							: NCCL_EP_OVERFLOW_TRAP;
 	}
 }
 
@@ -63,16 +63,17 @@ static ncclEpLayout_t layout_of(const struct perf_options *opt)
  * What the library allocates on each GPU, as it says itself; a library that cannot say so is held to
  * the memory that went away, which has NCCL's own buffers in it.
  */
-static double library_mib(const struct perf_rank *r, const ncclEpGroupConfig_t *config, double gone)
+static double library_mib(const struct perf_rank *rank, const ncclEpGroupConfig_t *config,
+			  double gone)
 {
 	__typeof__(&ncclEpExtDeviceMemory) ask = dlsym(RTLD_DEFAULT, "ncclEpExtDeviceMemory");
 	ncclEpExtMemory_t memory = NCCL_EP_EXT_MEMORY_INIT;
-	const struct oracle_problem *p = &r->perf->opt.problem;
+	const struct oracle_problem *p = &rank->perf->opt.problem;
 
-	memory.remote_ranks = r->remote_ranks;
-	memory.node_ranks = r->near_ranks;
-	if (!ask || ask(config, (int)p->nranks, layout_of(&r->perf->opt), (int)p->topk, &memory) !=
-			    ncclSuccess) {
+	memory.remote_ranks = rank->remote_ranks;
+	memory.node_ranks = rank->near_ranks;
+	if (!ask || ask(config, (int)p->nranks, layout_of(&rank->perf->opt), (int)p->topk,
+			&memory) != ncclSuccess) {
 		return gone;
 	}
 	return (double)(memory.group_bytes + memory.handle_bytes) / (1 << 20);
@@ -86,9 +87,9 @@ static double process_cpu_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-int perf_group_open(struct perf_rank *r)
+int perf_group_open(struct perf_rank *rank)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
 	ncclEpHandleConfig_t handle = NCCL_EP_HANDLE_CONFIG_INIT;
 	int topk = (int)opt->problem.topk;
@@ -96,55 +97,55 @@ int perf_group_open(struct perf_rank *r)
 	ncclResult_t result;
 	uint64_t start;
 
-	if (opt->ht && perf_ht_plan(r)) {
+	if (opt->ht && perf_ht_plan(rank)) {
 		return -1;
 	}
-	group_config(r, &config);
+	group_config(rank, &config);
 	start = perf_now_ns();
-	result = ncclEpCreateGroup(&r->group, r->comm, &config);
+	result = ncclEpCreateGroup(&rank->group, rank->comm, &config);
 	if (result != ncclSuccess) {
-		r->group = NULL;
-		return unsupported(r, "ncclEpCreateGroup", result);
+		rank->group = NULL;
+		return unsupported(rank, "ncclEpCreateGroup", result);
 	}
-	r->setup.group_ms = (double)(perf_now_ns() - start) / 1e6;
-	r->setup.group_cpu_ms = (process_cpu_ms() - cpu) / r->perf->world.nlocal;
+	rank->setup.group_ms = (double)(perf_now_ns() - start) / 1e6;
+	rank->setup.group_cpu_ms = (process_cpu_ms() - cpu) / rank->perf->world.nlocal;
 	start = perf_now_ns();
 	handle.dispatch_output_per_expert_alignment = opt->zone_alignment;
-	result = ncclEpInitHandle(&r->handle, r->group, layout_of(opt), &handle, topk, NULL);
+	result = ncclEpInitHandle(&rank->handle, rank->group, layout_of(opt), &handle, topk, NULL);
 	if (result != ncclSuccess) {
-		r->handle = NULL;
-		return unsupported(r, "ncclEpInitHandle", result);
+		rank->handle = NULL;
+		return unsupported(rank, "ncclEpInitHandle", result);
 	}
-	r->setup.handle_ms = (double)(perf_now_ns() - start) / 1e6;
-	perf_links_learn(r);
-	r->setup.library_mib = library_mib(r, &config, before - free_mib());
-	result = ncclEpInitHandle(&r->align, r->group, layout_of(opt), NULL, topk, NULL);
+	rank->setup.handle_ms = (double)(perf_now_ns() - start) / 1e6;
+	perf_links_learn(rank);
+	rank->setup.library_mib = library_mib(rank, &config, before - free_mib());
+	result = ncclEpInitHandle(&rank->align, rank->group, layout_of(opt), NULL, topk, NULL);
 	if (result != ncclSuccess) {
-		r->align = NULL;
-		return unsupported(r, "ncclEpInitHandle", result);
+		rank->align = NULL;
+		return unsupported(rank, "ncclEpInitHandle", result);
 	}
 	return 0;
 }
 
-void perf_group_close(struct perf_rank *r)
+void perf_group_close(struct perf_rank *rank)
 {
-	if (r->handle) {
-		PERF_NCCL(r, ncclEpHandleDestroy(r->handle));
+	if (rank->handle) {
+		PERF_NCCL(rank, ncclEpHandleDestroy(rank->handle));
 	}
-	if (r->align) {
-		PERF_NCCL(r, ncclEpHandleDestroy(r->align));
+	if (rank->align) {
+		PERF_NCCL(rank, ncclEpHandleDestroy(rank->align));
 	}
-	if (r->group) {
-		PERF_NCCL(r, ncclEpGroupDestroy(r->group));
+	if (rank->group) {
+		PERF_NCCL(rank, ncclEpGroupDestroy(rank->group));
 	}
-	r->handle = r->align = NULL;
-	r->group = NULL;
+	rank->handle = rank->align = NULL;
+	rank->group = NULL;
 }
 
-int perf_buffers_alloc(struct perf_rank *r)
+int perf_buffers_alloc(struct perf_rank *rank)
 {
-	const struct oracle_problem *p = &r->perf->opt.problem;
-	struct perf_buffers *b = &r->buf;
+	const struct oracle_problem *p = &rank->perf->opt.problem;
+	struct perf_buffers *b = &rank->buf;
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
 	size_t tokens = p->max_tokens;
 	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
@@ -152,8 +153,8 @@ int perf_buffers_alloc(struct perf_rank *r)
 	size_t scale_bytes = oracle_scale_count(p) * sizeof(float);
 	size_t routing = tokens * p->topk;
 
-	if (r->perf->opt.ht) {
-		return perf_ht_alloc(r);
+	if (rank->perf->opt.ht) {
+		return perf_ht_alloc(rank);
 	}
 	b->in_bytes = tokens * (oracle_input_bytes(p) + scale_bytes) + routing * 8;
 	b->out_tokens_bytes = rows * oracle_output_bytes(p);
@@ -162,116 +163,118 @@ int perf_buffers_alloc(struct perf_rank *r)
 	b->combine_in_bytes = rows * oracle_combine_bytes(p);
 	b->host = malloc(b->in_bytes);
 	if (!b->host) {
-		snprintf(r->failure, sizeof(r->failure), "no host memory");
+		snprintf(rank->failure, sizeof(rank->failure), "no host memory");
 		return -1;
 	}
-	if (perf_device_memory(r, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
-	    perf_device_memory(r, &b->in_scales, tokens * scale_bytes) ||
-	    perf_device_memory(r, &b->ids, routing * 8) ||
-	    perf_device_memory(r, &b->weights, routing * sizeof(float)) ||
-	    perf_window_memory(r, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
-	    perf_window_memory(r, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
-	    perf_device_memory(r, &b->out_weights, b->routing_elements * sizeof(float)) ||
-	    perf_device_memory(r, &b->out_idx, b->routing_elements * sizeof(int32_t)) ||
-	    perf_device_memory(r, &b->counts, blocks * sizeof(int32_t)) ||
-	    perf_device_memory(r, &b->align_counts, blocks * sizeof(int32_t)) ||
-	    perf_device_memory(r, &b->combine_in, b->combine_in_bytes) ||
-	    perf_device_memory(r, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p))) {
+	if (perf_device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
+	    perf_device_memory(rank, &b->in_scales, tokens * scale_bytes) ||
+	    perf_device_memory(rank, &b->ids, routing * 8) ||
+	    perf_device_memory(rank, &b->weights, routing * sizeof(float)) ||
+	    perf_window_memory(rank, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
+	    perf_window_memory(rank, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
+	    perf_device_memory(rank, &b->out_weights, b->routing_elements * sizeof(float)) ||
+	    perf_device_memory(rank, &b->out_idx, b->routing_elements * sizeof(int32_t)) ||
+	    perf_device_memory(rank, &b->counts, blocks * sizeof(int32_t)) ||
+	    perf_device_memory(rank, &b->align_counts, blocks * sizeof(int32_t)) ||
+	    perf_device_memory(rank, &b->combine_in, b->combine_in_bytes) ||
+	    perf_device_memory(rank, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p))) {
 		return -1;
 	}
 	/* small numbers in every type, for runs without a check */
-	PERF_CUDA(r, cudaMemsetAsync(b->combine_in, 0x3c, b->combine_in_bytes, r->stream));
+	PERF_CUDA(rank, cudaMemsetAsync(b->combine_in, 0x3c, b->combine_in_bytes, rank->stream));
 	return 0;
 }
 
-static void output_free(struct perf_rank *r, void *at, ncclWindow_t window)
+static void output_free(struct perf_rank *rank, void *at, ncclWindow_t window)
 {
 	if (window) {
-		PERF_NCCL(r, ncclCommWindowDeregister(r->comm, window));
+		PERF_NCCL(rank, ncclCommWindowDeregister(rank->comm, window));
 	}
 	if (at && window) {
-		PERF_NCCL(r, ncclMemFree(at));
+		PERF_NCCL(rank, ncclMemFree(at));
 	} else if (at) {
-		PERF_CUDA(r, cudaFree(at));
+		PERF_CUDA(rank, cudaFree(at));
 	}
 }
 
-void perf_buffers_free(struct perf_rank *r)
+void perf_buffers_free(struct perf_rank *rank)
 {
-	struct perf_buffers *b = &r->buf;
+	struct perf_buffers *b = &rank->buf;
 	void *const all[] = { b->in_tokens,    b->in_scales, b->ids,    b->weights,
 			      b->out_weights,  b->out_idx,   b->counts, b->align_counts,
 			      b->combine_out,  b->offsets,   b->total,  b->in_gradients,
 			      b->out_gradients };
 
-	perf_ht_unload(r);
-	output_free(r, b->combine_in, b->combine_window);
-	output_free(r, b->out_tokens, b->tokens_window);
-	output_free(r, b->out_scales, b->scales_window);
+	perf_ht_unload(rank);
+	output_free(rank, b->combine_in, b->combine_window);
+	output_free(rank, b->out_tokens, b->tokens_window);
+	output_free(rank, b->out_scales, b->scales_window);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		if (all[i]) {
-			PERF_CUDA(r, cudaFree(all[i]));
+			PERF_CUDA(rank, cudaFree(all[i]));
 		}
 	}
 	if (b->chunk) {
-		PERF_CUDA(r, cudaFreeHost(b->chunk));
+		PERF_CUDA(rank, cudaFreeHost(b->chunk));
 	}
 	free(b->host);
 	memset(b, 0, sizeof(*b));
 }
 
-void perf_buffers_poison(struct perf_rank *r)
+void perf_buffers_poison(struct perf_rank *rank)
 {
-	const struct oracle_problem *p = &r->problem;
-	struct perf_buffers *b = &r->buf;
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_buffers *b = &rank->buf;
 	size_t blocks = p->layout == ORACLE_RANK_MAJOR ? p->nranks : p->experts / p->nranks;
 
-	if (r->perf->opt.ht) {
-		perf_ht_poison(r);
+	if (rank->perf->opt.ht) {
+		perf_ht_poison(rank);
 		return;
 	}
-	perf_poison(r, b->out_tokens, b->out_tokens_bytes);
-	perf_poison(r, b->out_scales, b->out_scales_bytes);
-	perf_poison(r, b->out_weights, b->routing_elements * sizeof(float));
-	perf_poison(r, b->out_idx, b->routing_elements * sizeof(int32_t));
-	perf_poison(r, b->counts, blocks * sizeof(int32_t));
-	perf_poison(r, b->combine_out, ((size_t)p->max_tokens + 1) * oracle_combine_bytes(p));
+	perf_poison(rank, b->out_tokens, b->out_tokens_bytes);
+	perf_poison(rank, b->out_scales, b->out_scales_bytes);
+	perf_poison(rank, b->out_weights, b->routing_elements * sizeof(float));
+	perf_poison(rank, b->out_idx, b->routing_elements * sizeof(int32_t));
+	perf_poison(rank, b->counts, blocks * sizeof(int32_t));
+	perf_poison(rank, b->combine_out, ((size_t)p->max_tokens + 1) * oracle_combine_bytes(p));
 }
 
-static void upload(struct perf_rank *r, void *to, const void *from, size_t bytes)
+static void upload(struct perf_rank *rank, void *to, const void *from, size_t bytes)
 {
 	if (bytes) {
-		PERF_CUDA(r, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, r->stream));
-		PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+		PERF_CUDA(rank,
+			  cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, rank->stream));
+		PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 	}
 }
 
-void perf_buffers_upload(struct perf_rank *r)
+void perf_buffers_upload(struct perf_rank *rank)
 {
-	const struct oracle_problem *p = &r->problem;
-	struct perf_buffers *b = &r->buf;
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_buffers *b = &rank->buf;
 	size_t row = oracle_input_bytes(p);
 	uint32_t scales = oracle_scale_count(p);
-	size_t id_bytes = r->perf->opt.ids64 ? 8 : 4;
+	size_t id_bytes = rank->perf->opt.ids64 ? 8 : 4;
 
-	for (uint32_t t = 0; t < r->tokens; t++) {
-		oracle_input_row(p, r->rank, t, (char *)b->host + t * row);
+	for (uint32_t t = 0; t < rank->tokens; t++) {
+		oracle_input_row(p, rank->rank, t, (char *)b->host + t * row);
 	}
-	upload(r, b->in_tokens, b->host, r->tokens * row);
-	for (uint32_t t = 0; t < r->tokens; t++) {
-		oracle_weights(p, r->rank, t, (float *)b->host + (size_t)t * p->topk);
+	upload(rank, b->in_tokens, b->host, rank->tokens * row);
+	for (uint32_t t = 0; t < rank->tokens; t++) {
+		oracle_weights(p, rank->rank, t, (float *)b->host + (size_t)t * p->topk);
 	}
-	upload(r, b->weights, b->host, (size_t)r->tokens * p->topk * sizeof(float));
+	upload(rank, b->weights, b->host, (size_t)rank->tokens * p->topk * sizeof(float));
 	if (p->quant == ORACLE_QUANT_FORWARD) {
-		for (uint32_t t = 0; t < r->tokens; t++) {
-			oracle_input_scales(p, r->rank, t, (float *)b->host + (size_t)t * scales);
+		for (uint32_t t = 0; t < rank->tokens; t++) {
+			oracle_input_scales(p, rank->rank, t,
+					    (float *)b->host + (size_t)t * scales);
 		}
-		upload(r, b->in_scales, b->host, (size_t)r->tokens * scales * sizeof(float));
+		upload(rank, b->in_scales, b->host, (size_t)rank->tokens * scales * sizeof(float));
 	}
-	for (uint32_t t = 0; t < r->tokens; t++) {
+	for (uint32_t t = 0; t < rank->tokens; t++) {
 		int32_t ids[ORACLE_MAX_TOPK];
 
-		oracle_route(p, r->rank, t, ids);
+		oracle_route(p, rank->rank, t, ids);
 		for (uint32_t k = 0; k < p->topk; k++) {
 			size_t at = (size_t)t * p->topk + k;
 
@@ -282,5 +285,5 @@ void perf_buffers_upload(struct perf_rank *r)
 			}
 		}
 	}
-	upload(r, b->ids, b->host, (size_t)r->tokens * p->topk * id_bytes);
+	upload(rank, b->ids, b->host, (size_t)rank->tokens * p->topk * id_bytes);
 }

@@ -5,10 +5,10 @@
 #include "perf.h"
 
 /* The aligning dispatch carries no token, but waits for the counts of every rank. */
-static void prepare_align(struct perf_rank *r)
+static void prepare_align(struct perf_rank *rank)
 {
-	const struct oracle_problem *p = &r->problem;
-	struct perf_calls *c = &r->calls;
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_calls *c = &rank->calls;
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
 	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
 
@@ -25,18 +25,18 @@ static void prepare_align(struct perf_rank *r)
 		c->align_in.scales = perf_tensor(&c->align_scales, ncclFloat32, NULL, 2, 0,
 						 oracle_scale_count(p), 0);
 	}
-	perf_tensor(&c->align_counts, ncclInt32, r->buf.align_counts, 1, blocks, 0, 0);
+	perf_tensor(&c->align_counts, ncclInt32, rank->buf.align_counts, 1, blocks, 0, 0);
 	*(by_rank ? &c->align_layout.src_rank_counters : &c->align_layout.expert_counters) =
 		&c->align_counts.t;
 	c->align_config = c->dispatch_config;
 	c->align_config.send_only = 0;
 }
 
-static void prepare_dispatch(struct perf_rank *r)
+static void prepare_dispatch(struct perf_rank *rank)
 {
-	const struct oracle_problem *p = &r->problem;
-	struct perf_calls *c = &r->calls;
-	struct perf_buffers *b = &r->buf;
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_calls *c = &rank->calls;
+	struct perf_buffers *b = &rank->buf;
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
 	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
 	size_t rows = by_rank ? p->max_tokens : (size_t)p->max_tokens * p->nranks;
@@ -48,13 +48,13 @@ static void prepare_dispatch(struct perf_rank *r)
 	c->dispatch_out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
 	c->layout = NCCL_EP_LAYOUT_INFO_INIT;
 	c->dispatch_in.tokens =
-		perf_tensor(&c->in_tokens, in, b->in_tokens, 2, r->tokens, p->hidden, 0);
+		perf_tensor(&c->in_tokens, in, b->in_tokens, 2, rank->tokens, p->hidden, 0);
 	c->dispatch_out.tokens =
 		perf_tensor(&c->out_tokens, out, b->out_tokens, 3, blocks, rows, p->hidden);
 	c->out_tokens.t.win_hdl = b->tokens_window;
-	perf_tensor(&c->ids, r->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, r->tokens,
+	perf_tensor(&c->ids, rank->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, rank->tokens,
 		    p->topk, 0);
-	perf_tensor(&c->weights, ncclFloat32, b->weights, 2, r->tokens, p->topk, 0);
+	perf_tensor(&c->weights, ncclFloat32, b->weights, 2, rank->tokens, p->topk, 0);
 	perf_tensor(&c->counts, ncclInt32, b->counts, 1, blocks, 0, 0);
 	*(by_rank ? &c->layout.src_rank_counters : &c->layout.expert_counters) = &c->counts.t;
 	if (by_rank) {
@@ -71,10 +71,10 @@ static void prepare_dispatch(struct perf_rank *r)
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
 		c->dispatch_in.scales = perf_tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
-						    r->tokens, oracle_scale_count(p), 0);
+						    rank->tokens, oracle_scale_count(p), 0);
 	}
 	c->dispatch_config = NCCL_EP_DISPATCH_CONFIG_INIT;
-	c->dispatch_config.send_only = (unsigned int)r->perf->opt.staged;
+	c->dispatch_config.send_only = (unsigned int)rank->perf->opt.staged;
 	c->dispatch_config.round_scales = (unsigned int)p->pow2_scales;
 	if (p->quant == ORACLE_QUANT_FP8_COLUMNS) {
 		c->dispatch_config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE;
@@ -85,99 +85,99 @@ static void prepare_dispatch(struct perf_rank *r)
 	}
 }
 
-void perf_calls_prepare(struct perf_rank *r)
+void perf_calls_prepare(struct perf_rank *rank)
 {
-	const struct oracle_problem *p = &r->problem;
-	struct perf_calls *c = &r->calls;
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_calls *c = &rank->calls;
 	ncclDataType_t type = perf_float_type(p->dtype);
 
 	memset(c, 0, sizeof(*c));
-	if (r->perf->opt.ht) {
-		perf_ht_prepare(r);
+	if (rank->perf->opt.ht) {
+		perf_ht_prepare(rank);
 		return;
 	}
-	prepare_dispatch(r);
-	prepare_align(r);
+	prepare_dispatch(rank);
+	prepare_align(rank);
 	c->combine_inputs = NCCL_EP_COMBINE_INPUTS_INIT;
 	c->combine_outputs = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	c->combine_config = NCCL_EP_COMBINE_CONFIG_INIT;
-	c->combine_config.send_only = (unsigned int)r->perf->opt.staged;
-	c->combine_inputs.tokens = perf_tensor(&c->combine_in, type, r->buf.combine_in, 3,
+	c->combine_config.send_only = (unsigned int)rank->perf->opt.staged;
+	c->combine_inputs.tokens = perf_tensor(&c->combine_in, type, rank->buf.combine_in, 3,
 					       c->out_tokens.sizes[0], c->out_tokens.sizes[1],
 					       p->hidden);
-	c->combine_outputs.tokens =
-		perf_tensor(&c->combine_out, type, r->buf.combine_out, 2, r->tokens, p->hidden, 0);
+	c->combine_outputs.tokens = perf_tensor(&c->combine_out, type, rank->buf.combine_out, 2,
+						rank->tokens, p->hidden, 0);
 	if (p->layout == ORACLE_EXPERT_MAJOR) {
 		c->combine_outputs.topk_weights = &c->weights.t;
 	}
 }
 
-ncclResult_t perf_update(struct perf_rank *r)
+ncclResult_t perf_update(struct perf_rank *rank)
 {
-	return ncclEpUpdateHandle(r->handle, &r->calls.ids.t,
-				  r->perf->opt.ht ? &r->calls.layout : NULL, r->stream);
+	return ncclEpUpdateHandle(rank->handle, &rank->calls.ids.t,
+				  rank->perf->opt.ht ? &rank->calls.layout : NULL, rank->stream);
 }
 
-ncclResult_t perf_align_update(struct perf_rank *r)
+ncclResult_t perf_align_update(struct perf_rank *rank)
 {
-	return ncclEpUpdateHandle(r->align, &r->calls.align_ids.t, NULL, r->stream);
+	return ncclEpUpdateHandle(rank->align, &rank->calls.align_ids.t, NULL, rank->stream);
 }
 
-static ncclResult_t complete(struct perf_rank *r, ncclResult_t result)
+static ncclResult_t complete(struct perf_rank *rank, ncclResult_t result)
 {
-	if (result != ncclSuccess || !r->perf->opt.staged) {
+	if (result != ncclSuccess || !rank->perf->opt.staged) {
 		return result;
 	}
-	return ncclEpComplete(r->handle, NULL, r->stream);
+	return ncclEpComplete(rank->handle, NULL, rank->stream);
 }
 
-ncclResult_t perf_dispatch(struct perf_rank *r)
+ncclResult_t perf_dispatch(struct perf_rank *rank)
 {
-	struct perf_calls *c = &r->calls;
+	struct perf_calls *c = &rank->calls;
 
-	return complete(r, ncclEpDispatch(r->handle, &c->dispatch_in, &c->dispatch_out, &c->layout,
-					  &c->dispatch_config, r->stream));
+	return complete(rank, ncclEpDispatch(rank->handle, &c->dispatch_in, &c->dispatch_out,
+					     &c->layout, &c->dispatch_config, rank->stream));
 }
 
-ncclResult_t perf_combine(struct perf_rank *r)
+ncclResult_t perf_combine(struct perf_rank *rank)
 {
-	struct perf_calls *c = &r->calls;
+	struct perf_calls *c = &rank->calls;
 
-	return complete(r, ncclEpCombine(r->handle, &c->combine_inputs, &c->combine_outputs,
-					 &c->combine_config, r->stream));
+	return complete(rank, ncclEpCombine(rank->handle, &c->combine_inputs, &c->combine_outputs,
+					    &c->combine_config, rank->stream));
 }
 
-ncclResult_t perf_align(struct perf_rank *r)
+ncclResult_t perf_align(struct perf_rank *rank)
 {
-	struct perf_calls *c = &r->calls;
+	struct perf_calls *c = &rank->calls;
 
-	if (!r->perf->opt.align) {
+	if (!rank->perf->opt.align) {
 		return ncclSuccess;
 	}
-	if (r->perf->opt.ht) { /* of no token; it fills nothing either */
-		return ncclEpCombine(r->align, &c->align_combine_in, &c->align_combine_out, NULL,
-				     r->stream);
+	if (rank->perf->opt.ht) { /* of no token; it fills nothing either */
+		return ncclEpCombine(rank->align, &c->align_combine_in, &c->align_combine_out, NULL,
+				     rank->stream);
 	}
-	return ncclEpDispatch(r->align, &c->align_in, &c->dispatch_out, &c->align_layout,
-			      &c->align_config, r->stream);
+	return ncclEpDispatch(rank->align, &c->align_in, &c->dispatch_out, &c->align_layout,
+			      &c->align_config, rank->stream);
 }
 
-ncclResult_t perf_operate(struct perf_rank *r, enum perf_op op)
+ncclResult_t perf_operate(struct perf_rank *rank, enum perf_op op)
 {
-	return op == PERF_UPDATE     ? perf_update(r)
-	       : op == PERF_DISPATCH ? perf_dispatch(r)
-				     : perf_combine(r);
+	return op == PERF_UPDATE     ? perf_update(rank)
+	       : op == PERF_DISPATCH ? perf_dispatch(rank)
+				     : perf_combine(rank);
 }
 
-cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void *context)
+cudaGraphExec_t perf_capture(struct perf_rank *rank, perf_enqueue_fn enqueue, void *context)
 {
 	cudaGraph_t graph;
 	cudaGraphExec_t exec;
 
-	PERF_CUDA(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
-	PERF_NCCL(r, enqueue(r, context));
-	PERF_CUDA(r, cudaStreamEndCapture(r->stream, &graph));
-	PERF_CUDA(r, cudaGraphInstantiate(&exec, graph, 0));
-	PERF_CUDA(r, cudaGraphDestroy(graph));
+	PERF_CUDA(rank, cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal));
+	PERF_NCCL(rank, enqueue(rank, context));
+	PERF_CUDA(rank, cudaStreamEndCapture(rank->stream, &graph));
+	PERF_CUDA(rank, cudaGraphInstantiate(&exec, graph, 0));
+	PERF_CUDA(rank, cudaGraphDestroy(graph));
 	return exec;
 }

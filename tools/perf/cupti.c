@@ -12,12 +12,12 @@
 #include "perf.h"
 
 /* The timed operations are collective: all ranks do them or none. */
-static int everywhere(struct perf_rank *r, int mine)
+static int everywhere(struct perf_rank *rank, int mine)
 {
 	int all[ORACLE_MAX_RANKS];
 
-	perf_gather(r, &mine, sizeof(mine), all);
-	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
+	perf_gather(rank, &mine, sizeof(mine), all);
+	for (uint32_t n = 0; n < rank->perf->world.nranks; n++) {
 		mine &= all[n];
 	}
 	return mine;
@@ -150,10 +150,10 @@ const char *perf_cupti_open(const struct perf_options *opt)
 	return NULL;
 }
 
-static void begin(struct perf_rank *r)
+static void begin(struct perf_rank *rank)
 {
-	perf_barrier(r);
-	if (r->local == 0 && cupti.ready) {
+	perf_barrier(rank);
+	if (rank->local == 0 && cupti.ready) {
 		pthread_mutex_lock(&cupti.lock);
 		cupti.count = 0;
 		cupti.lost = 0;
@@ -162,18 +162,18 @@ static void begin(struct perf_rank *r)
 			cupti.ready = 0;
 		}
 	}
-	perf_barrier(r);
+	perf_barrier(rank);
 }
 
-static void end(struct perf_rank *r)
+static void end(struct perf_rank *rank)
 {
-	PERF_CUDA(r, cudaDeviceSynchronize());
-	perf_barrier(r);
-	if (r->local == 0 && cupti.ready) {
+	PERF_CUDA(rank, cudaDeviceSynchronize());
+	perf_barrier(rank);
+	if (rank->local == 0 && cupti.ready) {
 		cupti.flush(1);
 		cupti.disable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL);
 	}
-	perf_barrier(r);
+	perf_barrier(rank);
 }
 
 static int by_start(const void *a, const void *b)
@@ -185,14 +185,14 @@ static int by_start(const void *a, const void *b)
 }
 
 /* This rank's kernels of one operation, oldest first. The caller frees. */
-static struct record *select_records(const struct perf_rank *r, enum perf_op op, size_t *count)
+static struct record *select_records(const struct perf_rank *rank, enum perf_op op, size_t *count)
 {
-	int shared = r->perf->opt.ranks_per_gpu > 1;
+	int shared = rank->perf->opt.ranks_per_gpu > 1;
 	struct record *mine;
 	uint32_t stream = 0;
 
 	*count = 0;
-	if (shared && cupti.stream_id(NULL, (CUstream)r->stream, 0, &stream) != CUPTI_SUCCESS) {
+	if (shared && cupti.stream_id(NULL, (CUstream)rank->stream, 0, &stream) != CUPTI_SUCCESS) {
 		return NULL;
 	}
 	pthread_mutex_lock(&cupti.lock);
@@ -200,7 +200,7 @@ static struct record *select_records(const struct perf_rank *r, enum perf_op op,
 	for (size_t i = 0; mine && !cupti.lost && i < cupti.count; i++) {
 		const struct record *one = cupti.records + i;
 
-		if (one->op == op && one->device == (uint32_t)r->place.device &&
+		if (one->op == op && one->device == (uint32_t)rank->place.device &&
 		    (!shared || one->stream == stream)) {
 			mine[(*count)++] = *one;
 		}
@@ -225,13 +225,13 @@ static size_t kernels_of(const struct perf_options *opt, enum perf_op op, size_t
 }
 
 /* The first iteration is not counted. Fails when the records are not as many as they must be. */
-static int sort_out(const struct perf_rank *r, enum perf_op op, float *times, int *blocks)
+static int sort_out(const struct perf_rank *rank, enum perf_op op, float *times, int *blocks)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	size_t before, stride = kernels_of(opt, op, &before);
 	size_t kernels = opt->staged ? 2 : 1;
 	size_t count;
-	struct record *records = select_records(r, op, &count);
+	struct record *records = select_records(rank, op, &count);
 	int rc = -1;
 
 	if (records && count == stride * (opt->iters + 1)) {
@@ -250,19 +250,19 @@ static int sort_out(const struct perf_rank *r, enum perf_op op, float *times, in
 	return rc;
 }
 
-static int measure(struct perf_rank *r, struct perf_times *times, int *blocks)
+static int measure(struct perf_rank *rank, struct perf_times *times, int *blocks)
 {
 	int ready;
 	int rc = 0;
 
-	begin(r);
-	ready = everywhere(r, cupti.ready);
+	begin(rank);
+	ready = everywhere(rank, cupti.ready);
 	if (ready) {
-		perf_time_drained(r, times);
+		perf_time_drained(rank, times);
 	}
-	end(r);
-	for (int op = perf_first_op(&r->perf->opt); op < PERF_OPS; op++) {
-		rc |= !ready || sort_out(r, (enum perf_op)op, times->gpu[op], blocks);
+	end(rank);
+	for (int op = perf_first_op(&rank->perf->opt); op < PERF_OPS; op++) {
+		rc |= !ready || sort_out(rank, (enum perf_op)op, times->gpu[op], blocks);
 	}
 	return rc;
 }
@@ -272,20 +272,20 @@ const char *perf_cupti_open(const struct perf_options *opt)
 	return "built without cupti.h";
 }
 
-static int measure(struct perf_rank *r, struct perf_times *times, int *blocks)
+static int measure(struct perf_rank *rank, struct perf_times *times, int *blocks)
 {
 	return -1;
 }
 #endif
 
-void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks)
+void perf_cupti_time(struct perf_rank *rank, struct perf_times *times, int *blocks)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	int measured = 0;
 
 	*blocks = 0;
-	if (everywhere(r, r->perf->kernel_times)) {
-		measured = everywhere(r, measure(r, times, blocks) == 0);
+	if (everywhere(rank, rank->perf->kernel_times)) {
+		measured = everywhere(rank, measure(rank, times, blocks) == 0);
 	}
 	for (int op = perf_first_op(opt); !measured && op < PERF_OPS; op++) {
 		for (uint32_t i = 0; i < opt->iters; i++) {

@@ -17,14 +17,14 @@ static uint64_t digest(uint64_t state, uint64_t value, int bytes)
 }
 
 /* The ids that this rank's tokens name: their digest first, then how many name each expert. */
-static void count_ids(const struct perf_rank *r, uint64_t *mine)
+static void count_ids(const struct perf_rank *rank, uint64_t *mine)
 {
-	const struct oracle_problem *p = &r->problem;
+	const struct oracle_problem *p = &rank->problem;
 	int32_t ids[ORACLE_MAX_TOPK];
 
 	mine[0] = DIGEST_START;
-	for (uint32_t t = 0; t < r->tokens; t++) {
-		oracle_route(p, r->rank, t, ids);
+	for (uint32_t t = 0; t < rank->tokens; t++) {
+		oracle_route(p, rank->rank, t, ids);
 		for (uint32_t k = 0; k < p->topk; k++) {
 			mine[0] = digest(mine[0], (uint32_t)ids[k], 4);
 			if (ids[k] >= 0) {
@@ -34,18 +34,18 @@ static void count_ids(const struct perf_rank *r, uint64_t *mine)
 	}
 }
 
-void perf_detail_routing(struct perf_rank *r, struct perf_detail *detail)
+void perf_detail_routing(struct perf_rank *rank, struct perf_detail *detail)
 {
-	uint32_t nranks = r->perf->world.nranks, experts = r->problem.experts;
+	uint32_t nranks = rank->perf->world.nranks, experts = rank->problem.experts;
 	size_t words = 1 + (size_t)experts;
-	uint64_t *mine = perf_alloc(r, words, sizeof(*mine));
-	uint64_t *all = perf_alloc(r, nranks * words, sizeof(*all));
+	uint64_t *mine = perf_alloc(rank, words, sizeof(*mine));
+	uint64_t *all = perf_alloc(rank, nranks * words, sizeof(*all));
 
-	count_ids(r, mine);
-	perf_gather(r, mine, words * sizeof(*mine), all);
-	if (r->rank == 0) {
+	count_ids(rank, mine);
+	perf_gather(rank, mine, words * sizeof(*mine), all);
+	if (rank->rank == 0) {
 		detail->digest = DIGEST_START;
-		detail->expert_ids = perf_alloc(r, experts, sizeof(*detail->expert_ids));
+		detail->expert_ids = perf_alloc(rank, experts, sizeof(*detail->expert_ids));
 		for (uint32_t n = 0; n < nranks; n++) {
 			detail->digest = digest(detail->digest, all[n * words], 8);
 			for (uint32_t e = 0; e < experts; e++) {
@@ -57,14 +57,14 @@ void perf_detail_routing(struct perf_rank *r, struct perf_detail *detail)
 	free(all);
 }
 
-void perf_detail_clocks(struct perf_rank *r, struct perf_detail *detail)
+void perf_detail_clocks(struct perf_rank *rank, struct perf_detail *detail)
 {
-	uint32_t nranks = r->perf->world.nranks;
-	uint32_t(*all)[PERF_CLOCKS] = perf_alloc(r, nranks, sizeof(*all));
+	uint32_t nranks = rank->perf->world.nranks;
+	uint32_t(*all)[PERF_CLOCKS] = perf_alloc(rank, nranks, sizeof(*all));
 	uint32_t mine[PERF_CLOCKS];
 
-	perf_clocks_read(r, mine);
-	perf_gather(r, mine, sizeof(mine), all);
+	perf_clocks_read(rank, mine);
+	perf_gather(rank, mine, sizeof(mine), all);
 	for (int c = 0; c < PERF_CLOCKS; c++) {
 		detail->mhz_least[c] = detail->mhz_most[c] = all[0][c];
 		for (uint32_t n = 1; n < nranks; n++) {

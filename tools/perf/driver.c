@@ -63,14 +63,14 @@ const char *perf_driver_version(void)
 	return nvml.version;
 }
 
-void perf_clocks_read(const struct perf_rank *r, uint32_t mhz[PERF_CLOCKS])
+void perf_clocks_read(const struct perf_rank *rank, uint32_t mhz[PERF_CLOCKS])
 {
 	static const int types[PERF_CLOCKS] = { [PERF_CLOCK_SM] = 1, [PERF_CLOCK_MEMORY] = 2 };
 	struct nvml_device *device;
 
 	memset(mhz, 0, PERF_CLOCKS * sizeof(*mhz));
 	load_once();
-	if (!nvml.there || nvml.by_bus_id(r->place.bus, &device)) {
+	if (!nvml.there || nvml.by_bus_id(rank->place.bus, &device)) {
 		return;
 	}
 	for (int c = 0; c < PERF_CLOCKS; c++) {

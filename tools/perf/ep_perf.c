@@ -48,50 +48,53 @@ static void *watch(void *argument)
 	_exit(EXIT_BROKEN);
 }
 
-static void choose_device(struct perf_rank *r)
+static void choose_device(struct perf_rank *rank)
 {
-	const struct perf_world *w = &r->perf->world;
-	uint32_t shared = r->perf->opt.ranks_per_gpu;
-	int local = (int)(r->local / shared);
+	const struct perf_world *w = &rank->perf->world;
+	uint32_t shared = rank->perf->opt.ranks_per_gpu;
+	int local = (int)(rank->local / shared);
 	int count = 0;
 
-	PERF_CUDA(r, cudaGetDeviceCount(&count));
-	r->place.device = (int)(w->local_proc * (w->nlocal / shared)) + local;
-	if (r->place.device >= count && count >= (int)(w->nlocal / shared)) {
+	PERF_CUDA(rank, cudaGetDeviceCount(&count));
+	rank->place.device = (int)(w->local_proc * (w->nlocal / shared)) + local;
+	if (rank->place.device >= count && count >= (int)(w->nlocal / shared)) {
 		/* the launcher shows each process its own devices only */
-		r->place.device = local;
+		rank->place.device = local;
 	}
-	if (r->place.device >= count) {
-		perf_die(r, "it needs device %d, there are %d; ranks per process are -t times -g",
-			 r->place.device, count);
+	if (rank->place.device >= count) {
+		perf_die(rank,
+			 "it needs device %d, there are %d; ranks per process are -t times -g",
+			 rank->place.device, count);
 	}
-	PERF_CUDA(r, cudaSetDevice(r->place.device));
+	PERF_CUDA(rank, cudaSetDevice(rank->place.device));
 }
 
-static void describe_place(struct perf_rank *r)
+static void describe_place(struct perf_rank *rank)
 {
 	struct cudaDeviceProp properties;
 
-	gethostname(r->place.host, sizeof(r->place.host) - 1);
-	r->place.pid = (int)getpid();
-	PERF_CUDA(r, cudaDeviceGetPCIBusId(r->place.bus, sizeof(r->place.bus), r->place.device));
-	PERF_CUDA(r, cudaGetDeviceProperties(&properties, r->place.device));
-	snprintf(r->place.device_name, sizeof(r->place.device_name), "%.63s", properties.name);
-	r->place.sms = properties.multiProcessorCount;
+	gethostname(rank->place.host, sizeof(rank->place.host) - 1);
+	rank->place.pid = (int)getpid();
+	PERF_CUDA(rank, cudaDeviceGetPCIBusId(rank->place.bus, sizeof(rank->place.bus),
+					      rank->place.device));
+	PERF_CUDA(rank, cudaGetDeviceProperties(&properties, rank->place.device));
+	snprintf(rank->place.device_name, sizeof(rank->place.device_name), "%.63s",
+		 properties.name);
+	rank->place.sms = properties.multiProcessorCount;
 }
 
 /* Kernels of ranks on one GPU wait for each other: the blocks of all must be on it together. */
-static void share_sms(struct perf_rank *r)
+static void share_sms(struct perf_rank *rank)
 {
-	struct perf_options *opt = &r->perf->opt;
-	uint32_t most = (uint32_t)r->place.sms / opt->ranks_per_gpu;
+	struct perf_options *opt = &rank->perf->opt;
+	uint32_t most = (uint32_t)rank->place.sms / opt->ranks_per_gpu;
 
-	if (r->local != 0 || opt->ranks_per_gpu == 1) {
+	if (rank->local != 0 || opt->ranks_per_gpu == 1) {
 		return;
 	}
 	if (opt->sms > most) {
-		perf_die(r, "--ranks-per-gpu %u on a GPU of %d SMs: --sms is at most %u",
-			 opt->ranks_per_gpu, r->place.sms, most);
+		perf_die(rank, "--ranks-per-gpu %u on a GPU of %d SMs: --sms is at most %u",
+			 opt->ranks_per_gpu, rank->place.sms, most);
 	}
 	opt->sms = opt->sms ? opt->sms : most;
 }
@@ -102,39 +105,39 @@ static void share_sms(struct perf_rank *r)
  * that came earlier, and that kernel waits for the late rank. So all queues are made before any
  * kernel runs; the driver keeps them for the streams that come later.
  */
-static void make_queues(struct perf_rank *r)
+static void make_queues(struct perf_rank *rank)
 {
-	uint32_t shared = r->perf->opt.ranks_per_gpu;
+	uint32_t shared = rank->perf->opt.ranks_per_gpu;
 	cudaStream_t streams[128]; /* more than the driver has queues for */
 
 	if (shared == 1) {
 		return;
 	}
-	for (uint32_t i = 0; r->local % shared == 0 && i < 128; i++) {
-		PERF_CUDA(r, cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
+	for (uint32_t i = 0; rank->local % shared == 0 && i < 128; i++) {
+		PERF_CUDA(rank, cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking));
 	}
-	for (uint32_t i = 0; r->local % shared == 0 && i < 128; i++) {
-		PERF_CUDA(r, cudaStreamDestroy(streams[i]));
+	for (uint32_t i = 0; rank->local % shared == 0 && i < 128; i++) {
+		PERF_CUDA(rank, cudaStreamDestroy(streams[i]));
 	}
-	perf_barrier(r);
+	perf_barrier(rank);
 }
 
-static void connect_ranks(struct perf_rank *r)
+static void connect_ranks(struct perf_rank *rank)
 {
-	struct perf_world *w = &r->perf->world;
-	ncclUniqueId *ids = perf_alloc(r, w->nranks, sizeof(*ids));
-	struct perf_place *places = perf_alloc(r, w->nranks, sizeof(*places));
+	struct perf_world *w = &rank->perf->world;
+	ncclUniqueId *ids = perf_alloc(rank, w->nranks, sizeof(*ids));
+	struct perf_place *places = perf_alloc(rank, w->nranks, sizeof(*places));
 	ncclUniqueId id = { { 0 } };
 
-	if (r->rank == 0) {
-		PERF_NCCL(r, ncclGetUniqueId(&id));
+	if (rank->rank == 0) {
+		PERF_NCCL(rank, ncclGetUniqueId(&id));
 	}
-	perf_gather(r, &id, sizeof(id), ids);
-	perf_gather(r, &r->place, sizeof(r->place), places);
-	PERF_NCCL(r, ncclCommInitRank(&r->comm, (int)w->nranks, ids[0], (int)r->rank));
+	perf_gather(rank, &id, sizeof(id), ids);
+	perf_gather(rank, &rank->place, sizeof(rank->place), places);
+	PERF_NCCL(rank, ncclCommInitRank(&rank->comm, (int)w->nranks, ids[0], (int)rank->rank));
 	free(ids);
-	if (r->local == 0) {
-		r->perf->places = places;
+	if (rank->local == 0) {
+		rank->perf->places = places;
 	} else {
 		free(places);
 	}
@@ -161,9 +164,9 @@ static void count_row(struct perf *perf, const struct perf_row *row)
 	perf->busbw_sum += row->op[PERF_DISPATCH].busbw + row->op[PERF_COMBINE].busbw;
 }
 
-static void climb(struct perf_rank *r)
+static void climb(struct perf_rank *rank)
 {
-	struct perf *perf = r->perf;
+	struct perf *perf = rank->perf;
 	const struct perf_options *opt = &perf->opt;
 
 	for (uint32_t cycle = 0; opt->cycles == 0 || cycle < opt->cycles; cycle++) {
@@ -172,15 +175,15 @@ static void climb(struct perf_rank *r)
 			uint32_t tokens = (uint32_t)size;
 			struct perf_row row;
 
-			if (r->rank == 0) {
+			if (rank->rank == 0) {
 				atomic_store(&perf->size, tokens);
 				atomic_store(&perf->size_ns, perf_now_ns());
 			}
-			perf_run(r, tokens, &row);
-			if (r->local == 0) {
+			perf_run(rank, tokens, &row);
+			if (rank->local == 0) {
 				count_row(perf, &row);
 			}
-			if (r->rank == 0) {
+			if (rank->rank == 0) {
 				atomic_store(&perf->size_ns, 0);
 				perf_report_row(perf, &row);
 				perf_json_row(perf, &row);
@@ -190,13 +193,13 @@ static void climb(struct perf_rank *r)
 	}
 }
 
-static void slowest_setup(struct perf_rank *r, struct perf_setup *setup)
+static void slowest_setup(struct perf_rank *rank, struct perf_setup *setup)
 {
 	struct perf_setup all[ORACLE_MAX_RANKS];
 
-	perf_gather(r, &r->setup, sizeof(r->setup), all);
+	perf_gather(rank, &rank->setup, sizeof(rank->setup), all);
 	memset(setup, 0, sizeof(*setup));
-	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
+	for (uint32_t n = 0; n < rank->perf->world.nranks; n++) {
 		setup->group_ms = fmax(setup->group_ms, all[n].group_ms);
 		setup->group_cpu_ms = fmax(setup->group_cpu_ms, all[n].group_cpu_ms);
 		setup->handle_ms = fmax(setup->handle_ms, all[n].handle_ms);

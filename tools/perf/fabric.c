@@ -143,7 +143,7 @@ static void launch(struct gpu *g, const void *kernel, int blocks, int threads, s
 	must(cudaLaunchKernelExC(&config, kernel, params), "launch");
 }
 
-static void copy(struct gpu *g, const struct method *m, int blocks)
+static void copy(struct gpu *g, const struct method *method, int blocks)
 {
 	struct fabric_copy_args a = { .peers = (uint32_t)npeers,
 				      .rows = rows_per_peer * (uint32_t)npeers,
@@ -155,12 +155,12 @@ static void copy(struct gpu *g, const struct method *m, int blocks)
 		size_t here = block_of(g->number, peer->number);
 		size_t there = block_of(peer->number, g->number);
 
-		a.from[i] = m->pull ? peer->from + there : g->from + here;
-		a.to[i] = m->pull ? g->to + here : peer->to + there;
+		a.from[i] = method->pull ? peer->from + there : g->from + here;
+		a.to[i] = method->pull ? g->to + here : peer->to + there;
 	}
 	pthread_barrier_wait(&barrier);
 	must(cudaEventRecord(g->begin, g->stream), "cudaEventRecord");
-	if (m->bulk) {
+	if (method->bulk) {
 		launch(g, (const void *)fabric_bulk_kernel, blocks, FABRIC_BULK_WARPS * 32,
 		       FABRIC_BULK_WARPS * FABRIC_BULK_STAGES * FABRIC_ROW, &a);
 	} else {

@@ -34,15 +34,15 @@ struct bulk_warp {
 	uint32_t first, step;
 };
 
-EP_DEV void bulk_load(const struct fabric_copy_args &a, const struct bulk_warp &w, uint32_t i)
+EP_DEV void bulk_load(const struct fabric_copy_args &a, const struct bulk_warp &warp, uint32_t i)
 {
-	uint32_t k = w.first + i * w.step;
+	uint32_t k = warp.first + i * warp.step;
 	uint32_t stage = i % FABRIC_BULK_STAGES;
 
-	ep_bulk_load(w.stages + stage * FABRIC_ROW,
+	ep_bulk_load(warp.stages + stage * FABRIC_ROW,
 		     a.from[k % a.peers] + (size_t)(k / a.peers) * FABRIC_ROW, FABRIC_ROW,
-		     w.bars + stage);
-	ep_mbar_arrive_tx(w.bars + stage, FABRIC_ROW);
+		     warp.bars + stage);
+	ep_mbar_arrive_tx(warp.bars + stage, FABRIC_ROW);
 }
 
 /* By bulk copies through shared memory: a warp has loads of later rows on their way while it stores. */

@@ -223,57 +223,58 @@ static void put_list(FILE *f, const char *before, const char *key, const float *
 }
 
 /* Of each iteration; null where nothing was measured. */
-static void put_samples(FILE *f, const char *key, const struct perf_samples *s, uint32_t count)
+static void put_samples(FILE *f, const char *key, const struct perf_samples *samples,
+			uint32_t count)
 {
-	if (count == 0 || isnan(s->most[0])) {
+	if (count == 0 || isnan(samples->most[0])) {
 		fprintf(f, ",\n      \"%s\": null", key);
 		return;
 	}
 	fprintf(f, ",\n      \"%s\": {", key);
-	put_list(f, "", "max", s->most, count);
-	put_list(f, ", ", "min", s->least, count);
+	put_list(f, "", "max", samples->most, count);
+	put_list(f, ", ", "min", samples->least, count);
 	fprintf(f, "}");
 }
 
-static void put_op(FILE *f, const char *name, const struct perf_op_row *o, double host_us,
+static void put_op(FILE *f, const char *name, const struct perf_op_row *row, double host_us,
 		   uint32_t iters)
 {
 	fprintf(f, ", \"%s\": {", name);
-	put_number(f, "", "kernel_us", o->kernel);
-	put_number(f, ", ", "p50_us", o->p50);
-	put_number(f, ", ", "p90_us", o->p90);
-	put_number(f, ", ", "p99_us", o->p99);
-	put_number(f, ", ", "fastest_rank_us", o->fastest);
+	put_number(f, "", "kernel_us", row->kernel);
+	put_number(f, ", ", "p50_us", row->p50);
+	put_number(f, ", ", "p90_us", row->p90);
+	put_number(f, ", ", "p99_us", row->p99);
+	put_number(f, ", ", "fastest_rank_us", row->fastest);
 	put_number(f, ", ", "call_cpu_us", host_us);
-	put_number(f, ", ", "algbw_gbs", o->algbw);
-	put_number(f, ", ", "busbw_gbs", o->busbw);
-	put_number(f, ", ", "floor_us", o->floor);
-	put_number(f, ", ", "floor_percent", o->floor_percent);
-	put_samples(f, "samples_us", &o->samples, iters);
-	put_samples(f, "kernel_samples_us", &o->kernel_samples, iters);
+	put_number(f, ", ", "algbw_gbs", row->algbw);
+	put_number(f, ", ", "busbw_gbs", row->busbw);
+	put_number(f, ", ", "floor_us", row->floor);
+	put_number(f, ", ", "floor_percent", row->floor_percent);
+	put_samples(f, "samples_us", &row->samples, iters);
+	put_samples(f, "kernel_samples_us", &row->kernel_samples, iters);
 	fprintf(f, "}");
 }
 
-static void put_clock(FILE *f, const char *before, const char *key, const struct perf_detail *d,
-		      enum perf_clock clock)
+static void put_clock(FILE *f, const char *before, const char *key,
+		      const struct perf_detail *detail, enum perf_clock clock)
 {
 	fprintf(f, "%s\"%s\": {", before, key);
-	put_number(f, "", "min", d->mhz_least[clock] ? d->mhz_least[clock] : NAN);
-	put_number(f, ", ", "max", d->mhz_most[clock] ? d->mhz_most[clock] : NAN);
+	put_number(f, "", "min", detail->mhz_least[clock] ? detail->mhz_least[clock] : NAN);
+	put_number(f, ", ", "max", detail->mhz_most[clock] ? detail->mhz_most[clock] : NAN);
 	fprintf(f, "}");
 }
 
-static void put_detail(FILE *f, const struct perf_detail *d, uint32_t nranks, uint32_t experts)
+static void put_detail(FILE *f, const struct perf_detail *detail, uint32_t nranks, uint32_t experts)
 {
 	fprintf(f, ",\n      \"clocks_mhz\": {");
-	put_clock(f, "", "sm", d, PERF_CLOCK_SM);
-	put_clock(f, ", ", "memory", d, PERF_CLOCK_MEMORY);
+	put_clock(f, "", "sm", detail, PERF_CLOCK_SM);
+	put_clock(f, ", ", "memory", detail, PERF_CLOCK_MEMORY);
 	fprintf(f, "}, \"routing_digest\": \"fnv1a64:%016llx\",\n      \"expert_ids\": [",
-		(unsigned long long)d->digest);
+		(unsigned long long)detail->digest);
 	for (uint32_t e = 0; e < experts; e++) {
-		fprintf(f, "%s%llu", e ? ", " : "", (unsigned long long)d->expert_ids[e]);
+		fprintf(f, "%s%llu", e ? ", " : "", (unsigned long long)detail->expert_ids[e]);
 	}
-	if (!d->waits) {
+	if (!detail->waits) {
 		fprintf(f, "],\n      \"waits_us\": null");
 		return;
 	}
@@ -284,7 +285,7 @@ static void put_detail(FILE *f, const struct perf_detail *d, uint32_t nranks, ui
 				  n   ? ", "
 				  : r ? "],\n        ["
 				      : "[",
-				  d->waits[(size_t)r * nranks + n]);
+				  detail->waits[(size_t)r * nranks + n]);
 		}
 	}
 	fprintf(f, "]]");

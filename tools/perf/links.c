@@ -9,65 +9,66 @@
 #include "perf.h"
 
 /* 0: a library that cannot say. */
-static int ask(struct perf_rank *r, ncclEpExtPeerStats_t *stats)
+static int ask(struct perf_rank *rank, ncclEpExtPeerStats_t *stats)
 {
 	__typeof__(&ncclEpExtPeerStats) call = dlsym(RTLD_DEFAULT, "ncclEpExtPeerStats");
-	uint32_t nranks = r->perf->world.nranks;
+	uint32_t nranks = rank->perf->world.nranks;
 
 	memset(stats, 0, nranks * sizeof(*stats));
 	for (uint32_t n = 0; n < nranks; n++) {
 		stats[n] = (ncclEpExtPeerStats_t)NCCL_EP_EXT_PEER_STATS_INIT;
 	}
-	return call && r->group && call(r->group, stats, (int)nranks, r->stream) == ncclSuccess;
+	return call && rank->group &&
+	       call(rank->group, stats, (int)nranks, rank->stream) == ncclSuccess;
 }
 
-void perf_links_learn(struct perf_rank *r)
+void perf_links_learn(struct perf_rank *rank)
 {
 	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
-	struct perf *perf = r->perf;
+	struct perf *perf = rank->perf;
 
-	if (!ask(r, stats)) {
+	if (!ask(rank, stats)) {
 		return;
 	}
 	for (uint32_t n = 0; n < perf->world.nranks; n++) {
 		uint32_t node = (uint32_t)stats[n].node, near = 0;
 
-		r->node[n] = node;
+		rank->node[n] = node;
 		for (uint32_t i = 0; i < perf->world.nranks; i++) {
 			near += stats[i].node == stats[n].node;
 		}
-		r->near_ranks = near > r->near_ranks ? near : r->near_ranks;
-		if (perf->world.nranks - near > r->remote_ranks) {
-			r->remote_ranks = perf->world.nranks - near;
+		rank->near_ranks = near > rank->near_ranks ? near : rank->near_ranks;
+		if (perf->world.nranks - near > rank->remote_ranks) {
+			rank->remote_ranks = perf->world.nranks - near;
 		}
-		if (r->rank == 0 && node < ORACLE_MAX_RANKS) {
+		if (rank->rank == 0 && node < ORACLE_MAX_RANKS) {
 			perf->node_ranks[node]++;
 			perf->nodes = node >= perf->nodes ? node + 1 : perf->nodes;
 		}
 	}
 }
 
-void perf_waits_begin(struct perf_rank *r, struct perf_waits *waits)
+void perf_waits_begin(struct perf_rank *rank, struct perf_waits *waits)
 {
 	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
-	uint32_t nranks = r->perf->world.nranks;
+	uint32_t nranks = rank->perf->world.nranks;
 
-	waits->ns = perf_alloc(r, nranks, sizeof(*waits->ns));
-	waits->operations = perf_alloc(r, nranks, sizeof(*waits->operations));
-	waits->known = ask(r, stats);
+	waits->ns = perf_alloc(rank, nranks, sizeof(*waits->ns));
+	waits->operations = perf_alloc(rank, nranks, sizeof(*waits->operations));
+	waits->known = ask(rank, stats);
 	for (uint32_t n = 0; n < nranks; n++) {
 		waits->ns[n] = stats[n].wait_ns;
 		waits->operations[n] = stats[n].operations;
 	}
 }
 
-double *perf_waits_end(struct perf_rank *r, struct perf_waits *waits)
+double *perf_waits_end(struct perf_rank *rank, struct perf_waits *waits)
 {
 	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
-	uint32_t nranks = r->perf->world.nranks;
-	double *mine = perf_alloc(r, nranks, sizeof(*mine));
-	double *all = perf_alloc(r, (size_t)nranks * nranks, sizeof(*all));
-	int known = waits->known && ask(r, stats);
+	uint32_t nranks = rank->perf->world.nranks;
+	double *mine = perf_alloc(rank, nranks, sizeof(*mine));
+	double *all = perf_alloc(rank, (size_t)nranks * nranks, sizeof(*all));
+	int known = waits->known && ask(rank, stats);
 
 	for (uint32_t n = 0; n < nranks; n++) {
 		uint64_t operations = known ? stats[n].operations - waits->operations[n] : 0;
@@ -78,33 +79,33 @@ double *perf_waits_end(struct perf_rank *r, struct perf_waits *waits)
 				  (double)operations;
 		}
 	}
-	perf_gather(r, mine, nranks * sizeof(*mine), all);
+	perf_gather(rank, mine, nranks * sizeof(*mine), all);
 	free(mine);
 	free(waits->ns);
 	free(waits->operations);
-	if (known && r->rank == 0) {
+	if (known && rank->rank == 0) {
 		return all;
 	}
 	free(all);
 	return NULL;
 }
 
-void perf_links_sum(struct perf_rank *r, struct perf_links *sum)
+void perf_links_sum(struct perf_rank *rank, struct perf_links *sum)
 {
 	struct perf_links mine = { 0 }, all[ORACLE_MAX_RANKS];
 	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
-	uint32_t nranks = r->perf->world.nranks;
+	uint32_t nranks = rank->perf->world.nranks;
 
-	mine.known = ask(r, stats);
+	mine.known = ask(rank, stats);
 	for (uint32_t n = 0; mine.known && n < nranks; n++) {
 		int path = stats[n].rdma ? PERF_LINK_RDMA : PERF_LINK_GPU;
 
-		if (n != r->rank && stats[n].tx_bytes) {
+		if (n != rank->rank && stats[n].tx_bytes) {
 			mine.bytes[path] += stats[n].tx_bytes;
 			mine.pairs[path]++;
 		}
 	}
-	perf_gather(r, &mine, sizeof(mine), all);
+	perf_gather(rank, &mine, sizeof(mine), all);
 	memset(sum, 0, sizeof(*sum));
 	sum->known = 1;
 	for (uint32_t n = 0; n < nranks; n++) {

@@ -259,15 +259,15 @@ int perf_is_first_process(void);
  * to the first and speak only if they are still there some seconds later.
  */
 __attribute__((format(printf, 1, 2))) void perf_complain(const char *format, ...);
-int perf_world_detect(struct perf_world *w, const struct perf_options *opt);
-int perf_world_connect(struct perf_world *w, const struct perf_options *opt);
-void perf_world_close(struct perf_world *w);
-int perf_rendezvous_open(struct perf_world *w, const char *address);
+int perf_world_detect(struct perf_world *world, const struct perf_options *opt);
+int perf_world_connect(struct perf_world *world, const struct perf_options *opt);
+void perf_world_close(struct perf_world *world);
+int perf_rendezvous_open(struct perf_world *world, const char *address);
 int perf_send_all(int fd, const void *data, size_t bytes);
 int perf_receive_all(int fd, void *data, size_t bytes);
 /* All ranks: out[r] = in of rank r, `bytes` each. Returns when all have come. */
-void perf_gather(struct perf_rank *r, const void *in, size_t bytes, void *out);
-void perf_barrier(struct perf_rank *r);
+void perf_gather(struct perf_rank *rank, const void *in, size_t bytes, void *out);
+void perf_barrier(struct perf_rank *rank);
 
 /* util.c */
 /* Exit statuses. */
@@ -279,11 +279,11 @@ enum {
 };
 
 uint64_t perf_now_ns(void);
-void perf_phase(struct perf_rank *r, const char *phase);
-__attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *r,
+void perf_phase(struct perf_rank *rank, const char *phase);
+__attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *rank,
 							      const char *format, ...);
 
-void *perf_alloc(struct perf_rank *r, size_t count, size_t bytes); /* zeroed, never NULL */
+void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes); /* zeroed, never NULL */
 
 #define PERF_CUDA(r, call)                                                                         \
 	do {                                                                                       \
@@ -302,83 +302,83 @@ void *perf_alloc(struct perf_rank *r, size_t count, size_t bytes); /* zeroed, ne
 	} while (0)
 
 /* buffers.c: -1 with r->failure where the configuration cannot be had */
-int perf_group_open(struct perf_rank *r);
-void perf_group_close(struct perf_rank *r);
-int perf_buffers_alloc(struct perf_rank *r);
-void perf_buffers_free(struct perf_rank *r);
-void perf_buffers_poison(struct perf_rank *r);
-void perf_buffers_upload(struct perf_rank *r);
-const char *perf_last_error(const struct perf_rank *r);
+int perf_group_open(struct perf_rank *rank);
+void perf_group_close(struct perf_rank *rank);
+int perf_buffers_alloc(struct perf_rank *rank);
+void perf_buffers_free(struct perf_rank *rank);
+void perf_buffers_poison(struct perf_rank *rank);
+void perf_buffers_upload(struct perf_rank *rank);
+const char *perf_last_error(const struct perf_rank *rank);
 
 /* links.c: learn, when the group is there; sum, all ranks, before it goes */
-void perf_links_learn(struct perf_rank *r);
-void perf_links_sum(struct perf_rank *r, struct perf_links *sum);
+void perf_links_learn(struct perf_rank *rank);
+void perf_links_sum(struct perf_rank *rank, struct perf_links *sum);
 /* How long ranks wait for each other between the two calls, which all ranks make. */
 struct perf_waits {
 	int known;
 	uint64_t *ns, *operations; /* [R] */
 };
-void perf_waits_begin(struct perf_rank *r, struct perf_waits *waits);
+void perf_waits_begin(struct perf_rank *rank, struct perf_waits *waits);
 /* Per dispatch, [R][R] with a row for each rank that waits; NULL: the library cannot say. */
-double *perf_waits_end(struct perf_rank *r, struct perf_waits *waits);
+double *perf_waits_end(struct perf_rank *rank, struct perf_waits *waits);
 
 /* driver.c: what the driver says; "" and 0 where there is none */
 const char *perf_driver_version(void);
-void perf_clocks_read(const struct perf_rank *r, uint32_t mhz[PERF_CLOCKS]);
+void perf_clocks_read(const struct perf_rank *rank, uint32_t mhz[PERF_CLOCKS]);
 
 /* detail.c: all ranks call; with -J only */
-void perf_detail_routing(struct perf_rank *r, struct perf_detail *detail);
-void perf_detail_clocks(struct perf_rank *r, struct perf_detail *detail);
+void perf_detail_routing(struct perf_rank *rank, struct perf_detail *detail);
+void perf_detail_clocks(struct perf_rank *rank, struct perf_detail *detail);
 void perf_row_free(struct perf_row *row);
 
-void perf_poison(struct perf_rank *r, void *at, size_t bytes);
-int perf_device_memory(struct perf_rank *r, void **at, size_t bytes);
-int perf_window_memory(struct perf_rank *r, void **at, ncclWindow_t *window, size_t bytes);
+void perf_poison(struct perf_rank *rank, void *at, size_t bytes);
+int perf_device_memory(struct perf_rank *rank, void **at, size_t bytes);
+int perf_window_memory(struct perf_rank *rank, void **at, ncclWindow_t *window, size_t bytes);
 ncclDataType_t perf_float_type(enum oracle_dtype dtype);
-ncclEpTensor_t *perf_tensor(struct perf_tensor *d, ncclDataType_t type, void *data,
+ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, void *data,
 			    unsigned int ndim, size_t n0, size_t n1, size_t n2);
 
 /* perf_ht.c: what high throughput has instead */
-int perf_ht_plan(struct perf_rank *r);  /* before the group is made */
-void perf_ht_load(struct perf_rank *r); /* after a change of r->problem */
-void perf_ht_unload(struct perf_rank *r);
-int perf_ht_alloc(struct perf_rank *r);
-void perf_ht_poison(struct perf_rank *r);
-void perf_ht_prepare(struct perf_rank *r);
+int perf_ht_plan(struct perf_rank *rank);  /* before the group is made */
+void perf_ht_load(struct perf_rank *rank); /* after a change of r->problem */
+void perf_ht_unload(struct perf_rank *rank);
+int perf_ht_alloc(struct perf_rank *rank);
+void perf_ht_poison(struct perf_rank *rank);
+void perf_ht_prepare(struct perf_rank *rank);
 
 /* perf_ht_check.c */
-void perf_ht_check_dispatch(struct perf_rank *r, struct oracle_verdict *verdict);
-void perf_ht_work(struct perf_rank *r);
-void perf_ht_check_combine(struct perf_rank *r, struct oracle_verdict *verdict);
+void perf_ht_check_dispatch(struct perf_rank *rank, struct oracle_verdict *verdict);
+void perf_ht_work(struct perf_rank *rank);
+void perf_ht_check_combine(struct perf_rank *rank, struct oracle_verdict *verdict);
 
 /* calls.c */
-void perf_calls_prepare(struct perf_rank *r);
-ncclResult_t perf_update(struct perf_rank *r);
-ncclResult_t perf_dispatch(struct perf_rank *r);
-ncclResult_t perf_combine(struct perf_rank *r);
-ncclResult_t perf_align_update(struct perf_rank *r); /* once, before the first perf_align */
-ncclResult_t perf_align(struct perf_rank *r);
+void perf_calls_prepare(struct perf_rank *rank);
+ncclResult_t perf_update(struct perf_rank *rank);
+ncclResult_t perf_dispatch(struct perf_rank *rank);
+ncclResult_t perf_combine(struct perf_rank *rank);
+ncclResult_t perf_align_update(struct perf_rank *rank); /* once, before the first perf_align */
+ncclResult_t perf_align(struct perf_rank *rank);
 static inline enum perf_op perf_first_op(const struct perf_options *opt)
 {
 	return opt->ht ? PERF_UPDATE : PERF_DISPATCH;
 }
-ncclResult_t perf_operate(struct perf_rank *r, enum perf_op op);
-typedef ncclResult_t (*perf_enqueue_fn)(struct perf_rank *r, void *context);
-cudaGraphExec_t perf_capture(struct perf_rank *r, perf_enqueue_fn enqueue, void *context);
+ncclResult_t perf_operate(struct perf_rank *rank, enum perf_op op);
+typedef ncclResult_t (*perf_enqueue_fn)(struct perf_rank *rank, void *context);
+cudaGraphExec_t perf_capture(struct perf_rank *rank, perf_enqueue_fn enqueue, void *context);
 
 /* run.c */
-void perf_run(struct perf_rank *r, uint32_t tokens, struct perf_row *row);
+void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row);
 
 /* account.c: once the times are there */
-void perf_account(struct perf_rank *r, struct perf_row *row);
+void perf_account(struct perf_rank *rank, struct perf_row *row);
 
 /* timing.c */
 struct perf_times { /* [iters] each, microseconds */
 	float *gpu[PERF_OPS];
 	float *host[PERF_OPS];
 };
-void perf_time_drained(struct perf_rank *r, struct perf_times *times);
-double perf_time_chain(struct perf_rank *r);
+void perf_time_drained(struct perf_rank *rank, struct perf_times *times);
+double perf_time_chain(struct perf_rank *rank);
 double perf_percentile(float *values, uint32_t count, double percent);
 
 /*
@@ -386,7 +386,7 @@ double perf_percentile(float *values, uint32_t count, double percent);
  * by NAN where there are none; *blocks: the largest grid. open: NULL, or why there are none.
  */
 const char *perf_cupti_open(const struct perf_options *opt);
-void perf_cupti_time(struct perf_rank *r, struct perf_times *times, int *blocks);
+void perf_cupti_time(struct perf_rank *rank, struct perf_times *times, int *blocks);
 
 /* cell.c: `width` columns, the first of them a space; more if the number needs them. NAN: "-". */
 #define PERF_CELL 32

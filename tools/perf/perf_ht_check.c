@@ -38,10 +38,10 @@ static void *work(void *argument)
 	return NULL;
 }
 
-static uint32_t workers(const struct perf_rank *r)
+static uint32_t workers(const struct perf_rank *rank)
 {
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
-	uint32_t nlocal = r->perf->world.nlocal * (r->perf->world.nprocs > 1 ? 2 : 1);
+	uint32_t nlocal = rank->perf->world.nlocal * (rank->perf->world.nprocs > 1 ? 2 : 1);
 	uint32_t n = cores > 0 ? (uint32_t)cores / nlocal : 1;
 
 	return n < 1 ? 1 : n > MAX_WORKERS ? MAX_WORKERS : n;
@@ -84,10 +84,10 @@ static void share_out(const struct piece *piece, work_fn fn, struct oracle_verdi
 	}
 }
 
-static void copy(struct perf_rank *r, void *to, const void *from, size_t bytes)
+static void copy(struct perf_rank *rank, void *to, const void *from, size_t bytes)
 {
 	if (bytes) {
-		PERF_CUDA(r, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, r->stream));
+		PERF_CUDA(rank, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, rank->stream));
 	}
 }
 
@@ -96,21 +96,22 @@ struct strides { /* bytes of a row's */
 };
 
 /* The next rows, as many as have room. */
-static void cut(struct piece *piece, uint64_t first, uint64_t end, const struct strides *s)
+static void cut(struct piece *piece, uint64_t first, uint64_t end, const struct strides *strides)
 {
-	uint64_t n = PERF_CHECK_BYTES / (s->row + s->scales + s->weights + s->idx);
+	uint64_t n = PERF_CHECK_BYTES /
+		     (strides->row + strides->scales + strides->weights + strides->idx);
 	uint8_t *at = piece->r->buf.chunk;
 
 	n = n < 1 ? 1 : n;
 	piece->first = first;
 	piece->n = end - first < n ? end - first : n;
 	piece->idx = (int64_t *)at;
-	at += piece->n * s->idx;
+	at += piece->n * strides->idx;
 	piece->rows = at;
-	at += piece->n * s->row;
+	at += piece->n * strides->row;
 	piece->scales = at;
-	at += piece->n * s->scales;
-	piece->weights = s->weights ? (float *)at : NULL;
+	at += piece->n * strides->scales;
+	piece->weights = strides->weights ? (float *)at : NULL;
 }
 
 static void check_rows(const struct piece *piece, uint64_t first, uint64_t n,
@@ -130,49 +131,49 @@ static void check_rows(const struct piece *piece, uint64_t first, uint64_t n,
 	oracle_ht_check_rows(&r->ht, r->tables[r->rank], piece->first + first, n, &out, verdict);
 }
 
-static void check_counters(struct perf_rank *r, struct oracle_verdict *verdict)
+static void check_counters(struct perf_rank *rank, struct oracle_verdict *verdict)
 {
-	struct perf_buffers *b = &r->buf;
-	size_t local = r->problem.experts / r->problem.nranks, n = 2 * local + 1;
-	int32_t *counts = perf_alloc(r, n, sizeof(*counts));
-	int64_t *wide = perf_alloc(r, n, sizeof(*wide));
+	struct perf_buffers *b = &rank->buf;
+	size_t local = rank->problem.experts / rank->problem.nranks, n = 2 * local + 1;
+	int32_t *counts = perf_alloc(rank, n, sizeof(*counts));
+	int64_t *wide = perf_alloc(rank, n, sizeof(*wide));
 
-	copy(r, counts, b->counts, local * sizeof(*counts));
-	copy(r, counts + local, b->offsets, local * sizeof(*counts));
-	copy(r, counts + 2 * local, b->total, sizeof(*counts));
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+	copy(rank, counts, b->counts, local * sizeof(*counts));
+	copy(rank, counts + local, b->offsets, local * sizeof(*counts));
+	copy(rank, counts + 2 * local, b->total, sizeof(*counts));
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 	for (size_t i = 0; i < n; i++) {
 		wide[i] = counts[i];
 	}
-	oracle_ht_check_counters(&r->ht, r->tables[r->rank], wide, wide + local, wide[2 * local],
-				 verdict);
+	oracle_ht_check_counters(&rank->ht, rank->tables[rank->rank], wide, wide + local,
+				 wide[2 * local], verdict);
 	free(counts);
 	free(wide);
 }
 
-void perf_ht_check_dispatch(struct perf_rank *r, struct oracle_verdict *verdict)
+void perf_ht_check_dispatch(struct perf_rank *rank, struct oracle_verdict *verdict)
 {
-	const struct oracle_problem *p = &r->ht.p;
-	int flat = r->perf->opt.flat;
+	const struct oracle_problem *p = &rank->ht.p;
+	int flat = rank->perf->opt.flat;
 	struct strides s = { .row = oracle_output_bytes(p), .scales = 4 * oracle_scale_count(p) };
-	struct piece piece = { .r = r };
-	uint64_t end = r->tables[r->rank]->count;
+	struct piece piece = { .r = rank };
+	uint64_t end = rank->tables[rank->rank]->count;
 
-	if (!r->perf->opt.backward) {
+	if (!rank->perf->opt.backward) {
 		s.weights = flat ? 4 * p->topk : 4;
 		s.idx = flat ? 8 * p->topk : 0;
 	}
-	check_counters(r, verdict);
+	check_counters(rank, verdict);
 	for (uint64_t at = 0; at < end; at += piece.n) {
-		struct perf_buffers *b = &r->buf;
+		struct perf_buffers *b = &rank->buf;
 
 		cut(&piece, at, end, &s);
-		copy(r, piece.rows, (char *)b->out_tokens + at * s.row, piece.n * s.row);
-		copy(r, piece.scales, (char *)b->out_scales + at * s.scales, piece.n * s.scales);
-		copy(r, piece.weights, (char *)b->out_weights + at * s.weights,
+		copy(rank, piece.rows, (char *)b->out_tokens + at * s.row, piece.n * s.row);
+		copy(rank, piece.scales, (char *)b->out_scales + at * s.scales, piece.n * s.scales);
+		copy(rank, piece.weights, (char *)b->out_weights + at * s.weights,
 		     piece.n * s.weights);
-		copy(r, piece.idx, (char *)b->out_idx + at * s.idx, piece.n * s.idx);
-		PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+		copy(rank, piece.idx, (char *)b->out_idx + at * s.idx, piece.n * s.idx);
+		PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 		share_out(&piece, check_rows, verdict);
 	}
 }
@@ -189,25 +190,25 @@ static void do_work(const struct piece *piece, uint64_t first, uint64_t n,
 		       piece->weights ? piece->weights + first * wide : NULL);
 }
 
-void perf_ht_work(struct perf_rank *r)
+void perf_ht_work(struct perf_rank *rank)
 {
-	const struct oracle_problem *p = &r->ht.p;
-	const struct perf_options *opt = &r->perf->opt;
+	const struct oracle_problem *p = &rank->ht.p;
+	const struct perf_options *opt = &rank->perf->opt;
 	struct oracle_verdict unused = { 0 };
 	struct strides s = { .row = oracle_combine_bytes(p) };
-	struct piece piece = { .r = r };
-	uint64_t end = r->tables[r->rank]->count;
+	struct piece piece = { .r = rank };
+	uint64_t end = rank->tables[rank->rank]->count;
 
 	s.weights = !opt->backward ? 0 : opt->flat ? 4 * p->topk : 4;
 	for (uint64_t at = 0; at < end; at += piece.n) {
-		struct perf_buffers *b = &r->buf;
+		struct perf_buffers *b = &rank->buf;
 
 		cut(&piece, at, end, &s);
 		share_out(&piece, do_work, &unused);
-		copy(r, (char *)b->combine_in + at * s.row, piece.rows, piece.n * s.row);
-		copy(r, (char *)b->in_gradients + at * s.weights, piece.weights,
+		copy(rank, (char *)b->combine_in + at * s.row, piece.rows, piece.n * s.row);
+		copy(rank, (char *)b->in_gradients + at * s.weights, piece.weights,
 		     piece.n * s.weights);
-		PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+		PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 	}
 }
 
@@ -222,28 +223,28 @@ static void check_sums(const struct piece *piece, uint64_t first, uint64_t n,
 			     piece->weights ? piece->weights + first * p->topk : NULL, verdict);
 }
 
-void perf_ht_check_combine(struct perf_rank *r, struct oracle_verdict *verdict)
+void perf_ht_check_combine(struct perf_rank *rank, struct oracle_verdict *verdict)
 {
-	const struct oracle_problem *p = &r->ht.p;
-	struct perf_buffers *b = &r->buf;
+	const struct oracle_problem *p = &rank->ht.p;
+	struct perf_buffers *b = &rank->buf;
 	struct strides s = { .row = oracle_combine_bytes(p) };
-	struct piece piece = { .r = r };
+	struct piece piece = { .r = rank };
 
-	s.weights = r->perf->opt.backward ? 4 * p->topk : 0;
-	for (uint64_t at = 0; at < r->tokens; at += piece.n) {
-		cut(&piece, at, r->tokens, &s);
-		copy(r, piece.rows, (char *)b->combine_out + at * s.row, piece.n * s.row);
-		copy(r, piece.weights, (char *)b->out_gradients + at * s.weights,
+	s.weights = rank->perf->opt.backward ? 4 * p->topk : 0;
+	for (uint64_t at = 0; at < rank->tokens; at += piece.n) {
+		cut(&piece, at, rank->tokens, &s);
+		copy(rank, piece.rows, (char *)b->combine_out + at * s.row, piece.n * s.row);
+		copy(rank, piece.weights, (char *)b->out_gradients + at * s.weights,
 		     piece.n * s.weights);
-		PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+		PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 		share_out(&piece, check_sums, verdict);
 	}
-	copy(r, b->chunk, (char *)b->combine_out + r->tokens * s.row, s.row);
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+	copy(rank, b->chunk, (char *)b->combine_out + rank->tokens * s.row, s.row);
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 	if (s.row && (b->chunk[0] != ORACLE_POISON || memcmp(b->chunk, b->chunk + 1, s.row - 1))) {
 		verdict->wrong++;
 		snprintf(verdict->text, sizeof(verdict->text),
-			 "combine: rank %u: row %u, past the end, was written\n", r->rank,
-			 r->tokens);
+			 "combine: rank %u: row %u, past the end, was written\n", rank->rank,
+			 rank->tokens);
 	}
 }

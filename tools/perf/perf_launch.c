@@ -47,22 +47,22 @@ static int number_of(const char *variable, uint32_t *value)
 }
 
 /* The process, by its launcher. */
-static void detect_process(struct perf_world *w)
+static void detect_process(struct perf_world *world)
 {
-	w->launcher = "none";
-	w->nprocs = 1;
+	world->launcher = "none";
+	world->nprocs = 1;
 	for (size_t i = 0; i < sizeof(launchers) / sizeof(launchers[0]); i++) {
 		const struct launcher *l = launchers + i;
 
-		if (number_of(l->rank, &w->proc) || number_of(l->size, &w->nprocs) ||
+		if (number_of(l->rank, &world->proc) || number_of(l->size, &world->nprocs) ||
 		    (l->required && !getenv(l->required))) {
-			w->proc = 0;
-			w->nprocs = 1;
+			world->proc = 0;
+			world->nprocs = 1;
 			continue;
 		}
-		w->launcher = l->name;
-		if (number_of(l->local, &w->local_proc)) {
-			w->local_proc = w->proc;
+		world->launcher = l->name;
+		if (number_of(l->local, &world->local_proc)) {
+			world->local_proc = world->proc;
 		}
 		break;
 	}
@@ -90,20 +90,20 @@ void perf_complain(const char *format, ...)
 	fprintf(stderr, "ep_perf: %s\n", text);
 }
 
-int perf_world_detect(struct perf_world *w, const struct perf_options *opt)
+int perf_world_detect(struct perf_world *world, const struct perf_options *opt)
 {
-	detect_process(w);
-	w->nlocal = opt->gpus * opt->threads;
-	w->timeout_s = opt->timeout_s;
-	w->nranks = w->nprocs * w->nlocal;
-	if (w->nprocs == 0 || w->proc >= w->nprocs) {
+	detect_process(world);
+	world->nlocal = opt->gpus * opt->threads;
+	world->timeout_s = opt->timeout_s;
+	world->nranks = world->nprocs * world->nlocal;
+	if (world->nprocs == 0 || world->proc >= world->nprocs) {
 		perf_complain("got process %u of %u from %s, allowed is 0 to one less than that",
-			      w->proc, w->nprocs, w->launcher);
+			      world->proc, world->nprocs, world->launcher);
 		return -1;
 	}
-	if (w->nranks > ORACLE_MAX_RANKS) {
+	if (world->nranks > ORACLE_MAX_RANKS) {
 		perf_complain("got %u ranks (%u processes with %u each), allowed is %d at most",
-			      w->nranks, w->nprocs, w->nlocal, ORACLE_MAX_RANKS);
+			      world->nranks, world->nprocs, world->nlocal, ORACLE_MAX_RANKS);
 		return -1;
 	}
 	return 0;
@@ -182,78 +182,78 @@ static void rendezvous_address(const struct perf_options *opt, char *out, size_t
 	}
 }
 
-int perf_world_connect(struct perf_world *w, const struct perf_options *opt)
+int perf_world_connect(struct perf_world *world, const struct perf_options *opt)
 {
 	char address[512];
 
-	if (pthread_barrier_init(&w->barrier, NULL, w->nlocal)) {
+	if (pthread_barrier_init(&world->barrier, NULL, world->nlocal)) {
 		fprintf(stderr, "ep_perf: no barrier\n");
 		return -1;
 	}
-	if (w->nprocs == 1) {
+	if (world->nprocs == 1) {
 		return 0;
 	}
 	rendezvous_address(opt, address, sizeof(address));
-	return perf_rendezvous_open(w, address);
+	return perf_rendezvous_open(world, address);
 }
 
-void perf_world_close(struct perf_world *w)
+void perf_world_close(struct perf_world *world)
 {
-	uint32_t n = w->nprocs == 1 ? 0 : w->proc == 0 ? w->nprocs : 1;
+	uint32_t n = world->nprocs == 1 ? 0 : world->proc == 0 ? world->nprocs : 1;
 
-	for (uint32_t i = 0; w->fds && i < n; i++) {
-		if (w->fds[i] >= 0) {
-			close(w->fds[i]);
+	for (uint32_t i = 0; world->fds && i < n; i++) {
+		if (world->fds[i] >= 0) {
+			close(world->fds[i]);
 		}
 	}
-	free(w->fds);
-	free(w->mine);
-	free(w->all);
-	pthread_barrier_destroy(&w->barrier);
+	free(world->fds);
+	free(world->mine);
+	free(world->all);
+	pthread_barrier_destroy(&world->barrier);
 }
 
-static int exchange(struct perf_world *w, size_t bytes)
+static int exchange(struct perf_world *world, size_t bytes)
 {
-	size_t part = bytes * w->nlocal;
+	size_t part = bytes * world->nlocal;
 
-	if (w->proc != 0) {
-		return perf_send_all(w->fds[0], w->mine, part) ||
-		       perf_receive_all(w->fds[0], w->all, part * w->nprocs);
+	if (world->proc != 0) {
+		return perf_send_all(world->fds[0], world->mine, part) ||
+		       perf_receive_all(world->fds[0], world->all, part * world->nprocs);
 	}
-	memcpy(w->all, w->mine, part);
-	for (uint32_t i = 1; i < w->nprocs; i++) {
-		if (perf_receive_all(w->fds[i], w->all + i * part, part)) {
+	memcpy(world->all, world->mine, part);
+	for (uint32_t i = 1; i < world->nprocs; i++) {
+		if (perf_receive_all(world->fds[i], world->all + i * part, part)) {
 			return -1;
 		}
 	}
-	for (uint32_t i = 1; i < w->nprocs; i++) {
-		if (perf_send_all(w->fds[i], w->all, part * w->nprocs)) {
+	for (uint32_t i = 1; i < world->nprocs; i++) {
+		if (perf_send_all(world->fds[i], world->all, part * world->nprocs)) {
 			return -1;
 		}
 	}
 	return 0;
 }
 
-void perf_gather(struct perf_rank *r, const void *in, size_t bytes, void *out)
+void perf_gather(struct perf_rank *rank, const void *in, size_t bytes, void *out)
 {
-	struct perf_world *w = &r->perf->world;
+	struct perf_world *w = &rank->perf->world;
 
 	pthread_barrier_wait(&w->barrier);
-	if (r->local == 0 && bytes * w->nranks > w->room) {
+	if (rank->local == 0 && bytes * w->nranks > w->room) {
 		w->room = bytes * w->nranks;
 		w->mine = realloc(w->mine, w->room);
 		w->all = realloc(w->all, w->room);
 		if (!w->mine || !w->all) {
-			perf_die(r, "out of memory");
+			perf_die(rank, "out of memory");
 		}
 	}
 	pthread_barrier_wait(&w->barrier);
 	if (bytes) {
-		memcpy(w->mine + r->local * bytes, in, bytes);
+		memcpy(w->mine + rank->local * bytes, in, bytes);
 	}
 	pthread_barrier_wait(&w->barrier);
-	if (r->local == 0 && exchange(w, bytes)) {
-		perf_die(r, "another process of the run is gone or silent");
+	if (rank->local == 0 && exchange(w, bytes)) {
+		perf_die(rank, "another process of the run is gone or silent");
 	}
 	pthread_barrier_wait(&w->barrier);
 	if (bytes) {
@@ -261,10 +261,10 @@ void perf_gather(struct perf_rank *r, const void *in, size_t bytes, void *out)
 	}
 }
 
-void perf_barrier(struct perf_rank *r)
+void perf_barrier(struct perf_rank *rank)
 {
 	char in = 0;
 	char out[ORACLE_MAX_RANKS];
 
-	perf_gather(r, &in, sizeof(in), out);
+	perf_gather(rank, &in, sizeof(in), out);
 }

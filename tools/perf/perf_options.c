@@ -88,18 +88,18 @@ const struct perf_option perf_option_table[PERF_NOPTIONS] = {
 };
 
 /* "-b, --mintokens N   tokens per rank: from this   [128]"; help that is too long goes on below. */
-static void print_option(FILE *to, const struct perf_option *o)
+static void print_option(FILE *to, const struct perf_option *option)
 {
 	char left[48];
-	const char *help = o->help;
+	const char *help = option->help;
 	char letter[8] = "    ";
 	int width = 58;
 
-	if (o->id < 256) {
-		snprintf(letter, sizeof(letter), "-%c, ", o->id);
+	if (option->id < 256) {
+		snprintf(letter, sizeof(letter), "-%c, ", option->id);
 	}
-	snprintf(left, sizeof(left), "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
-		 o->arg ? o->arg : "");
+	snprintf(left, sizeof(left), "%s--%s%s%s", letter, option->name, option->arg ? " " : "",
+		 option->arg ? option->arg : "");
 	fprintf(to, "  %-26s ", left);
 	while ((int)strlen(help) > width) {
 		int cut = width;
@@ -110,8 +110,8 @@ static void print_option(FILE *to, const struct perf_option *o)
 		fprintf(to, "%.*s\n%29s", cut, help, "");
 		help += cut + 1;
 	}
-	fprintf(to, "%s%s%s%s\n", help, *o->initial ? " [" : "", o->initial,
-		*o->initial ? "]" : "");
+	fprintf(to, "%s%s%s%s\n", help, *option->initial ? " [" : "", option->initial,
+		*option->initial ? "]" : "");
 }
 
 void perf_args_usage(FILE *to)

@@ -217,10 +217,10 @@ static int connect_once(const struct place *place)
 }
 
 /* Process 0 answers a handshake that is in order with the same one. */
-static int join(struct perf_world *w, struct place *place, uint64_t deadline)
+static int join(struct perf_world *world, struct place *place, uint64_t deadline)
 {
 	while (perf_now_ns() < deadline) {
-		struct handshake mine = { HANDSHAKE_MAGIC, 0, w->nprocs, w->proc };
+		struct handshake mine = { HANDSHAKE_MAGIC, 0, world->nprocs, world->proc };
 		struct handshake answer;
 		struct timespec pause = { .tv_nsec = 20000000 };
 		int fd = -1;
@@ -234,21 +234,21 @@ static int join(struct perf_world *w, struct place *place, uint64_t deadline)
 			if (!perf_send_all(fd, &mine, sizeof(mine)) &&
 			    !perf_receive_all(fd, &answer, sizeof(answer)) &&
 			    !memcmp(&mine, &answer, sizeof(mine))) {
-				tune(fd, w->timeout_s);
-				w->fds[0] = fd;
+				tune(fd, world->timeout_s);
+				world->fds[0] = fd;
 				return 0;
 			}
 			close(fd);
 		}
 		nanosleep(&pause, NULL);
 	}
-	fprintf(stderr, "ep_perf: process %u did not find process 0 at %s%s%s\n", w->proc,
+	fprintf(stderr, "ep_perf: process %u did not find process 0 at %s%s%s\n", world->proc,
 		place->file ? place->file : place->host, place->file ? "" : ":",
 		place->file ? "" : place->port);
 	return -1;
 }
 
-static int host_run(struct perf_world *w, const struct place *place, uint64_t deadline)
+static int host_run(struct perf_world *world, const struct place *place, uint64_t deadline)
 {
 	int listener = listen_at(place);
 	uint32_t joined = 1;
@@ -260,7 +260,7 @@ static int host_run(struct perf_world *w, const struct place *place, uint64_t de
 		close(listener);
 		return -1;
 	}
-	while (joined < w->nprocs && perf_now_ns() < deadline) {
+	while (joined < world->nprocs && perf_now_ns() < deadline) {
 		struct pollfd wait = { .fd = listener, .events = POLLIN };
 		struct handshake peer;
 		int fd;
@@ -274,41 +274,42 @@ static int host_run(struct perf_world *w, const struct place *place, uint64_t de
 		}
 		tune(fd, 10);
 		if (perf_receive_all(fd, &peer, sizeof(peer)) || peer.magic != HANDSHAKE_MAGIC ||
-		    peer.nonce != place->nonce || peer.nprocs != w->nprocs || peer.proc == 0 ||
-		    peer.proc >= w->nprocs || w->fds[peer.proc] >= 0 ||
+		    peer.nonce != place->nonce || peer.nprocs != world->nprocs || peer.proc == 0 ||
+		    peer.proc >= world->nprocs || world->fds[peer.proc] >= 0 ||
 		    perf_send_all(fd, &peer, sizeof(peer))) {
 			close(fd); /* another program, or the same process again */
 			continue;
 		}
-		tune(fd, w->timeout_s);
-		w->fds[peer.proc] = fd;
+		tune(fd, world->timeout_s);
+		world->fds[peer.proc] = fd;
 		joined++;
 	}
 	close(listener);
 	if (place->file) {
 		unlink(place->file);
 	}
-	for (uint32_t i = 1; i < w->nprocs && joined < w->nprocs; i++) {
-		if (w->fds[i] < 0) {
-			fprintf(stderr, "ep_perf: process %u of %u did not come\n", i, w->nprocs);
+	for (uint32_t i = 1; i < world->nprocs && joined < world->nprocs; i++) {
+		if (world->fds[i] < 0) {
+			fprintf(stderr, "ep_perf: process %u of %u did not come\n", i,
+				world->nprocs);
 		}
 	}
-	return joined < w->nprocs ? -1 : 0;
+	return joined < world->nprocs ? -1 : 0;
 }
 
-int perf_rendezvous_open(struct perf_world *w, const char *address)
+int perf_rendezvous_open(struct perf_world *world, const char *address)
 {
 	uint64_t deadline =
-		perf_now_ns() + (w->timeout_s ? w->timeout_s : 300) * UINT64_C(1000000000);
+		perf_now_ns() + (world->timeout_s ? world->timeout_s : 300) * UINT64_C(1000000000);
 	struct place place = { .file = NULL };
 	const char *colon = strrchr(address, ':');
 
-	w->fds = calloc(w->nprocs, sizeof(*w->fds));
-	if (!w->fds) {
+	world->fds = calloc(world->nprocs, sizeof(*world->fds));
+	if (!world->fds) {
 		return -1;
 	}
-	for (uint32_t i = 0; i < w->nprocs; i++) {
-		w->fds[i] = -1;
+	for (uint32_t i = 0; i < world->nprocs; i++) {
+		world->fds[i] = -1;
 	}
 	if (!strncmp(address, "file:", 5)) {
 		place.file = address + 5;
@@ -321,5 +322,5 @@ int perf_rendezvous_open(struct perf_world *w, const char *address)
 		fprintf(stderr, "ep_perf: rendezvous '%s': use HOST:PORT or file:NAME\n", address);
 		return -1;
 	}
-	return w->proc == 0 ? host_run(w, &place, deadline) : join(w, &place, deadline);
+	return world->proc == 0 ? host_run(world, &place, deadline) : join(world, &place, deadline);
 }

@@ -233,12 +233,12 @@ static void cell(void (*format)(char out[PERF_CELL], double value, int width), d
 }
 
 /* High throughput has one operation more, and no column for p99. */
-static void report_op(const struct perf_options *opt, const struct perf_op_row *o, double host_us)
+static void report_op(const struct perf_options *opt, const struct perf_op_row *row, double host_us)
 {
-	cell(perf_cell_time, o->kernel, 7);
-	cell(perf_cell_time, opt->report_cpu ? host_us : o->p50, 7);
+	cell(perf_cell_time, row->kernel, 7);
+	cell(perf_cell_time, opt->report_cpu ? host_us : row->p50, 7);
 	if (!opt->ht) {
-		cell(perf_cell_time, opt->report_cpu ? NAN : o->p99, 7);
+		cell(perf_cell_time, opt->report_cpu ? NAN : row->p99, 7);
 	}
 }
 

@@ -22,150 +22,151 @@ struct halves {
 	cudaGraphExec_t graph[PERF_OPS];
 };
 
-static ncclResult_t enqueue_half(struct perf_rank *r, void *context)
+static ncclResult_t enqueue_half(struct perf_rank *rank, void *context)
 {
 	ncclResult_t result;
 
 	if (*(enum perf_op *)context == PERF_COMBINE) {
-		return perf_combine(r);
+		return perf_combine(rank);
 	}
-	result = perf_update(r);
-	return result == ncclSuccess ? perf_dispatch(r) : result;
+	result = perf_update(rank);
+	return result == ncclSuccess ? perf_dispatch(rank) : result;
 }
 
-static void run_half(struct perf_rank *r, const struct halves *halves, enum perf_op op)
+static void run_half(struct perf_rank *rank, const struct halves *halves, enum perf_op op)
 {
 	if (halves->graph[op]) {
-		PERF_CUDA(r, cudaGraphLaunch(halves->graph[op], r->stream));
+		PERF_CUDA(rank, cudaGraphLaunch(halves->graph[op], rank->stream));
 	} else {
-		PERF_NCCL(r, enqueue_half(r, &op));
+		PERF_NCCL(rank, enqueue_half(rank, &op));
 	}
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 }
 
-static void set_seed(struct perf_rank *r, uint64_t seed)
+static void set_seed(struct perf_rank *rank, uint64_t seed)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	char why[128];
 
-	oracle_problem_free(&r->problem);
-	r->problem.seed = seed;
-	if (oracle_problem_prepare(&r->problem, why, sizeof(why))) {
-		perf_die(r, "%s", why);
+	oracle_problem_free(&rank->problem);
+	rank->problem.seed = seed;
+	if (oracle_problem_prepare(&rank->problem, why, sizeof(why))) {
+		perf_die(rank, "%s", why);
 	}
 	if (opt->ht) {
-		perf_ht_load(r);
-		perf_calls_prepare(r); /* in eager mode tensors have as many rows as come */
+		perf_ht_load(rank);
+		perf_calls_prepare(rank); /* in eager mode tensors have as many rows as come */
 	}
 }
 
-static void complain(struct perf_rank *r, const struct oracle_verdict *verdict)
+static void complain(struct perf_rank *rank, const struct oracle_verdict *verdict)
 {
-	if (verdict->wrong && !r->complaint[0]) {
-		snprintf(r->complaint, sizeof(r->complaint), "%s", verdict->text);
+	if (verdict->wrong && !rank->complaint[0]) {
+		snprintf(rank->complaint, sizeof(rank->complaint), "%s", verdict->text);
 		fprintf(stderr, "ep_perf: %u tokens, seed %llu: wrong results\n%s",
-			r->problem.tokens, (unsigned long long)r->problem.seed, verdict->text);
+			rank->problem.tokens, (unsigned long long)rank->problem.seed,
+			verdict->text);
 	}
 }
 
-static struct oracle_dispatch view_of(struct perf_rank *r, uint32_t poison_rows)
+static struct oracle_dispatch view_of(struct perf_rank *rank, uint32_t poison_rows)
 {
-	struct oracle_dispatch view = { .tokens = r->buf.out_tokens,
-					.scales = r->buf.out_scales,
-					.weights = r->buf.out_weights,
-					.idx = r->buf.out_idx,
-					.counts = r->buf.counts,
+	struct oracle_dispatch view = { .tokens = rank->buf.out_tokens,
+					.scales = rank->buf.out_scales,
+					.weights = rank->buf.out_weights,
+					.idx = rank->buf.out_idx,
+					.counts = rank->buf.counts,
 					.poison_rows = poison_rows };
 
 	return view;
 }
 
-static uint64_t check_ht_round(struct perf_rank *r, const struct halves *halves, uint64_t seed)
+static uint64_t check_ht_round(struct perf_rank *rank, const struct halves *halves, uint64_t seed)
 {
 	struct oracle_verdict verdict = { 0 };
 
-	perf_phase(r, "checking");
-	set_seed(r, seed);
-	perf_buffers_upload(r);
-	perf_buffers_poison(r);
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
-	run_half(r, halves, PERF_DISPATCH);
-	perf_ht_check_dispatch(r, &verdict);
-	complain(r, &verdict);
-	perf_phase(r, "checking");
-	perf_ht_work(r);
-	run_half(r, halves, PERF_COMBINE);
-	perf_ht_check_combine(r, &verdict);
-	complain(r, &verdict);
-	perf_phase(r, "checking");
+	perf_phase(rank, "checking");
+	set_seed(rank, seed);
+	perf_buffers_upload(rank);
+	perf_buffers_poison(rank);
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
+	run_half(rank, halves, PERF_DISPATCH);
+	perf_ht_check_dispatch(rank, &verdict);
+	complain(rank, &verdict);
+	perf_phase(rank, "checking");
+	perf_ht_work(rank);
+	run_half(rank, halves, PERF_COMBINE);
+	perf_ht_check_combine(rank, &verdict);
+	complain(rank, &verdict);
+	perf_phase(rank, "checking");
 	return verdict.wrong;
 }
 
 /* A whole round on fresh data and poisoned outputs. Returns what was wrong. */
-static uint64_t check_round(struct perf_rank *r, const struct halves *halves, uint64_t seed)
+static uint64_t check_round(struct perf_rank *rank, const struct halves *halves, uint64_t seed)
 {
-	struct oracle_mem mem = { copy, copy, r };
-	struct oracle_dispatch view = view_of(r, POISON_SAMPLES);
+	struct oracle_mem mem = { copy, copy, rank };
+	struct oracle_dispatch view = view_of(rank, POISON_SAMPLES);
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_table *table;
 
-	if (r->perf->opt.ht) {
-		return check_ht_round(r, halves, seed);
+	if (rank->perf->opt.ht) {
+		return check_ht_round(rank, halves, seed);
 	}
-	perf_phase(r, "checking");
-	set_seed(r, seed);
-	table = oracle_table_create(&r->problem, r->rank);
+	perf_phase(rank, "checking");
+	set_seed(rank, seed);
+	table = oracle_table_create(&rank->problem, rank->rank);
 	if (!table) {
-		perf_die(r, "out of memory");
+		perf_die(rank, "out of memory");
 	}
-	perf_buffers_upload(r);
-	perf_buffers_poison(r);
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
-	run_half(r, halves, PERF_DISPATCH);
-	view.combine_in = r->buf.combine_in;
+	perf_buffers_upload(rank);
+	perf_buffers_poison(rank);
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
+	run_half(rank, halves, PERF_DISPATCH);
+	view.combine_in = rank->buf.combine_in;
 	oracle_check_dispatch(table, &mem, &view, &verdict);
-	complain(r, &verdict); /* a combine after a bad dispatch may not come back */
-	perf_phase(r, "checking");
-	run_half(r, halves, PERF_COMBINE);
-	oracle_check_combine(table, &mem, r->buf.combine_out, 1, &verdict);
+	complain(rank, &verdict); /* a combine after a bad dispatch may not come back */
+	perf_phase(rank, "checking");
+	run_half(rank, halves, PERF_COMBINE);
+	oracle_check_combine(table, &mem, rank->buf.combine_out, 1, &verdict);
 	oracle_table_free(table);
-	complain(r, &verdict);
-	perf_phase(r, "checking");
+	complain(rank, &verdict);
+	perf_phase(rank, "checking");
 	return verdict.wrong;
 }
 
 /* What the last dispatch of the chain has left. */
-static uint64_t check_left(struct perf_rank *r)
+static uint64_t check_left(struct perf_rank *rank)
 {
-	struct oracle_mem mem = { copy, copy, r };
-	struct oracle_dispatch view = view_of(r, 0);
+	struct oracle_mem mem = { copy, copy, rank };
+	struct oracle_dispatch view = view_of(rank, 0);
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_table *table;
 
-	perf_phase(r, "checking");
-	if (r->perf->opt.ht) {
-		perf_ht_check_dispatch(r, &verdict);
-		complain(r, &verdict);
+	perf_phase(rank, "checking");
+	if (rank->perf->opt.ht) {
+		perf_ht_check_dispatch(rank, &verdict);
+		complain(rank, &verdict);
 		return verdict.wrong;
 	}
-	table = oracle_table_create(&r->problem, r->rank);
+	table = oracle_table_create(&rank->problem, rank->rank);
 	if (!table) {
-		perf_die(r, "out of memory");
+		perf_die(rank, "out of memory");
 	}
 	oracle_check_dispatch(table, &mem, &view, &verdict);
 	oracle_table_free(table);
-	complain(r, &verdict);
+	complain(rank, &verdict);
 	return verdict.wrong;
 }
 
 /* Non-zero: some rank cannot do this; row->unsupported says why, on every rank. */
-static int agree(struct perf_rank *r, struct perf_row *row)
+static int agree(struct perf_rank *rank, struct perf_row *row)
 {
-	static const char none[sizeof(r->failure)];
-	char(*all)[sizeof(none)] = perf_alloc(r, r->perf->world.nranks, sizeof(*all));
+	static const char none[sizeof(rank->failure)];
+	char(*all)[sizeof(none)] = perf_alloc(rank, rank->perf->world.nranks, sizeof(*all));
 
-	perf_gather(r, r->failure, sizeof(r->failure), all);
-	for (uint32_t n = 0; n < r->perf->world.nranks && !row->unsupported[0]; n++) {
+	perf_gather(rank, rank->failure, sizeof(rank->failure), all);
+	for (uint32_t n = 0; n < rank->perf->world.nranks && !row->unsupported[0]; n++) {
 		snprintf(row->unsupported, sizeof(row->unsupported), "%.*s",
 			 (int)sizeof(row->unsupported) - 1, all[n]);
 	}
@@ -174,34 +175,34 @@ static int agree(struct perf_rank *r, struct perf_row *row)
 }
 
 /* The first calls with these arguments: a refusal is a result. */
-static int attempt(struct perf_rank *r, struct perf_row *row)
+static int attempt(struct perf_rank *rank, struct perf_row *row)
 {
-	ncclResult_t result = perf_update(r);
+	ncclResult_t result = perf_update(rank);
 	const char *call = "ncclEpUpdateHandle";
 	const char *text;
 
 	if (result == ncclSuccess) {
-		result = perf_align_update(r);
+		result = perf_align_update(rank);
 	}
 
 	if (result == ncclSuccess) {
 		call = "ncclEpDispatch";
-		result = perf_dispatch(r);
+		result = perf_dispatch(rank);
 	}
 	if (result == ncclSuccess) {
 		call = "ncclEpCombine";
-		result = perf_combine(r);
+		result = perf_combine(rank);
 	}
-	r->failure[0] = '\0';
+	rank->failure[0] = '\0';
 	if (result != ncclSuccess) {
-		text = perf_last_error(r);
-		snprintf(r->failure, sizeof(r->failure), "%s: %s", call,
+		text = perf_last_error(rank);
+		snprintf(rank->failure, sizeof(rank->failure), "%s: %s", call,
 			 text ? text : ncclGetErrorString(result));
 	}
-	if (agree(r, row)) {
+	if (agree(rank, row)) {
 		return -1;
 	}
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 	return 0;
 }
 
@@ -224,140 +225,140 @@ static float over_ranks(const struct perf_options *opt, const float *all, uint32
 }
 
 /* The median over iterations; of others than rank 0 `samples` stay as they are. */
-static double reduce(struct perf_rank *r, const float *mine, struct perf_op_row *o,
+static double reduce(struct perf_rank *rank, const float *mine, struct perf_op_row *row,
 		     struct perf_samples *samples)
 {
-	const struct perf_options *opt = &r->perf->opt;
-	uint32_t nranks = r->perf->world.nranks;
-	float *all = perf_alloc(r, (size_t)opt->iters * nranks, sizeof(*all));
-	float *one = perf_alloc(r, opt->iters, sizeof(*one));
+	const struct perf_options *opt = &rank->perf->opt;
+	uint32_t nranks = rank->perf->world.nranks;
+	float *all = perf_alloc(rank, (size_t)opt->iters * nranks, sizeof(*all));
+	float *one = perf_alloc(rank, opt->iters, sizeof(*one));
 	double median;
 
-	perf_gather(r, mine, opt->iters * sizeof(*mine), all);
+	perf_gather(rank, mine, opt->iters * sizeof(*mine), all);
 	for (uint32_t i = 0; i < opt->iters; i++) {
 		one[i] = over_ranks(opt, all, nranks, i, PERF_MIN);
 	}
-	if (samples && opt->json && r->rank == 0) {
-		samples->most = perf_alloc(r, opt->iters, sizeof(*one));
-		samples->least = perf_alloc(r, opt->iters, sizeof(*one));
+	if (samples && opt->json && rank->rank == 0) {
+		samples->most = perf_alloc(rank, opt->iters, sizeof(*one));
+		samples->least = perf_alloc(rank, opt->iters, sizeof(*one));
 		memcpy(samples->least, one, opt->iters * sizeof(*one));
 		for (uint32_t i = 0; i < opt->iters; i++) {
 			samples->most[i] = over_ranks(opt, all, nranks, i, PERF_MAX);
 		}
 	}
-	if (o) {
-		o->fastest = perf_percentile(one, opt->iters, 50);
+	if (row) {
+		row->fastest = perf_percentile(one, opt->iters, 50);
 	}
 	for (uint32_t i = 0; i < opt->iters; i++) {
 		one[i] = over_ranks(opt, all, nranks, i, opt->average);
 	}
 	median = perf_percentile(one, opt->iters, 50);
-	if (o) {
-		o->p50 = median;
-		o->p90 = perf_percentile(one, opt->iters, 90);
-		o->p99 = perf_percentile(one, opt->iters, 99);
+	if (row) {
+		row->p50 = median;
+		row->p90 = perf_percentile(one, opt->iters, 90);
+		row->p99 = perf_percentile(one, opt->iters, 99);
 	}
 	free(all);
 	free(one);
 	return median;
 }
 
-static void time_all(struct perf_rank *r, struct perf_row *row)
+static void time_all(struct perf_rank *rank, struct perf_row *row)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	struct perf_times times;
 	struct perf_waits waits;
 
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
-		times.gpu[op] = perf_alloc(r, opt->iters, sizeof(float));
-		times.host[op] = perf_alloc(r, opt->iters, sizeof(float));
+		times.gpu[op] = perf_alloc(rank, opt->iters, sizeof(float));
+		times.host[op] = perf_alloc(rank, opt->iters, sizeof(float));
 	}
-	perf_time_drained(r, &times);
+	perf_time_drained(rank, &times);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
 		struct perf_op_row *o = &row->op[op];
 
-		reduce(r, times.gpu[op], o, &o->samples);
-		row->host_us[op] = reduce(r, times.host[op], NULL, NULL);
+		reduce(rank, times.gpu[op], o, &o->samples);
+		row->host_us[op] = reduce(rank, times.host[op], NULL, NULL);
 	}
-	perf_cupti_time(r, &times, &row->blocks);
+	perf_cupti_time(rank, &times, &row->blocks);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
-		row->op[op].kernel = reduce(r, times.gpu[op], NULL, &row->op[op].kernel_samples);
+		row->op[op].kernel = reduce(rank, times.gpu[op], NULL, &row->op[op].kernel_samples);
 		free(times.gpu[op]);
 		free(times.host[op]);
 	}
 	if (opt->json) {
-		perf_waits_begin(r, &waits);
+		perf_waits_begin(rank, &waits);
 	}
-	row->period = perf_time_chain(r);
+	row->period = perf_time_chain(rank);
 	if (opt->json) {
-		perf_detail_clocks(r, &row->detail); /* while they are what they were */
-		row->detail.waits = perf_waits_end(r, &waits);
+		perf_detail_clocks(rank, &row->detail); /* while they are what they were */
+		row->detail.waits = perf_waits_end(rank, &waits);
 	}
 }
 
-static void measure(struct perf_rank *r, struct perf_row *row)
+static void measure(struct perf_rank *rank, struct perf_row *row)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	struct halves halves = { { NULL } };
 	uint64_t seed = opt->problem.seed;
 	uint64_t wrong = 0;
 	uint64_t all[ORACLE_MAX_RANKS];
 
 	for (enum perf_op op = PERF_DISPATCH; opt->graph && opt->check && op < PERF_OPS; op++) {
-		halves.graph[op] = perf_capture(r, enqueue_half, &op);
+		halves.graph[op] = perf_capture(rank, enqueue_half, &op);
 	}
 	if (opt->check) {
-		wrong += check_round(r, &halves, seed + 1);
-		wrong += check_round(r, &halves, seed);
+		wrong += check_round(rank, &halves, seed + 1);
+		wrong += check_round(rank, &halves, seed);
 	}
-	time_all(r, row);
+	time_all(rank, row);
 	if (opt->check) {
-		wrong += check_left(r);
-		wrong += check_round(r, &halves, seed + 2);
+		wrong += check_left(rank);
+		wrong += check_round(rank, &halves, seed + 2);
 	}
-	set_seed(r, seed);
+	set_seed(rank, seed);
 	for (int op = 0; op < PERF_OPS; op++) {
 		if (halves.graph[op]) {
-			PERF_CUDA(r, cudaGraphExecDestroy(halves.graph[op]));
+			PERF_CUDA(rank, cudaGraphExecDestroy(halves.graph[op]));
 		}
 	}
-	perf_account(r, row);
+	perf_account(rank, row);
 	if (opt->json) {
-		perf_detail_routing(r, &row->detail);
+		perf_detail_routing(rank, &row->detail);
 	}
-	perf_gather(r, &wrong, sizeof(wrong), all);
-	for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
+	perf_gather(rank, &wrong, sizeof(wrong), all);
+	for (uint32_t n = 0; n < rank->perf->world.nranks; n++) {
 		row->wrong += all[n];
 	}
 	row->checked = opt->check;
 }
 
-void perf_run(struct perf_rank *r, uint32_t tokens, struct perf_row *row)
+void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row)
 {
 	const char *text;
 
 	memset(row, 0, sizeof(*row));
 	row->tokens = tokens;
-	if (agree(r, row)) { /* the group or the tensors could not be had */
+	if (agree(rank, row)) { /* the group or the tensors could not be had */
 		return;
 	}
-	r->complaint[0] = '\0';
-	r->problem = r->perf->opt.problem;
-	r->problem.popular_sum = NULL;
-	r->problem.popular_expert = NULL;
-	r->problem.tokens = tokens;
-	set_seed(r, r->perf->opt.problem.seed);
-	r->tokens = oracle_tokens(&r->problem, r->rank);
-	perf_calls_prepare(r);
-	perf_buffers_upload(r);
-	perf_phase(r, "the first operations");
-	if (attempt(r, row) == 0) {
-		measure(r, row);
-		text = perf_last_error(r);
+	rank->complaint[0] = '\0';
+	rank->problem = rank->perf->opt.problem;
+	rank->problem.popular_sum = NULL;
+	rank->problem.popular_expert = NULL;
+	rank->problem.tokens = tokens;
+	set_seed(rank, rank->perf->opt.problem.seed);
+	rank->tokens = oracle_tokens(&rank->problem, rank->rank);
+	perf_calls_prepare(rank);
+	perf_buffers_upload(rank);
+	perf_phase(rank, "the first operations");
+	if (attempt(rank, row) == 0) {
+		measure(rank, row);
+		text = perf_last_error(rank);
 		if (text) {
-			perf_die(r, "%s", text);
+			perf_die(rank, "%s", text);
 		}
 	}
-	r->failure[0] = '\0';
-	oracle_problem_free(&r->problem);
+	rank->failure[0] = '\0';
+	oracle_problem_free(&rank->problem);
 }

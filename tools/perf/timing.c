@@ -39,208 +39,209 @@ static void wait_at_gate(void *open)
 }
 
 /* In eager mode a dispatch waits for the stream, so nothing may be held back there. */
-static void close_gate(struct perf_rank *r, atomic_int *open)
+static void close_gate(struct perf_rank *rank, atomic_int *open)
 {
-	if (r->perf->opt.eager) {
+	if (rank->perf->opt.eager) {
 		return;
 	}
 	atomic_store(open, 0);
-	PERF_CUDA(r, cudaLaunchHostFunc(r->stream, wait_at_gate, open));
+	PERF_CUDA(rank, cudaLaunchHostFunc(rank->stream, wait_at_gate, open));
 }
 
 /* Whether event records can be nodes of a graph. */
-static int have_event_nodes(struct perf_rank *r)
+static int have_event_nodes(struct perf_rank *rank)
 {
 	cudaGraph_t graph = NULL;
 	cudaEvent_t event;
 	cudaError_t error;
 
-	PERF_CUDA(r, cudaEventCreate(&event));
-	PERF_CUDA(r, cudaStreamBeginCapture(r->stream, cudaStreamCaptureModeThreadLocal));
-	error = cudaEventRecordWithFlags(event, r->stream, cudaEventRecordExternal);
-	if (cudaStreamEndCapture(r->stream, &graph) == cudaSuccess && graph) {
+	PERF_CUDA(rank, cudaEventCreate(&event));
+	PERF_CUDA(rank, cudaStreamBeginCapture(rank->stream, cudaStreamCaptureModeThreadLocal));
+	error = cudaEventRecordWithFlags(event, rank->stream, cudaEventRecordExternal);
+	if (cudaStreamEndCapture(rank->stream, &graph) == cudaSuccess && graph) {
 		cudaGraphDestroy(graph);
 	}
 	cudaGetLastError();
-	PERF_CUDA(r, cudaEventDestroy(event));
+	PERF_CUDA(rank, cudaEventDestroy(event));
 	return error == cudaSuccess;
 }
 
-static ncclResult_t enqueue_op(struct perf_rank *r, void *context)
+static ncclResult_t enqueue_op(struct perf_rank *rank, void *context)
 {
-	return perf_operate(r, *(enum perf_op *)context);
+	return perf_operate(rank, *(enum perf_op *)context);
 }
 
-static void mark(struct perf_rank *r, cudaEvent_t event, unsigned int flags)
+static void mark(struct perf_rank *rank, cudaEvent_t event, unsigned int flags)
 {
-	PERF_CUDA(r, cudaEventRecordWithFlags(event, r->stream, flags));
+	PERF_CUDA(rank, cudaEventRecordWithFlags(event, rank->stream, flags));
 }
 
 /* The whole of an iteration; within a graph, operations of graphs, or plain. */
-static ncclResult_t enqueue_timed(struct perf_rank *r, void *context)
+static ncclResult_t enqueue_timed(struct perf_rank *rank, void *context)
 {
 	struct timed *t = context;
 	unsigned int flags = t->whole ? cudaEventRecordExternal : cudaEventRecordDefault;
 
-	for (int op = perf_first_op(&r->perf->opt); op < PERF_OPS; op++) {
+	for (int op = perf_first_op(&rank->perf->opt); op < PERF_OPS; op++) {
 		uint64_t start;
 
-		PERF_NCCL(r, perf_align(r));
-		mark(r, t->event[2 * op], flags);
+		PERF_NCCL(rank, perf_align(rank));
+		mark(rank, t->event[2 * op], flags);
 		start = perf_now_ns();
 		if (t->single[op]) {
-			PERF_CUDA(r, cudaGraphLaunch(t->single[op], r->stream));
+			PERF_CUDA(rank, cudaGraphLaunch(t->single[op], rank->stream));
 		} else {
-			PERF_NCCL(r, enqueue_op(r, &op));
+			PERF_NCCL(rank, enqueue_op(rank, &op));
 		}
 		t->host[op] = (float)(perf_now_ns() - start) / 1000;
-		mark(r, t->event[2 * op + 1], flags);
+		mark(rank, t->event[2 * op + 1], flags);
 	}
 	return ncclSuccess;
 }
 
-static void capture_timed(struct perf_rank *r, struct timed *t)
+static void capture_timed(struct perf_rank *rank, struct timed *timed)
 {
-	t->whole = have_event_nodes(r);
-	if (t->whole) {
-		t->graph = perf_capture(r, enqueue_timed, t);
+	timed->whole = have_event_nodes(rank);
+	if (timed->whole) {
+		timed->graph = perf_capture(rank, enqueue_timed, timed);
 		return;
 	}
-	for (int op = perf_first_op(&r->perf->opt); op < PERF_OPS; op++) {
-		t->single[op] = perf_capture(r, enqueue_op, &op);
+	for (int op = perf_first_op(&rank->perf->opt); op < PERF_OPS; op++) {
+		timed->single[op] = perf_capture(rank, enqueue_op, &op);
 	}
 }
 
-static void run_timed(struct perf_rank *r, struct timed *t)
+static void run_timed(struct perf_rank *rank, struct timed *timed)
 {
 	atomic_int open;
 
-	if (t->graph) {
+	if (timed->graph) {
 		uint64_t start = perf_now_ns();
 
-		PERF_CUDA(r, cudaGraphLaunch(t->graph, r->stream));
+		PERF_CUDA(rank, cudaGraphLaunch(timed->graph, rank->stream));
 		for (int op = 0; op < PERF_OPS; op++) { /* one launch for all */
-			t->host[op] = NAN;
+			timed->host[op] = NAN;
 		}
-		t->host[perf_first_op(&r->perf->opt)] = (float)(perf_now_ns() - start) / 1000;
+		timed->host[perf_first_op(&rank->perf->opt)] =
+			(float)(perf_now_ns() - start) / 1000;
 	} else {
-		close_gate(r, &open);
-		PERF_NCCL(r, enqueue_timed(r, t));
+		close_gate(rank, &open);
+		PERF_NCCL(rank, enqueue_timed(rank, timed));
 		atomic_store_explicit(&open, 1, memory_order_release);
 	}
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 }
 
-static void free_timed(struct perf_rank *r, struct timed *t)
+static void free_timed(struct perf_rank *rank, struct timed *timed)
 {
-	if (t->graph) {
-		PERF_CUDA(r, cudaGraphExecDestroy(t->graph));
+	if (timed->graph) {
+		PERF_CUDA(rank, cudaGraphExecDestroy(timed->graph));
 	}
 	for (int op = 0; op < PERF_OPS; op++) {
-		if (t->single[op]) {
-			PERF_CUDA(r, cudaGraphExecDestroy(t->single[op]));
+		if (timed->single[op]) {
+			PERF_CUDA(rank, cudaGraphExecDestroy(timed->single[op]));
 		}
 	}
 	for (int i = 0; i < 2 * PERF_OPS; i++) {
-		PERF_CUDA(r, cudaEventDestroy(t->event[i]));
+		PERF_CUDA(rank, cudaEventDestroy(timed->event[i]));
 	}
 }
 
-void perf_time_drained(struct perf_rank *r, struct perf_times *times)
+void perf_time_drained(struct perf_rank *rank, struct perf_times *times)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	struct timed t = { .graph = NULL };
 
 	for (int i = 0; i < 2 * PERF_OPS; i++) {
-		PERF_CUDA(r, cudaEventCreate(&t.event[i]));
+		PERF_CUDA(rank, cudaEventCreate(&t.event[i]));
 	}
 	if (opt->graph) {
-		capture_timed(r, &t);
+		capture_timed(rank, &t);
 	}
 	/* the first is not counted: a graph is uploaded at its first launch */
 	for (uint32_t i = 0; i <= opt->iters; i++) {
-		perf_phase(r, "timing single operations");
-		run_timed(r, &t);
+		perf_phase(rank, "timing single operations");
+		run_timed(rank, &t);
 		for (int op = perf_first_op(opt); i > 0 && op < PERF_OPS; op++) {
 			float *time = &times->gpu[op][i - 1];
 
-			PERF_CUDA(r,
+			PERF_CUDA(rank,
 				  cudaEventElapsedTime(time, t.event[2 * op], t.event[2 * op + 1]));
 			*time *= 1000;
 			times->host[op][i - 1] = t.host[op];
 		}
 	}
-	free_timed(r, &t);
+	free_timed(rank, &t);
 }
 
-static ncclResult_t enqueue_pair(struct perf_rank *r, void *context)
+static ncclResult_t enqueue_pair(struct perf_rank *rank, void *context)
 {
-	const struct perf_options *opt = &r->perf->opt;
-	ncclResult_t result = opt->graph && !opt->ht ? perf_update(r) : ncclSuccess;
+	const struct perf_options *opt = &rank->perf->opt;
+	ncclResult_t result = opt->graph && !opt->ht ? perf_update(rank) : ncclSuccess;
 
 	if (result == ncclSuccess) {
-		result = perf_dispatch(r);
+		result = perf_dispatch(rank);
 	}
-	return result == ncclSuccess ? perf_combine(r) : result;
+	return result == ncclSuccess ? perf_combine(rank) : result;
 }
 
 /* Microseconds per pair on this rank. */
-static double run_chain(struct perf_rank *r, cudaGraphExec_t graph, uint32_t pairs)
+static double run_chain(struct perf_rank *rank, cudaGraphExec_t graph, uint32_t pairs)
 {
 	cudaEvent_t start, end;
 	atomic_int open;
 	float ms = 0;
 
-	PERF_CUDA(r, cudaEventCreate(&start));
-	PERF_CUDA(r, cudaEventCreate(&end));
-	perf_barrier(r);
-	close_gate(r, &open);
-	PERF_NCCL(r, perf_align(r));
-	PERF_CUDA(r, cudaEventRecord(start, r->stream));
+	PERF_CUDA(rank, cudaEventCreate(&start));
+	PERF_CUDA(rank, cudaEventCreate(&end));
+	perf_barrier(rank);
+	close_gate(rank, &open);
+	PERF_NCCL(rank, perf_align(rank));
+	PERF_CUDA(rank, cudaEventRecord(start, rank->stream));
 	for (uint32_t i = 0; i < pairs; i++) {
 		if (graph) {
-			PERF_CUDA(r, cudaGraphLaunch(graph, r->stream));
+			PERF_CUDA(rank, cudaGraphLaunch(graph, rank->stream));
 		} else {
-			PERF_NCCL(r, enqueue_pair(r, NULL));
+			PERF_NCCL(rank, enqueue_pair(rank, NULL));
 		}
 		if (i == GATE_DEPTH / 4) {
 			atomic_store_explicit(&open, 1, memory_order_release);
 		}
 	}
-	PERF_CUDA(r, cudaEventRecord(end, r->stream));
+	PERF_CUDA(rank, cudaEventRecord(end, rank->stream));
 	atomic_store_explicit(&open, 1, memory_order_release);
-	PERF_CUDA(r, cudaStreamSynchronize(r->stream));
-	PERF_CUDA(r, cudaEventElapsedTime(&ms, start, end));
-	PERF_CUDA(r, cudaEventDestroy(start));
-	PERF_CUDA(r, cudaEventDestroy(end));
+	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
+	PERF_CUDA(rank, cudaEventElapsedTime(&ms, start, end));
+	PERF_CUDA(rank, cudaEventDestroy(start));
+	PERF_CUDA(rank, cudaEventDestroy(end));
 	return (double)ms * 1000 / pairs;
 }
 
-double perf_time_chain(struct perf_rank *r)
+double perf_time_chain(struct perf_rank *rank)
 {
-	const struct perf_options *opt = &r->perf->opt;
+	const struct perf_options *opt = &rank->perf->opt;
 	uint32_t pairs = opt->graph ? opt->graph : opt->iters;
-	cudaGraphExec_t graph = opt->graph ? perf_capture(r, enqueue_pair, NULL) : NULL;
-	float *periods = perf_alloc(r, opt->chains, sizeof(*periods));
+	cudaGraphExec_t graph = opt->graph ? perf_capture(rank, enqueue_pair, NULL) : NULL;
+	float *periods = perf_alloc(rank, opt->chains, sizeof(*periods));
 	double all[ORACLE_MAX_RANKS];
 	double median;
 
-	perf_phase(r, "warming up");
-	run_chain(r, graph, opt->warmup ? opt->warmup : 1);
+	perf_phase(rank, "warming up");
+	run_chain(rank, graph, opt->warmup ? opt->warmup : 1);
 	for (uint32_t i = 0; i < opt->chains; i++) {
 		double period;
 		double slowest = 0;
 
-		perf_phase(r, "timing the chain");
-		period = run_chain(r, graph, pairs);
-		perf_gather(r, &period, sizeof(period), all);
-		for (uint32_t n = 0; n < r->perf->world.nranks; n++) {
+		perf_phase(rank, "timing the chain");
+		period = run_chain(rank, graph, pairs);
+		perf_gather(rank, &period, sizeof(period), all);
+		for (uint32_t n = 0; n < rank->perf->world.nranks; n++) {
 			slowest = all[n] > slowest ? all[n] : slowest;
 		}
 		periods[i] = (float)slowest;
 	}
 	if (graph) {
-		PERF_CUDA(r, cudaGraphExecDestroy(graph));
+		PERF_CUDA(rank, cudaGraphExecDestroy(graph));
 	}
 	median = perf_percentile(periods, opt->chains, 50);
 	free(periods);

@@ -30,35 +30,35 @@ static struct ep_net_table *ep_net_table(enum ep_net_kind kind)
 	return &ep_net_tables[kind == EP_NET_MR || kind == EP_NET_SYM];
 }
 
-static struct ep_net_slot *ep_net_slot(struct ep_net_table *t, uint32_t slot)
+static struct ep_net_slot *ep_net_slot(struct ep_net_table *table, uint32_t slot)
 {
 	struct ep_net_slot *chunk =
-		__atomic_load_n(&t->chunk[slot / EP_NET_CHUNK], __ATOMIC_ACQUIRE);
+		__atomic_load_n(&table->chunk[slot / EP_NET_CHUNK], __ATOMIC_ACQUIRE);
 
 	return chunk ? &chunk[slot % EP_NET_CHUNK] : NULL;
 }
 
 /* The lock is held. */
-static uint32_t ep_net_slot_take(struct ep_net_table *t)
+static uint32_t ep_net_slot_take(struct ep_net_table *table)
 {
-	uint32_t slot = t->free;
+	uint32_t slot = table->free;
 
 	if (slot != EP_NET_NO_SLOT) {
-		t->free = ep_net_slot(t, slot)->next;
+		table->free = ep_net_slot(table, slot)->next;
 		return slot;
 	}
-	if (t->n == t->limit) {
+	if (table->n == table->limit) {
 		return EP_NET_NO_SLOT;
 	}
-	if (t->n % EP_NET_CHUNK == 0) {
+	if (table->n % EP_NET_CHUNK == 0) {
 		struct ep_net_slot *chunk = calloc(EP_NET_CHUNK, sizeof(*chunk));
 
 		if (!chunk) {
 			return EP_NET_NO_SLOT;
 		}
-		__atomic_store_n(&t->chunk[t->n / EP_NET_CHUNK], chunk, __ATOMIC_RELEASE);
+		__atomic_store_n(&table->chunk[table->n / EP_NET_CHUNK], chunk, __ATOMIC_RELEASE);
 	}
-	return t->n++;
+	return table->n++;
 }
 
 void *ep_net_handle_new(enum ep_net_kind kind, void *object)
@@ -104,15 +104,15 @@ void *ep_net_handle_at(uint32_t slot, void **handle)
 }
 
 /* The lock is held. */
-static void *ep_net_slot_drop(struct ep_net_table *t, uint32_t slot)
+static void *ep_net_slot_drop(struct ep_net_table *table, uint32_t slot)
 {
-	struct ep_net_slot *s = ep_net_slot(t, slot);
+	struct ep_net_slot *s = ep_net_slot(table, slot);
 	void *object = s->object;
 
 	__atomic_store_n(&s->handle, 0, __ATOMIC_RELEASE);
 	__atomic_store_n(&s->object, NULL, __ATOMIC_RELAXED);
-	s->next = t->free;
-	t->free = slot;
+	s->next = table->free;
+	table->free = slot;
 	return object;
 }
 

@@ -35,30 +35,30 @@ static uint32_t ep_net_region_above(const struct ep_net_dev *dev, uintptr_t at)
 }
 
 static struct ep_net_region *ep_net_region_find(const struct ep_net_dev *dev,
-						const struct ep_net_memory *m)
+						const struct ep_net_memory *memory)
 {
-	uintptr_t start = (uintptr_t)m->data, end = start + m->size;
-	bool gpu = m->type == EP_NET_PTR_CUDA;
+	uintptr_t start = (uintptr_t)memory->data, end = start + memory->size;
+	bool gpu = memory->type == EP_NET_PTR_CUDA;
 	uint32_t i = ep_net_region_above(dev, start);
 
 	for (uint32_t n = 0; i-- > 0 && n < EP_NET_MR_SCAN; n++) {
 		struct ep_net_region *r = dev->region[i];
 
-		if (r->end >= end && r->gpu == gpu && r->strict == m->strict &&
-		    (r->atomics || !m->atomics)) {
+		if (r->end >= end && r->gpu == gpu && r->strict == memory->strict &&
+		    (r->atomics || !memory->atomics)) {
 			return r;
 		}
 	}
 	return NULL;
 }
 
-static bool ep_net_region_insert(struct ep_net_dev *dev, struct ep_net_region *r)
+static bool ep_net_region_insert(struct ep_net_dev *dev, struct ep_net_region *region)
 {
 	uint32_t at;
 
 	if (dev->nregions == dev->room) {
 		uint32_t room = dev->room ? 2 * dev->room : 64;
-		struct ep_net_region **grown = realloc(dev->region, room * sizeof(r));
+		struct ep_net_region **grown = realloc(dev->region, room * sizeof(region));
 
 		if (!grown) {
 			return false;
@@ -66,53 +66,54 @@ static bool ep_net_region_insert(struct ep_net_dev *dev, struct ep_net_region *r
 		dev->region = grown;
 		dev->room = room;
 	}
-	at = ep_net_region_above(dev, r->start);
-	memmove(dev->region + at + 1, dev->region + at, (dev->nregions - at) * sizeof(r));
-	dev->region[at] = r;
+	at = ep_net_region_above(dev, region->start);
+	memmove(dev->region + at + 1, dev->region + at, (dev->nregions - at) * sizeof(region));
+	dev->region[at] = region;
 	dev->nregions++;
 	return true;
 }
 
-static void ep_net_region_remove(struct ep_net_dev *dev, const struct ep_net_region *r)
+static void ep_net_region_remove(struct ep_net_dev *dev, const struct ep_net_region *region)
 {
-	uint32_t i = ep_net_region_above(dev, r->start);
+	uint32_t i = ep_net_region_above(dev, region->start);
 
-	while (i-- > 0 && dev->region[i] != r) {
+	while (i-- > 0 && dev->region[i] != region) {
 	}
-	memmove(dev->region + i, dev->region + i + 1, (dev->nregions - i - 1) * sizeof(r));
+	memmove(dev->region + i, dev->region + i + 1, (dev->nregions - i - 1) * sizeof(region));
 	dev->nregions--;
 }
 
 /* Whole pages, so that neighbours share them; a DMA-BUF as it was given. */
-static bool ep_net_region_make(struct ep_net_dev *dev, const struct ep_net_memory *m,
-			       struct ep_net_region *r, struct ep_reason *why)
+static bool ep_net_region_make(struct ep_net_dev *dev, const struct ep_net_memory *mem,
+			       struct ep_net_region *region, struct ep_reason *why)
 {
 	unsigned int access =
 		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		(m->atomics && dev->atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
-		(ep_net_env()->relaxed && !m->strict ? IBV_ACCESS_RELAXED_ORDERING : 0);
-	struct ep_nic_memory memory = { .gpu = r->gpu, .fd = m->fd, .offset = m->offset };
+		(mem->atomics && dev->atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
+		(ep_net_env()->relaxed && !mem->strict ? IBV_ACCESS_RELAXED_ORDERING : 0);
+	struct ep_nic_memory memory = { .gpu = region->gpu, .fd = mem->fd, .offset = mem->offset };
 
-	r->start = (uintptr_t)m->data;
-	r->end = r->start + m->size;
-	if (m->fd < 0) {
+	region->start = (uintptr_t)mem->data;
+	region->end = region->start + mem->size;
+	if (mem->fd < 0) {
 		uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 
-		r->start &= ~(page - 1);
-		r->end = (r->end + page - 1) & ~(page - 1);
+		region->start &= ~(page - 1);
+		region->end = (region->end + page - 1) & ~(page - 1);
 		ep_reason_set(&memory.no_fd, "no DMA-BUF was given");
 	}
-	memory.p = (void *)r->start;
-	memory.bytes = r->end - r->start;
-	r->mr = ep_nic_register(&dev->nic, &memory, access, why);
-	return r->mr != NULL;
+	memory.p = (void *)region->start;
+	memory.bytes = region->end - region->start;
+	region->mr = ep_nic_register(&dev->nic, &memory, access, why);
+	return region->mr != NULL;
 }
 
 /* The device's lock is held. */
 static struct ep_net_region *ep_net_region_get(struct ep_net_dev *dev,
-					       const struct ep_net_memory *m, struct ep_reason *why)
+					       const struct ep_net_memory *memory,
+					       struct ep_reason *why)
 {
-	struct ep_net_region *r = ep_net_region_find(dev, m);
+	struct ep_net_region *r = ep_net_region_find(dev, memory);
 
 	if (r) {
 		r->refs++;
@@ -123,11 +124,11 @@ static struct ep_net_region *ep_net_region_get(struct ep_net_dev *dev,
 		ep_reason_set(why, "out of host memory");
 		return NULL;
 	}
-	r->gpu = m->type == EP_NET_PTR_CUDA;
-	r->strict = m->strict;
-	r->atomics = m->atomics;
+	r->gpu = memory->type == EP_NET_PTR_CUDA;
+	r->strict = memory->strict;
+	r->atomics = memory->atomics;
 	r->refs = 1;
-	if (!ep_net_region_make(dev, m, r, why)) {
+	if (!ep_net_region_make(dev, memory, r, why)) {
 		goto err_free;
 	}
 	if (!ep_net_region_insert(dev, r)) {
@@ -144,20 +145,20 @@ err_free:
 }
 
 /* The device's lock is held. */
-static void ep_net_region_put(struct ep_net_dev *dev, struct ep_net_region *r)
+static void ep_net_region_put(struct ep_net_dev *dev, struct ep_net_region *region)
 {
-	if (--r->refs == 0) {
-		ep_net_region_remove(dev, r);
-		dev->nic.v->ibv_dereg_mr(r->mr);
-		free(r);
+	if (--region->refs == 0) {
+		ep_net_region_remove(dev, region);
+		dev->nic.v->ibv_dereg_mr(region->mr);
+		free(region);
 	}
 }
 
 /* With a port of the NIC. The port is held until ep_net_mr_close(). */
-static ncclResult_t ep_net_mr_open(struct ep_net_mr *m, int port,
+static ncclResult_t ep_net_mr_open(struct ep_net_mr *mr, int port,
 				   const struct ep_net_memory *memory)
 {
-	struct ep_net_dev *dev = m->nic->dev[port];
+	struct ep_net_dev *dev = mr->nic->dev[port];
 	struct ep_reason why = { "" };
 	struct ep_net_region *r;
 
@@ -171,18 +172,18 @@ static ncclResult_t ep_net_mr_open(struct ep_net_mr *m, int port,
 		EP_INFO(EP_LOG_NET | EP_LOG_REG, "%s", why.text);
 		return ncclSystemError;
 	}
-	m->region[port] = r;
-	m->lkey[port] = r->mr->lkey;
-	m->rkey[port] = r->mr->rkey;
+	mr->region[port] = r;
+	mr->lkey[port] = r->mr->lkey;
+	mr->rkey[port] = r->mr->rkey;
 	return ncclSuccess;
 }
 
-static void ep_net_mr_close(struct ep_net_mr *m, int port)
+static void ep_net_mr_close(struct ep_net_mr *mr, int port)
 {
-	struct ep_net_dev *dev = m->nic->dev[port];
+	struct ep_net_dev *dev = mr->nic->dev[port];
 
 	pthread_mutex_lock(&dev->lock);
-	ep_net_region_put(dev, m->region[port]);
+	ep_net_region_put(dev, mr->region[port]);
 	pthread_mutex_unlock(&dev->lock);
 	ep_net_dev_drop(dev);
 }

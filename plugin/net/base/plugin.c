@@ -231,14 +231,16 @@ ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
 
 /* ---- memory ---- */
 
-ncclResult_t ep_net_memory_check(const struct ep_net_memory *m)
+ncclResult_t ep_net_memory_check(const struct ep_net_memory *memory)
 {
-	if (!m->data || !m->size || (uintptr_t)m->data + m->size < m->size ||
-	    (m->type != EP_NET_PTR_HOST && m->type != EP_NET_PTR_CUDA)) {
+	if (!memory->data || !memory->size ||
+	    (uintptr_t)memory->data + memory->size < memory->size ||
+	    (memory->type != EP_NET_PTR_HOST && memory->type != EP_NET_PTR_CUDA)) {
 		return ep_fail(ncclInvalidArgument,
 			       "%zu bytes at %p, of type %d, cannot be registered (types are %d "
 			       "of a host and %d of a GPU)",
-			       m->size, m->data, m->type, EP_NET_PTR_HOST, EP_NET_PTR_CUDA);
+			       memory->size, memory->data, memory->type, EP_NET_PTR_HOST,
+			       EP_NET_PTR_CUDA);
 	}
 	return ncclSuccess;
 }

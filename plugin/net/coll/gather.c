@@ -18,10 +18,11 @@ static struct ep_net_share *ep_net_share_of(const struct ep_net_coll *c, uint64_
 }
 
 /* What rank r has of the window: from..to, in all ranks' data. */
-static void ep_net_slice(const struct ep_net_window *w, uint32_t r, uint64_t *from, uint64_t *to)
+static void ep_net_slice(const struct ep_net_window *window, uint32_t r, uint64_t *from,
+			 uint64_t *to)
 {
-	*from = ep_max_u64(w->offset, r * w->each);
-	*to = ep_min_u64(w->offset + w->bytes, (r + 1) * w->each);
+	*from = ep_max_u64(window->offset, r * window->each);
+	*to = ep_min_u64(window->offset + window->bytes, (r + 1) * window->each);
 	*to = ep_max_u64(*from, *to);
 }
 
@@ -45,23 +46,23 @@ struct ep_net_pieces {
 };
 
 static void ep_net_pieces_find(const struct ep_net_gather *g, uint64_t at, uint64_t bytes,
-			       struct ep_net_pieces *p)
+			       struct ep_net_pieces *pieces)
 {
 	uint64_t begin = 0;
 
-	p->n = 0;
-	p->bytes = 0;
+	pieces->n = 0;
+	pieces->bytes = 0;
 	for (uint32_t i = 0; i < g->nparts; begin += g->part[i++].size) {
 		uint64_t end = begin + g->part[i].size;
 
-		while (at >= begin && at < end && bytes && p->n < EP_NET_MAX_RECVS) {
+		while (at >= begin && at < end && bytes && pieces->n < EP_NET_MAX_RECVS) {
 			uint64_t some = ep_min_u64(ep_min_u64(end - at, bytes), EP_NET_MAX_BYTES);
 
-			p->tag[p->n] = (int)(g->mark | (uint32_t)p->n);
-			p->data[p->n] = (char *)g->part[i].address + (at - begin);
-			p->mr[p->n] = g->part[i].mr;
-			p->size[p->n++] = some;
-			p->bytes += some;
+			pieces->tag[pieces->n] = (int)(g->mark | (uint32_t)pieces->n);
+			pieces->data[pieces->n] = (char *)g->part[i].address + (at - begin);
+			pieces->mr[pieces->n] = g->part[i].mr;
+			pieces->size[pieces->n++] = some;
+			pieces->bytes += some;
 			at += some;
 			bytes -= some;
 		}
@@ -70,21 +71,23 @@ static void ep_net_pieces_find(const struct ep_net_gather *g, uint64_t at, uint6
 
 /* Posts receives for a rank's data. *whole: for all of it. */
 static ncclResult_t ep_net_share_receive(struct ep_net_coll *c, const struct ep_net_gather *g,
-					 struct ep_net_share *s, uint32_t r, bool *whole)
+					 struct ep_net_share *share, uint32_t r, bool *whole)
 {
 	uint64_t bytes = ep_net_slice_bytes(g, r, c->mesh->rank), first, last;
 	struct ep_net_pieces p;
 
 	ep_net_slice(&g->window, r, &first, &last);
-	if (s->asked < bytes && !s->receive) {
-		ep_net_pieces_find(g, first - g->window.offset + s->asked, bytes - s->asked, &p);
-		EP_CHECK(ep_net_irecv(c->recv[r], p.n, p.data, p.size, p.tag, p.mr, &s->receive));
-		if (s->receive) {
-			s->group = p.bytes;
-			s->asked += p.bytes;
+	if (share->asked < bytes && !share->receive) {
+		ep_net_pieces_find(g, first - g->window.offset + share->asked, bytes - share->asked,
+				   &p);
+		EP_CHECK(ep_net_irecv(c->recv[r], p.n, p.data, p.size, p.tag, p.mr,
+				      &share->receive));
+		if (share->receive) {
+			share->group = p.bytes;
+			share->asked += p.bytes;
 		}
 	}
-	*whole = s->asked == bytes;
+	*whole = share->asked == bytes;
 	return ncclSuccess;
 }
 
@@ -101,11 +104,11 @@ static ncclResult_t ep_net_share_differs(const struct ep_net_coll *c, const stru
 
 /* Sends this rank's data, as far as a rank has posted receives for it. *whole: all of it. */
 static ncclResult_t ep_net_share_send(struct ep_net_coll *c, const struct ep_net_gather *g,
-				      struct ep_net_share *s, uint32_t r, bool *whole)
+				      struct ep_net_share *share, uint32_t r, bool *whole)
 {
 	uint64_t bytes = ep_net_slice_bytes(g, c->mesh->rank, r);
 
-	while (s->sent < bytes) {
+	while (share->sent < bytes) {
 		struct ep_net_asked asked;
 		void **request;
 
@@ -114,21 +117,21 @@ static ncclResult_t ep_net_share_send(struct ep_net_coll *c, const struct ep_net
 			break;
 		}
 		if (((uint32_t)asked.tag ^ g->mark) >= EP_NET_MAX_RECVS ||
-		    asked.size > bytes - s->sent) {
+		    asked.size > bytes - share->sent) {
 			return ep_net_share_differs(c, g, r);
 		}
-		request = &s->send[(uint32_t)asked.tag ^ g->mark];
+		request = &share->send[(uint32_t)asked.tag ^ g->mark];
 		if (*request) {
 			break; /* of the group of receives before */
 		}
-		EP_CHECK(ep_net_isend(c->send[r], g->from + s->sent, asked.size, asked.tag,
+		EP_CHECK(ep_net_isend(c->send[r], g->from + share->sent, asked.size, asked.tag,
 				      g->from_mr, request));
 		if (!*request) {
 			break;
 		}
-		s->sent += asked.size;
+		share->sent += asked.size;
 	}
-	*whole = s->sent == bytes;
+	*whole = share->sent == bytes;
 	return ncclSuccess;
 }
 
@@ -204,28 +207,30 @@ static ncclResult_t ep_net_share_poll(struct ep_net_coll *c, uint64_t number, ui
 
 /* ---- for NCCL ---- */
 
-static ncclResult_t ep_net_window_check(const struct ep_net_coll *c, const struct ep_net_window *w,
-					int nparts, const struct ep_coll_part_v9 *parts)
+static ncclResult_t ep_net_window_check(const struct ep_net_coll *c,
+					const struct ep_net_window *window, int nparts,
+					const struct ep_coll_part_v9 *parts)
 {
-	uint64_t all = (uint64_t)c->mesh->nranks * w->each, sum = 0;
+	uint64_t all = (uint64_t)c->mesh->nranks * window->each, sum = 0;
 
 	if (nparts < 1 || nparts > (int)EP_NET_PARTS) {
 		return ep_fail(ncclInvalidArgument, "%d pieces of memory, possible are 1..%u",
 			       nparts, EP_NET_PARTS);
 	}
 	for (int i = 0; i < nparts; i++) {
-		if (parts[i].size > w->bytes) {
+		if (parts[i].size > window->bytes) {
 			sum = UINT64_MAX;
 			break;
 		}
 		sum += parts[i].size;
 	}
-	if (w->each > UINT64_MAX / c->mesh->nranks || w->offset > all ||
-	    w->bytes > all - w->offset || sum != w->bytes) {
+	if (window->each > UINT64_MAX / c->mesh->nranks || window->offset > all ||
+	    window->bytes > all - window->offset || sum != window->bytes) {
 		return ep_fail(ncclInvalidArgument,
 			       "a window of %zu bytes at %zu, of %u times %zu, into memory of %lld "
 			       "bytes: it must lie inside, and fill the memory",
-			       w->bytes, w->offset, c->mesh->nranks, w->each, (long long)sum);
+			       window->bytes, window->offset, c->mesh->nranks, window->each,
+			       (long long)sum);
 	}
 	return ncclSuccess;
 }

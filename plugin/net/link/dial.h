@@ -15,14 +15,14 @@ struct ep_net_dialing {
 };
 
 /* Gives up at `until`. `who` must stay. */
-void ep_net_dialing_begin(struct ep_net_dialing *d, const union ep_net_addr *addr, const char *who,
-			  uint64_t until);
+void ep_net_dialing_begin(struct ep_net_dialing *dialing, const union ep_net_addr *addr,
+			  const char *who, uint64_t until);
 /*
  * *fd -1: call again. Else the connection, which is the caller's. Whoever is refused, not found or not
  * answered is tried again, NCCL_SOCKET_RETRY_CNT times, after 1, 2, 3, ... times
  * NCCL_SOCKET_RETRY_SLEEP_MSEC.
  */
-ncclResult_t ep_net_dialing_step(struct ep_net_dialing *d, int *fd);
-void ep_net_dialing_end(struct ep_net_dialing *d);
+ncclResult_t ep_net_dialing_step(struct ep_net_dialing *dialing, int *fd);
+void ep_net_dialing_end(struct ep_net_dialing *dialing);
 
 #endif

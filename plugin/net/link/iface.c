@@ -91,21 +91,21 @@ static const void *ep_net_bytes(const struct sockaddr *a)
 				       : &((const struct sockaddr_in6 *)p)->sin6_addr;
 }
 
-static bool ep_net_iface_subnet(const struct ifaddrs *i, const union ep_net_addr *of)
+static bool ep_net_iface_subnet(const struct ifaddrs *ifaddr, const union ep_net_addr *of)
 {
 	const uint8_t *own, *mask, *remote;
 	size_t n = of->any.sa_family == AF_INET ? 4 : 16;
 	uint8_t differ = 0;
 
-	if (i->ifa_addr->sa_family != of->any.sa_family || !i->ifa_netmask) {
+	if (ifaddr->ifa_addr->sa_family != of->any.sa_family || !ifaddr->ifa_netmask) {
 		return false;
 	}
-	own = ep_net_bytes(i->ifa_addr);
+	own = ep_net_bytes(ifaddr->ifa_addr);
 	remote = ep_net_bytes(&of->any);
 	/* (the mask's family is not always filled in) */
-	mask = n == 4 ? (const void *)&((const struct sockaddr_in *)(void *)i->ifa_netmask)
+	mask = n == 4 ? (const void *)&((const struct sockaddr_in *)(void *)ifaddr->ifa_netmask)
 				->sin_addr
-		      : (const void *)&((const struct sockaddr_in6 *)(void *)i->ifa_netmask)
+		      : (const void *)&((const struct sockaddr_in6 *)(void *)ifaddr->ifa_netmask)
 				->sin6_addr;
 	for (size_t b = 0; b < n; b++) {
 		differ |= (uint8_t)((own[b] ^ remote[b]) & mask[b]);
@@ -114,12 +114,12 @@ static bool ep_net_iface_subnet(const struct ifaddrs *i, const union ep_net_addr
 }
 
 /* Smaller is better. A link-local address says nothing to other hosts but on a link of the same number. */
-static int ep_net_iface_rank(const struct ifaddrs *i)
+static int ep_net_iface_rank(const struct ifaddrs *ifaddr)
 {
-	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
-	int family = i->ifa_addr ? i->ifa_addr->sa_family : AF_UNSPEC;
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)ifaddr->ifa_addr;
+	int family = ifaddr->ifa_addr ? ifaddr->ifa_addr->sa_family : AF_UNSPEC;
 
-	if (!(i->ifa_flags & IFF_RUNNING) || (family != AF_INET && family != AF_INET6) ||
+	if (!(ifaddr->ifa_flags & IFF_RUNNING) || (family != AF_INET && family != AF_INET6) ||
 	    (family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr))) {
 		return EP_NET_NOT_USED;
 	}
@@ -171,15 +171,16 @@ static const struct ifaddrs *ep_net_iface_pass_all(const struct ifaddrs *all, nc
 	return found;
 }
 
-static void ep_net_iface_log(const struct ifaddrs *i, const char *names)
+static void ep_net_iface_log(const struct ifaddrs *ifaddr, const char *names)
 {
 	static atomic_flag logged;
 	char text[INET6_ADDRSTRLEN] = "?";
 
 	if (!atomic_flag_test_and_set(&logged)) {
-		inet_ntop(i->ifa_addr->sa_family, ep_net_bytes(i->ifa_addr), text, sizeof(text));
+		inet_ntop(ifaddr->ifa_addr->sa_family, ep_net_bytes(ifaddr->ifa_addr), text,
+			  sizeof(text));
 		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "peers meet at %s of interface %s%s%s", text,
-			i->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
+			ifaddr->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
 	}
 }
 

@@ -15,32 +15,32 @@
 /* ---- making ---- */
 
 /* The ports of the NIC, which is held. */
-static ncclResult_t ep_net_mesh_ports(struct ep_net_mesh *m, enum ep_net_use use)
+static ncclResult_t ep_net_mesh_ports(struct ep_net_mesh *mesh, enum ep_net_use use)
 {
-	struct ep_net_ends *own = &m->ends[m->rank];
+	struct ep_net_ends *own = &mesh->ends[mesh->rank];
 
-	for (int i = 0; i < m->nic->nports; i++) {
-		struct ep_net_dev *dev = m->nic->dev[i];
+	for (int i = 0; i < mesh->nic->nports; i++) {
+		struct ep_net_dev *dev = mesh->nic->dev[i];
 		const char *lacks = use == EP_NET_FOR_RMA ? ep_net_dev_lacks(dev) : NULL;
 
 		if (lacks) {
 			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s %s, %s does without for GIN and RMA",
-				dev->label, lacks, m->nic->label);
+				dev->label, lacks, mesh->nic->label);
 			continue;
 		}
-		if (m->nic->nports > 1 && ep_net_dev_down(dev)) {
+		if (mesh->nic->nports > 1 && ep_net_dev_down(dev)) {
 			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s: the port is down, %s does without",
-				dev->label, m->nic->label);
+				dev->label, mesh->nic->label);
 			continue;
 		}
-		m->dev[own->n] = dev;
-		m->of_nic[own->n] = (uint8_t)i;
+		mesh->dev[own->n] = dev;
+		mesh->of_nic[own->n] = (uint8_t)i;
 		own->port[own->n] = dev->nic.end;
 		own->port[own->n++].psn = (uint32_t)ep_now_ns() & 0xffffff;
 	}
 	return own->n ? ncclSuccess
 		      : ep_fail(ncclSystemError, "%s: none of its ports is active and fit for it",
-				m->nic->label);
+				mesh->nic->label);
 }
 
 ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, enum ep_net_use use, uint32_t nranks,
@@ -191,18 +191,18 @@ struct ep_net_exchange {
 	struct pollfd *poll;
 };
 
-static void ep_net_exchange_free(struct ep_net_exchange *t)
+static void ep_net_exchange_free(struct ep_net_exchange *exchange)
 {
-	free(t->out);
-	free(t->in);
-	free(t->sent);
-	free(t->received);
-	free(t->poll);
+	free(exchange->out);
+	free(exchange->in);
+	free(exchange->sent);
+	free(exchange->received);
+	free(exchange->poll);
 }
 
 static ncclResult_t ep_net_exchange_new(struct ep_net_mesh *mesh, enum ep_net_round round,
 					ncclResult_t code, const void *own, size_t bytes,
-					struct ep_net_exchange *t)
+					struct ep_net_exchange *exchange)
 {
 	struct ep_net_exchange_head head = { .magic = EP_NET_MAGIC,
 					     .round = round,
@@ -210,39 +210,40 @@ static ncclResult_t ep_net_exchange_new(struct ep_net_mesh *mesh, enum ep_net_ro
 					     .bytes = (uint32_t)bytes,
 					     .code = code };
 
-	*t = (struct ep_net_exchange){ .mesh = mesh,
-				       .round = round,
-				       .bytes = sizeof(head) + bytes };
-	t->out = malloc(t->bytes);
-	t->in = calloc(mesh->nranks, t->bytes);
-	t->sent = calloc(mesh->nranks, sizeof(*t->sent));
-	t->received = calloc(mesh->nranks, sizeof(*t->received));
-	t->poll = calloc(mesh->nranks, sizeof(*t->poll));
-	if (!t->out || !t->in || !t->sent || !t->received || !t->poll) {
-		ep_net_exchange_free(t);
+	*exchange = (struct ep_net_exchange){ .mesh = mesh,
+					      .round = round,
+					      .bytes = sizeof(head) + bytes };
+	exchange->out = malloc(exchange->bytes);
+	exchange->in = calloc(mesh->nranks, exchange->bytes);
+	exchange->sent = calloc(mesh->nranks, sizeof(*exchange->sent));
+	exchange->received = calloc(mesh->nranks, sizeof(*exchange->received));
+	exchange->poll = calloc(mesh->nranks, sizeof(*exchange->poll));
+	if (!exchange->out || !exchange->in || !exchange->sent || !exchange->received ||
+	    !exchange->poll) {
+		ep_net_exchange_free(exchange);
 		return ep_fail(ncclSystemError, "out of host memory to %s with %u ranks",
 			       ep_net_round_text[round], mesh->nranks);
 	}
-	memcpy(t->out, &head, sizeof(head));
+	memcpy(exchange->out, &head, sizeof(head));
 	if (bytes) {
-		memcpy(t->out + sizeof(head), own, bytes);
+		memcpy(exchange->out + sizeof(head), own, bytes);
 	}
-	t->sent[mesh->rank] = t->received[mesh->rank] = t->bytes;
-	memcpy(t->in + mesh->rank * t->bytes, t->out, t->bytes);
+	exchange->sent[mesh->rank] = exchange->received[mesh->rank] = exchange->bytes;
+	memcpy(exchange->in + mesh->rank * exchange->bytes, exchange->out, exchange->bytes);
 	return ncclSuccess;
 }
 
 /* The head of a rank's message has come: does it do the same as this one? */
-static ncclResult_t ep_net_exchange_check(const struct ep_net_exchange *t, uint32_t r)
+static ncclResult_t ep_net_exchange_check(const struct ep_net_exchange *exchange, uint32_t r)
 {
 	struct ep_net_exchange_head head, own;
 
-	memcpy(&head, t->in + r * t->bytes, sizeof(head));
-	memcpy(&own, t->out, sizeof(own));
+	memcpy(&head, exchange->in + r * exchange->bytes, sizeof(head));
+	memcpy(&own, exchange->out, sizeof(own));
 	if (head.magic == own.magic && head.round == EP_NET_ROUND_LOST) {
 		return ep_fail(ncclRemoteError,
 			       "%s has failed, while this one would %s: see its log",
-			       t->mesh->who[r], ep_net_round_text[t->round]);
+			       exchange->mesh->who[r], ep_net_round_text[exchange->round]);
 	}
 	if (head.magic != own.magic || head.round != own.round || head.number != own.number ||
 	    head.bytes != own.bytes) {
@@ -250,56 +251,58 @@ static ncclResult_t ep_net_exchange_check(const struct ep_net_exchange *t, uint3
 			ncclRemoteError,
 			"%s is at step %u of what all ranks do together (kind %u, %u bytes), "
 			"this one at %u, where they %s: all ranks must make the same calls",
-			t->mesh->who[r], head.number, head.round, head.bytes, own.number,
-			ep_net_round_text[t->round]);
+			exchange->mesh->who[r], head.number, head.round, head.bytes, own.number,
+			ep_net_round_text[exchange->round]);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_exchange_gone(const struct ep_net_exchange *t, uint32_t r,
+static ncclResult_t ep_net_exchange_gone(const struct ep_net_exchange *exchange, uint32_t r,
 					 enum ep_net_io_state state)
 {
-	return ep_fail(ncclRemoteError, "%s %s while all ranks %s: see its log", t->mesh->who[r],
+	return ep_fail(ncclRemoteError, "%s %s while all ranks %s: see its log",
+		       exchange->mesh->who[r],
 		       state == EP_NET_IO_CLOSED ? "has closed the connection or has ended"
 						 : strerror(errno),
-		       ep_net_round_text[t->round]);
+		       ep_net_round_text[exchange->round]);
 }
 
 /* What can be sent to and taken from a rank now. */
-static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *t, uint32_t r)
+static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *exchange, uint32_t r)
 {
 	enum ep_net_io_state sent = EP_NET_IO_DONE, state = EP_NET_IO_DONE;
-	char *in = t->in + r * t->bytes;
-	int fd = t->mesh->fd[r];
+	char *in = exchange->in + r * exchange->bytes;
+	int fd = exchange->mesh->fd[r];
 
-	if (t->sent[r] < t->bytes) {
-		sent = ep_net_put(fd, t->out, t->bytes, &t->sent[r]);
+	if (exchange->sent[r] < exchange->bytes) {
+		sent = ep_net_put(fd, exchange->out, exchange->bytes, &exchange->sent[r]);
 	}
 	if (sent == EP_NET_IO_FAILED) {
-		return ep_net_exchange_gone(t, r, sent);
+		return ep_net_exchange_gone(exchange, r, sent);
 	}
 	/*
 	 * Whoever has closed may have said something before. And where this rank waits for room to say
 	 * more, the other one may wait until it is heard.
 	 */
-	if (t->received[r] < sizeof(struct ep_net_exchange_head)) {
-		state = ep_net_take(fd, in, sizeof(struct ep_net_exchange_head), &t->received[r]);
+	if (exchange->received[r] < sizeof(struct ep_net_exchange_head)) {
+		state = ep_net_take(fd, in, sizeof(struct ep_net_exchange_head),
+				    &exchange->received[r]);
 		if (state == EP_NET_IO_DONE) {
-			EP_CHECK(ep_net_exchange_check(t, r));
+			EP_CHECK(ep_net_exchange_check(exchange, r));
 		}
 	}
-	if (state == EP_NET_IO_DONE && t->received[r] < t->bytes) {
-		state = ep_net_take(fd, in, t->bytes, &t->received[r]);
+	if (state == EP_NET_IO_DONE && exchange->received[r] < exchange->bytes) {
+		state = ep_net_take(fd, in, exchange->bytes, &exchange->received[r]);
 	}
 	if (state != EP_NET_IO_DONE && state != EP_NET_IO_AGAIN) {
-		return ep_net_exchange_gone(t, r, state);
+		return ep_net_exchange_gone(exchange, r, state);
 	}
 	return sent == EP_NET_IO_CLOSED && state == EP_NET_IO_DONE
-		       ? ep_net_exchange_gone(t, r, sent)
+		       ? ep_net_exchange_gone(exchange, r, sent)
 		       : ncclSuccess;
 }
 
-static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *t)
+static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *exchange)
 {
 	uint64_t began = ep_now_ns();
 
@@ -307,15 +310,19 @@ static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *t)
 		uint32_t first = 0;
 		nfds_t n = 0;
 
-		for (uint32_t r = t->mesh->nranks; r-- > 0;) {
-			if (t->sent[r] == t->bytes && t->received[r] == t->bytes) {
+		for (uint32_t r = exchange->mesh->nranks; r-- > 0;) {
+			if (exchange->sent[r] == exchange->bytes &&
+			    exchange->received[r] == exchange->bytes) {
 				continue;
 			}
-			EP_CHECK(ep_net_exchange_step(t, r));
-			if (t->sent[r] < t->bytes || t->received[r] < t->bytes) {
-				t->poll[n].fd = t->mesh->fd[r];
-				t->poll[n++].events =
-					(short)(POLLIN | (t->sent[r] < t->bytes ? POLLOUT : 0));
+			EP_CHECK(ep_net_exchange_step(exchange, r));
+			if (exchange->sent[r] < exchange->bytes ||
+			    exchange->received[r] < exchange->bytes) {
+				exchange->poll[n].fd = exchange->mesh->fd[r];
+				exchange->poll[n++].events =
+					(short)(POLLIN |
+						(exchange->sent[r] < exchange->bytes ? POLLOUT
+										     : 0));
 				first = r;
 			}
 		}
@@ -327,28 +334,29 @@ static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *t)
 				       "waited %llu ms for %s and %lu more ranks to %s: are their "
 				       "processes stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
 				       (unsigned long long)(ep_net_setup_ns() / 1000000),
-				       t->mesh->who[first], (unsigned long)n - 1,
-				       ep_net_round_text[t->round]);
+				       exchange->mesh->who[first], (unsigned long)n - 1,
+				       ep_net_round_text[exchange->round]);
 		}
-		poll(t->poll, n, EP_NET_POLL_MS);
+		poll(exchange->poll, n, EP_NET_POLL_MS);
 	}
 }
 
 /* Of the heads of all ranks; `code` is this one's. */
-static ncclResult_t ep_net_exchange_end(const struct ep_net_exchange *t, ncclResult_t code,
+static ncclResult_t ep_net_exchange_end(const struct ep_net_exchange *exchange, ncclResult_t code,
 					void *all)
 {
-	size_t bytes = t->bytes - sizeof(struct ep_net_exchange_head);
+	size_t bytes = exchange->bytes - sizeof(struct ep_net_exchange_head);
 	struct ep_net_exchange_head head;
 
-	for (uint32_t r = 0; code == ncclSuccess && r < t->mesh->nranks; r++) {
-		memcpy(&head, t->in + r * t->bytes, sizeof(head));
+	for (uint32_t r = 0; code == ncclSuccess && r < exchange->mesh->nranks; r++) {
+		memcpy(&head, exchange->in + r * exchange->bytes, sizeof(head));
 		if (head.code != ncclSuccess) {
 			return ep_fail(ncclRemoteError, "%s cannot %s: see its log",
-				       t->mesh->who[r], ep_net_round_text[t->round]);
+				       exchange->mesh->who[r], ep_net_round_text[exchange->round]);
 		}
 		if (bytes) {
-			memcpy((char *)all + r * bytes, t->in + r * t->bytes + sizeof(head), bytes);
+			memcpy((char *)all + r * bytes,
+			       exchange->in + r * exchange->bytes + sizeof(head), bytes);
 		}
 	}
 	return code;

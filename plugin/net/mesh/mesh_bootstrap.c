@@ -131,19 +131,19 @@ static ncclResult_t ep_net_ends_check(const struct ep_net_ends *ends, const char
 
 /* ---- dialing ---- */
 
-static ncclResult_t ep_net_dial_rank(const struct ep_net_making *k, uint32_t r)
+static ncclResult_t ep_net_dial_rank(const struct ep_net_making *making, uint32_t r)
 {
-	struct ep_net_mesh *mesh = k->mesh;
+	struct ep_net_mesh *mesh = making->mesh;
 	const struct ep_net_mesh_handshake own = { .head = { .magic = EP_NET_MESH_MAGIC,
 							     .version = EP_NET_VERSION,
 							     .bytes = sizeof(own),
-							     .nonce = k->place[r]->nonce },
+							     .nonce = making->place[r]->nonce },
 						   .rank = mesh->rank,
 						   .nranks = mesh->nranks };
 	struct ep_net_dialing d;
 	size_t at = 0;
 
-	ep_net_dialing_begin(&d, &k->place[r]->addr, mesh->who[r], k->until);
+	ep_net_dialing_begin(&d, &making->place[r]->addr, mesh->who[r], making->until);
 	for (;;) {
 		EP_CHECK(ep_net_dialing_step(&d, &mesh->fd[r]));
 		if (mesh->fd[r] >= 0) {
@@ -161,10 +161,11 @@ static ncclResult_t ep_net_dial_rank(const struct ep_net_making *k, uint32_t r)
 /* ---- ranks that connect ---- */
 
 /* Takes a complete handshake. */
-static ncclResult_t ep_net_joining_take(struct ep_net_making *k, struct ep_net_joining *v)
+static ncclResult_t ep_net_joining_take(struct ep_net_making *making,
+					struct ep_net_joining *joining)
 {
-	const struct ep_net_mesh_handshake *g = &v->handshake;
-	struct ep_net_mesh *mesh = k->mesh;
+	const struct ep_net_mesh_handshake *g = &joining->handshake;
+	struct ep_net_mesh *mesh = making->mesh;
 
 	if (g->nranks != mesh->nranks || g->rank >= mesh->nranks || g->rank <= mesh->rank ||
 	    mesh->fd[g->rank] >= 0) {
@@ -173,47 +174,49 @@ static ncclResult_t ep_net_joining_take(struct ep_net_making *k, struct ep_net_j
 			       "of %u expects: do all ranks give the same?",
 			       g->rank, g->nranks, mesh->rank, mesh->nranks);
 	}
-	mesh->fd[g->rank] = v->accepted.fd;
-	v->accepted.fd = -1;
-	k->missing--;
+	mesh->fd[g->rank] = joining->accepted.fd;
+	joining->accepted.fd = -1;
+	making->missing--;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_joining_receive(struct ep_net_making *k, struct ep_net_joining *v)
+static ncclResult_t ep_net_joining_receive(struct ep_net_making *making,
+					   struct ep_net_joining *joining)
 {
-	const struct ep_net_head *head = &v->handshake.head;
+	const struct ep_net_head *head = &joining->handshake.head;
 	enum ep_net_io_state state;
 
-	if (head->version != EP_NET_VERSION || head->bytes != sizeof(v->handshake)) {
+	if (head->version != EP_NET_VERSION || head->bytes != sizeof(joining->handshake)) {
 		return ep_fail(ncclRemoteError,
 			       "a peer has another version of this plugin (it speaks version %u, "
 			       "this one %u): install the same on all hosts",
 			       head->version, EP_NET_VERSION);
 	}
-	state = ep_net_take(v->accepted.fd, &v->handshake, sizeof(v->handshake), &v->at);
+	state = ep_net_take(joining->accepted.fd, &joining->handshake, sizeof(joining->handshake),
+			    &joining->at);
 	if (state == EP_NET_IO_DONE) {
-		return ep_net_joining_take(k, v);
+		return ep_net_joining_take(making, joining);
 	}
 	return state == EP_NET_IO_AGAIN
 		       ? ncclSuccess
 		       : ep_fail(ncclRemoteError,
 				 "the rank at %s %s while ranks connected: see its log",
-				 v->accepted.who,
+				 joining->accepted.who,
 				 state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
 }
 
-static ncclResult_t ep_net_joining_poll(struct ep_net_making *k)
+static ncclResult_t ep_net_joining_poll(struct ep_net_making *making)
 {
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
-		struct ep_net_joining *v = &k->joining[i];
+		struct ep_net_joining *v = &making->joining[i];
 
 		if (v->accepted.fd < 0) {
-			EP_CHECK(ep_net_acceptor_poll(k->acceptor, &v->accepted));
+			EP_CHECK(ep_net_acceptor_poll(making->acceptor, &v->accepted));
 			v->handshake.head = v->accepted.head;
 			v->at = sizeof(v->handshake.head);
 		}
 		if (v->accepted.fd >= 0) {
-			EP_CHECK(ep_net_joining_receive(k, v));
+			EP_CHECK(ep_net_joining_receive(making, v));
 		}
 	}
 	return ncclSuccess;
@@ -221,73 +224,73 @@ static ncclResult_t ep_net_joining_poll(struct ep_net_making *k)
 
 /* ---- bootstrap ---- */
 
-static ncclResult_t ep_net_place_check(const struct ep_net_place *p, uint32_t r,
+static ncclResult_t ep_net_place_check(const struct ep_net_place *place, uint32_t r,
 				       enum ep_net_use use)
 {
-	if (p->magic != EP_NET_MESH_MAGIC || p->use != use ||
-	    (p->addr.any.sa_family != AF_INET && p->addr.any.sa_family != AF_INET6)) {
+	if (place->magic != EP_NET_MESH_MAGIC || place->use != use ||
+	    (place->addr.any.sa_family != AF_INET && place->addr.any.sa_family != AF_INET6)) {
 		return ep_fail(ncclInvalidArgument,
 			       "what should be the handle of rank %u is none (it begins with "
 			       "0x%016llx): do all ranks use this plugin?",
-			       r, (unsigned long long)p->magic);
+			       r, (unsigned long long)place->magic);
 	}
-	if (p->version != EP_NET_VERSION) {
+	if (place->version != EP_NET_VERSION) {
 		return ep_fail(ncclInvalidUsage,
 			       "rank %u has another version of this plugin (%u, this one %u): "
 			       "install the same on all hosts",
-			       r, p->version, EP_NET_VERSION);
+			       r, place->version, EP_NET_VERSION);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_making_late(const struct ep_net_making *k)
+static ncclResult_t ep_net_making_late(const struct ep_net_making *making)
 {
 	uint32_t r = 0;
 
-	while (r == k->mesh->rank || k->mesh->fd[r] >= 0) {
+	while (r == making->mesh->rank || making->mesh->fd[r] >= 0) {
 		r++;
 	}
 	return ep_fail(ncclRemoteError,
 		       "waited %llu ms at %s for %u of %u ranks, the first is %s: is its process "
 		       "stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
-		       (unsigned long long)(ep_net_setup_ns() / 1000000), k->acceptor->where,
-		       k->missing, k->mesh->nranks, k->mesh->who[r]);
+		       (unsigned long long)(ep_net_setup_ns() / 1000000), making->acceptor->where,
+		       making->missing, making->mesh->nranks, making->mesh->who[r]);
 }
 
 /* Connects to all ranks. */
-static ncclResult_t ep_net_make(struct ep_net_making *k)
+static ncclResult_t ep_net_make(struct ep_net_making *making)
 {
-	for (uint32_t r = 0; r < k->mesh->rank; r++) {
-		EP_CHECK(ep_net_dial_rank(k, r));
+	for (uint32_t r = 0; r < making->mesh->rank; r++) {
+		EP_CHECK(ep_net_dial_rank(making, r));
 	}
-	while (k->missing) {
-		uint32_t before = k->missing;
+	while (making->missing) {
+		uint32_t before = making->missing;
 
-		EP_CHECK(ep_net_joining_poll(k));
-		if (k->missing && ep_now_ns() > k->until) {
-			return ep_net_making_late(k);
+		EP_CHECK(ep_net_joining_poll(making));
+		if (making->missing && ep_now_ns() > making->until) {
+			return ep_net_making_late(making);
 		}
-		if (k->missing == before) {
+		if (making->missing == before) {
 			poll(NULL, 0, 1);
 		}
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_making_run(struct ep_net_making *k)
+static ncclResult_t ep_net_making_run(struct ep_net_making *making)
 {
-	struct ep_net_mesh *mesh = k->mesh;
+	struct ep_net_mesh *mesh = making->mesh;
 	const struct ep_net_ends own = mesh->ends[mesh->rank];
 	ncclResult_t result;
 
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
-		k->joining[i].accepted.fd = -1;
+		making->joining[i].accepted.fd = -1;
 	}
-	result = ep_net_make(k);
-	ep_net_acceptor_report(k->acceptor, result == ncclSuccess, "a rank");
+	result = ep_net_make(making);
+	ep_net_acceptor_report(making->acceptor, result == ncclSuccess, "a rank");
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
-		if (k->joining[i].accepted.fd >= 0) {
-			close(k->joining[i].accepted.fd);
+		if (making->joining[i].accepted.fd >= 0) {
+			close(making->joining[i].accepted.fd);
 		}
 	}
 	EP_CHECK(result);

@@ -4,14 +4,14 @@
 #include "core/log.h"
 #include "net/mesh/rma.h"
 
-static void ep_net_sym_drop(struct ep_net_sym *s)
+static void ep_net_sym_drop(struct ep_net_sym *sym)
 {
-	if (s->mr) {
-		ep_net_mr_free(s->mr);
+	if (sym->mr) {
+		ep_net_mr_free(sym->mr);
 	}
-	ep_net_mesh_put(s->mesh);
-	free(s->end);
-	free(s);
+	ep_net_mesh_put(sym->mesh);
+	free(sym->end);
+	free(sym);
 }
 
 ncclResult_t ep_net_sym_new(struct ep_net_mesh *mesh, const struct ep_net_memory *memory,

@@ -139,18 +139,18 @@ err_free:
 
 /* ---- ending ---- */
 
-static void ep_net_local_free(struct ep_net_local *l)
+static void ep_net_local_free(struct ep_net_local *port)
 {
-	const struct ep_verbs *v = l->dev->nic.v;
+	const struct ep_verbs *v = port->dev->nic.v;
 
-	if (l->flush_qp) {
-		v->ibv_destroy_qp(l->flush_qp);
+	if (port->flush_qp) {
+		v->ibv_destroy_qp(port->flush_qp);
 	}
-	if (l->cq) {
-		v->ibv_destroy_cq(l->cq);
+	if (port->cq) {
+		v->ibv_destroy_cq(port->cq);
 	}
-	if (l->shared_mr) {
-		v->ibv_dereg_mr(l->shared_mr);
+	if (port->shared_mr) {
+		v->ibv_dereg_mr(port->shared_mr);
 	}
 }
 

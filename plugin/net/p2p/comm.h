@@ -239,11 +239,12 @@ void ep_net_comm_free(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
 /* What the NIC of the other end can, for a queue pair that does not know it yet. */
-void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struct ep_net_ece *to);
+void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp,
+		    const struct ep_net_ece *to);
 /* Which of them messages go over: those of open routes. */
 void ep_net_qps_choose(struct ep_net_comm *c);
 /* A queue pair to itself, for iflush. */
-ncclResult_t ep_net_flush_open(struct ep_net_local *l);
+ncclResult_t ep_net_flush_open(struct ep_net_local *port);
 ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
 
 /* request.c */
@@ -258,7 +259,7 @@ ncclResult_t ep_net_mr_check(const struct ep_net_comm *c, const void *mr, const 
 			     size_t size, const struct ep_net_mr **out);
 
 /* poll.c: takes up completions of a port, until there are none; *any: there were some. */
-ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any);
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool *any);
 
 /* progress.c: takes up completions, does what is due, and now and then looks for the other end. */
 ncclResult_t ep_net_progress(struct ep_net_comm *c);
@@ -309,11 +310,11 @@ ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
 #define EP_NET_WHICH 320
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
 /* What is known of a port beyond that, to be appended; "": nothing. */
-const char *ep_net_port_print(const struct ep_net_local *l);
+const char *ep_net_port_print(const struct ep_net_local *port);
 
 /* part.c */
-ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *m, uint32_t qp,
-			      uint32_t number);
+ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
+			      uint32_t qp, uint32_t number);
 /* Posts parts again that a closed route has not brought, as far as there is room. */
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 

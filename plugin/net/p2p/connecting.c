@@ -28,12 +28,12 @@ struct ep_net_connecting {
 	struct ep_net_connect_rep rep;
 };
 
-static void ep_net_connecting_free(struct ep_net_connecting *s)
+static void ep_net_connecting_free(struct ep_net_connecting *connecting)
 {
-	if (s) {
-		ep_net_dialing_end(&s->dialing);
-		ep_net_comm_free(s->comm);
-		free(s);
+	if (connecting) {
+		ep_net_dialing_end(&connecting->dialing);
+		ep_net_comm_free(connecting->comm);
+		free(connecting);
 	}
 }
 
@@ -83,115 +83,120 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 
 /* ---- stages: each returns success, with the stage left as it is if it has to wait ---- */
 
-static ncclResult_t ep_net_do_dial(struct ep_net_connecting *s)
+static ncclResult_t ep_net_do_dial(struct ep_net_connecting *connecting)
 {
-	EP_CHECK(ep_net_dialing_step(&s->dialing, &s->comm->fd));
-	if (s->comm->fd >= 0) {
-		s->stage = EP_NET_SEND_REQ;
-		s->at = 0;
+	EP_CHECK(ep_net_dialing_step(&connecting->dialing, &connecting->comm->fd));
+	if (connecting->comm->fd >= 0) {
+		connecting->stage = EP_NET_SEND_REQ;
+		connecting->at = 0;
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_handshake_failed(const struct ep_net_connecting *s,
+static ncclResult_t ep_net_handshake_failed(const struct ep_net_connecting *connecting,
 					    enum ep_net_io_state state)
 {
 	return ep_fail(ncclRemoteError, "%s %s while a connection was made: see its log",
-		       s->comm->peer,
+		       connecting->comm->peer,
 		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
 }
 
-static ncclResult_t ep_net_do_send_req(struct ep_net_connecting *s)
+static ncclResult_t ep_net_do_send_req(struct ep_net_connecting *connecting)
 {
-	enum ep_net_io_state state = ep_net_put(s->comm->fd, &s->req, sizeof(s->req), &s->at);
+	enum ep_net_io_state state = ep_net_put(connecting->comm->fd, &connecting->req,
+						sizeof(connecting->req), &connecting->at);
 
 	if (state == EP_NET_IO_DONE) {
-		s->stage = EP_NET_RECV_REP;
-		s->at = 0;
+		connecting->stage = EP_NET_RECV_REP;
+		connecting->at = 0;
 	} else if (state != EP_NET_IO_AGAIN) {
-		return ep_net_handshake_failed(s, state);
+		return ep_net_handshake_failed(connecting, state);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_take_rep(struct ep_net_connecting *s)
+static ncclResult_t ep_net_take_rep(struct ep_net_connecting *connecting)
 {
-	const struct ep_net_connect_rep *a = &s->rep;
+	const struct ep_net_connect_rep *a = &connecting->rep;
 	struct ep_net_peer peer = { .nremotes = a->ports,
 				    .remote = a->port,
 				    .shared = a->shared,
-				    .nqps = s->comm->nqps,
+				    .nqps = connecting->comm->nqps,
 				    .qpn = a->qpn };
 
 	if (a->code != ncclSuccess) {
-		return ep_fail(ncclRemoteError, "%s refuses: %.*s", s->comm->peer, EP_NET_TEXT - 1,
-			       a->text);
+		return ep_fail(ncclRemoteError, "%s refuses: %.*s", connecting->comm->peer,
+			       EP_NET_TEXT - 1, a->text);
 	}
-	EP_CHECK(ep_net_peer_check(&peer, s->comm->nroutes, s->comm->peer));
-	EP_CHECK(ep_net_comm_connect(s->comm, &peer));
-	s->stage = EP_NET_SEND_READY;
-	s->at = 0;
+	EP_CHECK(ep_net_peer_check(&peer, connecting->comm->nroutes, connecting->comm->peer));
+	EP_CHECK(ep_net_comm_connect(connecting->comm, &peer));
+	connecting->stage = EP_NET_SEND_READY;
+	connecting->at = 0;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_recv_rep(struct ep_net_connecting *s)
+static ncclResult_t ep_net_do_recv_rep(struct ep_net_connecting *connecting)
 {
-	size_t head = sizeof(s->rep.head);
+	size_t head = sizeof(connecting->rep.head);
 	enum ep_net_io_state state = EP_NET_IO_DONE;
 
-	if (s->at < head) {
-		state = ep_net_take(s->comm->fd, &s->rep, head, &s->at);
+	if (connecting->at < head) {
+		state = ep_net_take(connecting->comm->fd, &connecting->rep, head, &connecting->at);
 		if (state == EP_NET_IO_DONE) {
-			EP_CHECK(ep_net_head_check(&s->rep.head, sizeof(s->rep), s->comm->peer));
+			EP_CHECK(ep_net_head_check(&connecting->rep.head, sizeof(connecting->rep),
+						   connecting->comm->peer));
 		}
 	}
 	if (state == EP_NET_IO_DONE) {
-		state = ep_net_take(s->comm->fd, &s->rep, sizeof(s->rep), &s->at);
+		state = ep_net_take(connecting->comm->fd, &connecting->rep, sizeof(connecting->rep),
+				    &connecting->at);
 	}
 	if (state == EP_NET_IO_DONE) {
-		return ep_net_take_rep(s);
+		return ep_net_take_rep(connecting);
 	}
-	return state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_handshake_failed(s, state);
+	return state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_handshake_failed(connecting, state);
 }
 
 /* *done: the connection is made. */
-static ncclResult_t ep_net_do_send_ready(struct ep_net_connecting *s, bool *done)
+static ncclResult_t ep_net_do_send_ready(struct ep_net_connecting *connecting, bool *done)
 {
 	uint32_t ready = EP_NET_READY;
-	enum ep_net_io_state state = ep_net_put(s->comm->fd, &ready, sizeof(ready), &s->at);
+	enum ep_net_io_state state =
+		ep_net_put(connecting->comm->fd, &ready, sizeof(ready), &connecting->at);
 
 	*done = state == EP_NET_IO_DONE;
-	return *done || state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_handshake_failed(s, state);
+	return *done || state == EP_NET_IO_AGAIN ? ncclSuccess
+						 : ep_net_handshake_failed(connecting, state);
 }
 
-static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *s, bool *done)
+static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *connecting, bool *done)
 {
 	static const char *const what[] = { "connect to", "send to", "receive from", "confirm to" };
 	enum ep_net_connect_stage before;
 
 	do {
-		before = s->stage;
-		switch (s->stage) {
+		before = connecting->stage;
+		switch (connecting->stage) {
 		case EP_NET_DIALING:
-			EP_CHECK(ep_net_do_dial(s));
+			EP_CHECK(ep_net_do_dial(connecting));
 			break;
 		case EP_NET_SEND_REQ:
-			EP_CHECK(ep_net_do_send_req(s));
+			EP_CHECK(ep_net_do_send_req(connecting));
 			break;
 		case EP_NET_RECV_REP:
-			EP_CHECK(ep_net_do_recv_rep(s));
+			EP_CHECK(ep_net_do_recv_rep(connecting));
 			break;
 		default:
-			EP_CHECK(ep_net_do_send_ready(s, done));
+			EP_CHECK(ep_net_do_send_ready(connecting, done));
 			break;
 		}
-	} while (s->stage > before);
-	if (!*done && ep_now_ns() - s->began > ep_net_setup_ns()) {
+	} while (connecting->stage > before);
+	if (!*done && ep_now_ns() - connecting->began > ep_net_setup_ns()) {
 		return ep_fail(ncclRemoteError,
 			       "waited %llu ms to %s %s, where a receiver should listen: is its "
 			       "process stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
-			       (unsigned long long)(ep_net_setup_ns() / 1000000), what[s->stage],
-			       s->comm->peer);
+			       (unsigned long long)(ep_net_setup_ns() / 1000000),
+			       what[connecting->stage], connecting->comm->peer);
 	}
 	return ncclSuccess;
 }
@@ -224,9 +229,9 @@ static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
 }
 
 /* The connection is made: what was its making goes. */
-static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *s, void **send_comm)
+static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *connecting, void **send_comm)
 {
-	struct ep_net_comm *c = s->comm;
+	struct ep_net_comm *c = connecting->comm;
 	ncclResult_t result;
 
 	c->handle = ep_net_handle_new(EP_NET_SEND, c);
@@ -239,7 +244,7 @@ static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *s, void **se
 		ep_net_handle_drop(EP_NET_SEND, c->handle);
 		return result;
 	}
-	s->comm = NULL;
+	connecting->comm = NULL;
 	*send_comm = c->handle;
 	EP_INFO(EP_LOG_NET, "%s sends to %s, %s:%u%s, by %u queue pairs", c->nic->label, c->peer,
 		c->remote[0].end.name, c->remote[0].end.port, c->nremotes > 1 ? " and others" : "",

@@ -26,11 +26,11 @@ const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[
 	return text;
 }
 
-const char *ep_net_port_print(const struct ep_net_local *l)
+const char *ep_net_port_print(const struct ep_net_local *port)
 {
-	return __atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED)
+	return __atomic_load_n(&port->dev->broken, __ATOMIC_RELAXED)
 		       ? "; the device reports a fatal error"
-	       : __atomic_load_n(&l->dev->port_down, __ATOMIC_RELAXED)
+	       : __atomic_load_n(&port->dev->port_down, __ATOMIC_RELAXED)
 		       ? "; the port is down: see the cable and the switch"
 		       : "";
 }

@@ -30,20 +30,20 @@ struct ep_net_listen {
 	size_t at; /* of the message under way */
 };
 
-static void ep_net_accepted_close(struct ep_net_listen *l)
+static void ep_net_accepted_close(struct ep_net_listen *listener)
 {
-	if (l->accepted.fd >= 0) {
-		close(l->accepted.fd);
-		l->accepted.fd = -1;
+	if (listener->accepted.fd >= 0) {
+		close(listener->accepted.fd);
+		listener->accepted.fd = -1;
 	}
 }
 
-static void ep_net_listen_free(struct ep_net_listen *l)
+static void ep_net_listen_free(struct ep_net_listen *listener)
 {
-	ep_net_accepted_close(l);
-	ep_net_acceptor_close(&l->acceptor);
-	ep_net_comm_free(l->comm);
-	free(l);
+	ep_net_accepted_close(listener);
+	ep_net_acceptor_close(&listener->acceptor);
+	ep_net_comm_free(listener->comm);
+	free(listener);
 }
 
 ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
@@ -80,12 +80,12 @@ err_free:
 /* ---- stages ---- */
 
 /* The connection is refused, and the other end is told as far as its socket has room. */
-static void ep_net_refuse(struct ep_net_listen *l, ncclResult_t code)
+static void ep_net_refuse(struct ep_net_listen *listener, ncclResult_t code)
 {
 	size_t at = 0;
 
-	ep_net_connect_rep_refuse(code, l->acceptor.nonce, &l->rep);
-	(void)ep_net_put(l->accepted.fd, &l->rep, sizeof(l->rep), &at);
+	ep_net_connect_rep_refuse(code, listener->acceptor.nonce, &listener->rep);
+	(void)ep_net_put(listener->accepted.fd, &listener->rep, sizeof(listener->rep), &at);
 }
 
 static ncclResult_t ep_net_handshake_lost(const char *who, enum ep_net_io_state state)
@@ -94,112 +94,118 @@ static ncclResult_t ep_net_handshake_lost(const char *who, enum ep_net_io_state 
 		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
 }
 
-static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *l)
+static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *listener)
 {
-	const struct ep_net_connect_req *h = &l->req;
-	const char *who = l->accepted.who;
+	const struct ep_net_connect_req *h = &listener->req;
+	const char *who = listener->accepted.who;
 	struct ep_net_peer peer = { .nremotes = h->ports,
 				    .remote = h->port,
 				    .shared = h->shared,
 				    .nqps = h->nqps,
 				    .qpn = h->qpn };
 	const struct ep_net_class class = { (int)(h->tc & 0xff), (int)(h->sl & 0xf) };
-	uint32_t routes = ep_net_routes((uint32_t)l->nic->nports, h->ports);
+	uint32_t routes = ep_net_routes((uint32_t)listener->nic->nports, h->ports);
 	ncclResult_t result;
 
 	EP_CHECK(ep_net_peer_check(&peer, routes, who));
-	EP_CHECK(ep_net_comm_new(l->nic, false, routes, h->nqps, &class, &l->comm));
-	strcpy(l->comm->peer, who);
-	l->comm->rank = h->rank;
-	result = ep_net_comm_connect(l->comm, &peer);
+	EP_CHECK(ep_net_comm_new(listener->nic, false, routes, h->nqps, &class, &listener->comm));
+	strcpy(listener->comm->peer, who);
+	listener->comm->rank = h->rank;
+	result = ep_net_comm_connect(listener->comm, &peer);
 	if (result != ncclSuccess) {
-		ep_net_comm_free(l->comm);
-		l->comm = NULL;
+		ep_net_comm_free(listener->comm);
+		listener->comm = NULL;
 	}
 	return result;
 }
 
-static ncclResult_t ep_net_do_wait(struct ep_net_listen *l)
+static ncclResult_t ep_net_do_wait(struct ep_net_listen *listener)
 {
-	EP_CHECK(ep_net_acceptor_poll(&l->acceptor, &l->accepted));
-	if (l->accepted.fd >= 0) {
-		ep_net_acceptor_report(&l->acceptor, true, "a sender");
-		l->req.head = l->accepted.head;
-		l->stage = EP_NET_RECV_REQ;
-		l->at = sizeof(l->req.head);
+	EP_CHECK(ep_net_acceptor_poll(&listener->acceptor, &listener->accepted));
+	if (listener->accepted.fd >= 0) {
+		ep_net_acceptor_report(&listener->acceptor, true, "a sender");
+		listener->req.head = listener->accepted.head;
+		listener->stage = EP_NET_RECV_REQ;
+		listener->at = sizeof(listener->req.head);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_recv_req(struct ep_net_listen *l)
+static ncclResult_t ep_net_do_recv_req(struct ep_net_listen *listener)
 {
 	enum ep_net_io_state state;
-	ncclResult_t result = ep_net_head_check(&l->req.head, sizeof(l->req), l->accepted.who);
+	ncclResult_t result = ep_net_head_check(&listener->req.head, sizeof(listener->req),
+						listener->accepted.who);
 
 	if (result == ncclSuccess) {
-		state = ep_net_take(l->accepted.fd, &l->req, sizeof(l->req), &l->at);
+		state = ep_net_take(listener->accepted.fd, &listener->req, sizeof(listener->req),
+				    &listener->at);
 		if (state == EP_NET_IO_AGAIN) {
 			return ncclSuccess;
 		}
-		result = state == EP_NET_IO_DONE ? ep_net_accepted_connect(l)
-						 : ep_net_handshake_lost(l->accepted.who, state);
+		result = state == EP_NET_IO_DONE
+				 ? ep_net_accepted_connect(listener)
+				 : ep_net_handshake_lost(listener->accepted.who, state);
 	}
 	if (result != ncclSuccess) {
-		ep_net_refuse(l, result);
+		ep_net_refuse(listener, result);
 		return result;
 	}
-	ep_net_connect_rep_fill(l->comm, l->acceptor.nonce, &l->rep);
-	l->comm->fd = l->accepted.fd;
-	l->accepted.fd = -1;
-	l->stage = EP_NET_SEND_REP;
-	l->at = 0;
+	ep_net_connect_rep_fill(listener->comm, listener->acceptor.nonce, &listener->rep);
+	listener->comm->fd = listener->accepted.fd;
+	listener->accepted.fd = -1;
+	listener->stage = EP_NET_SEND_REP;
+	listener->at = 0;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_handshake(struct ep_net_listen *l, bool *done)
+static ncclResult_t ep_net_do_handshake(struct ep_net_listen *listener, bool *done)
 {
 	enum ep_net_io_state state;
 
-	if (l->stage == EP_NET_SEND_REP) {
-		state = ep_net_put(l->comm->fd, &l->rep, sizeof(l->rep), &l->at);
+	if (listener->stage == EP_NET_SEND_REP) {
+		state = ep_net_put(listener->comm->fd, &listener->rep, sizeof(listener->rep),
+				   &listener->at);
 		if (state == EP_NET_IO_DONE) {
-			l->stage = EP_NET_RECV_READY;
-			l->at = 0;
+			listener->stage = EP_NET_RECV_READY;
+			listener->at = 0;
 		}
 	} else {
-		state = ep_net_take(l->comm->fd, &l->ready, sizeof(l->ready), &l->at);
+		state = ep_net_take(listener->comm->fd, &listener->ready, sizeof(listener->ready),
+				    &listener->at);
 		*done = state == EP_NET_IO_DONE;
 	}
-	if (state == EP_NET_IO_DONE && *done && l->ready != EP_NET_READY) {
+	if (state == EP_NET_IO_DONE && *done && listener->ready != EP_NET_READY) {
 		return ep_fail(ncclRemoteError, "%s says 0x%08x in place of being ready",
-			       l->comm->peer, l->ready);
+			       listener->comm->peer, listener->ready);
 	}
 	return state == EP_NET_IO_DONE || state == EP_NET_IO_AGAIN
 		       ? ncclSuccess
-		       : ep_net_handshake_lost(l->comm->peer, state);
+		       : ep_net_handshake_lost(listener->comm->peer, state);
 }
 
-static ncclResult_t ep_net_listen_step(struct ep_net_listen *l, bool *done)
+static ncclResult_t ep_net_listen_step(struct ep_net_listen *listener, bool *done)
 {
 	enum ep_net_listen_stage before;
 
 	do {
-		before = l->stage;
-		if (l->stage == EP_NET_WAIT_PEER) {
-			EP_CHECK(ep_net_do_wait(l));
-		} else if (l->stage == EP_NET_RECV_REQ) {
-			EP_CHECK(ep_net_do_recv_req(l));
+		before = listener->stage;
+		if (listener->stage == EP_NET_WAIT_PEER) {
+			EP_CHECK(ep_net_do_wait(listener));
+		} else if (listener->stage == EP_NET_RECV_REQ) {
+			EP_CHECK(ep_net_do_recv_req(listener));
 		} else {
-			EP_CHECK(ep_net_do_handshake(l, done));
+			EP_CHECK(ep_net_do_handshake(listener, done));
 		}
-	} while (l->stage > before);
-	if (!*done && ep_now_ns() - l->began > ep_net_setup_ns()) {
+	} while (listener->stage > before);
+	if (!*done && ep_now_ns() - listener->began > ep_net_setup_ns()) {
 		return ep_fail(ncclRemoteError,
 			       "waited %llu ms at %s for %s: is its process stuck? "
 			       "(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
-			       (unsigned long long)(ep_net_setup_ns() / 1000000), l->acceptor.where,
-			       l->stage == EP_NET_WAIT_PEER ? "a sender to connect"
-							    : l->accepted.who);
+			       (unsigned long long)(ep_net_setup_ns() / 1000000),
+			       listener->acceptor.where,
+			       listener->stage == EP_NET_WAIT_PEER ? "a sender to connect"
+								   : listener->accepted.who);
 	}
 	return ncclSuccess;
 }

@@ -191,15 +191,15 @@ static int ep_net_forget_old(const struct ep_net_comm *c, struct ibv_wc *wc, int
 	return kept;
 }
 
-ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *l, bool *any)
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool *any)
 {
 	struct ibv_wc wc[EP_NET_POLL];
-	int n = ibv_poll_cq(l->cq, EP_NET_POLL, wc);
+	int n = ibv_poll_cq(port->cq, EP_NET_POLL, wc);
 	bool failed = false;
 
 	*any = n != 0;
 	if (n < 0) {
-		return ep_net_comm_fail(c, ncclSystemError, (uint32_t)(l - c->local),
+		return ep_net_comm_fail(c, ncclSystemError, (uint32_t)(port - c->local),
 					"the completion queue has failed");
 	}
 	c->counts->completions += (uint32_t)n;

@@ -16,50 +16,51 @@
 /* ---- making ---- */
 
 /* What the NIC can with its queue pairs as they are now; nothing where it does not say. */
-static void ep_net_ece_query(struct ep_net_local *l, struct ibv_qp *qp)
+static void ep_net_ece_query(struct ep_net_local *port, struct ibv_qp *qp)
 {
-	const struct ep_verbs *v = l->dev->nic.v;
+	const struct ep_verbs *v = port->dev->nic.v;
 	struct ibv_ece ece = { 0 };
 
-	memset(&l->ece, 0, sizeof(l->ece));
+	memset(&port->ece, 0, sizeof(port->ece));
 	if (ep_net_env()->ece && v->ibv_query_ece && v->ibv_set_ece &&
 	    v->ibv_query_ece(qp, &ece) == 0) {
-		l->ece = (struct ep_net_ece){ 1, ece.vendor_id, ece.options, ece.comp_mask };
+		port->ece = (struct ep_net_ece){ 1, ece.vendor_id, ece.options, ece.comp_mask };
 	}
 }
 
 /* Before a queue pair learns its peer. A NIC that refuses goes on with the standard. */
-void ep_net_ece_set(const struct ep_net_local *l, struct ibv_qp *qp, const struct ep_net_ece *to)
+void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp, const struct ep_net_ece *to)
 {
 	struct ibv_ece ece = { .vendor_id = to->vendor,
 			       .options = to->options,
 			       .comp_mask = to->mask };
 	int error;
 
-	if (!l->ece.there || !to->there) {
+	if (!port->ece.there || !to->there) {
 		return;
 	}
-	error = l->dev->nic.v->ibv_set_ece(qp, &ece);
+	error = port->dev->nic.v->ibv_set_ece(qp, &ece);
 	if (error) {
 		EP_INFO(EP_LOG_NET, "%s: the NIC refuses what both ends can (0x%x): %s",
-			l->dev->label, to->options, strerror(error));
+			port->dev->label, to->options, strerror(error));
 	}
 }
 
 static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_rc_room *room,
-				  struct ep_net_local *l)
+				  struct ep_net_local *port)
 {
-	const struct ep_nic *nic = &l->dev->nic;
+	const struct ep_nic *nic = &port->dev->nic;
 	/* (in need all routes go by one port) */
 	uint64_t cqes = (uint64_t)c->nqps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
 	char text[EP_NIC_ERROR_TEXT];
 
 	/* (its context is what an event of it sets) */
-	l->cq = nic->v->ibv_create_cq(nic->ctx, (int)ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe),
-				      &l->cq_lost, NULL, 0);
-	return l->cq ? ncclSuccess
-		     : ep_fail(ncclSystemError, "%s: no completion queue: %s", l->dev->label,
-			       ep_nic_error_print(errno, text));
+	port->cq = nic->v->ibv_create_cq(nic->ctx,
+					 (int)ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe),
+					 &port->cq_lost, NULL, 0);
+	return port->cq ? ncclSuccess
+			: ep_fail(ncclSystemError, "%s: no completion queue: %s", port->dev->label,
+				  ep_nic_error_print(errno, text));
 }
 
 static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint32_t i)
@@ -194,28 +195,30 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_flush_open(struct ep_net_local *l)
+ncclResult_t ep_net_flush_open(struct ep_net_local *port)
 {
-	struct ep_rc_path path = {
-		.from = &l->end, .to = &l->end, .tc = l->tc, .sl = l->sl, .gid_index = l->gid_index
-	};
+	struct ep_rc_path path = { .from = &port->end,
+				   .to = &port->end,
+				   .tc = port->tc,
+				   .sl = port->sl,
+				   .gid_index = port->gid_index };
 	struct ep_rc_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
-	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
+	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room);
 	char text[EP_NIC_ERROR_TEXT];
 	ncclResult_t result;
 
 	if (!qp) {
-		return ep_fail(ncclSystemError, "%s: no queue pair for flushes: %s", l->dev->label,
-			       ep_nic_error_print(errno, text));
+		return ep_fail(ncclSystemError, "%s: no queue pair for flushes: %s",
+			       port->dev->label, ep_nic_error_print(errno, text));
 	}
-	EP_CHECK_GOTO(ep_net_queue_init(l->dev, qp, EP_NET_ACCESS), err_destroy);
-	EP_CHECK_GOTO(ep_net_queue_connect(l->dev, qp, &path, qp->qp_num), err_destroy);
-	l->flush_qp = qp;
-	l->flush_room = l->flush_depth = room.sq;
+	EP_CHECK_GOTO(ep_net_queue_init(port->dev, qp, EP_NET_ACCESS), err_destroy);
+	EP_CHECK_GOTO(ep_net_queue_connect(port->dev, qp, &path, qp->qp_num), err_destroy);
+	port->flush_qp = qp;
+	port->flush_room = port->flush_depth = room.sq;
 	return ncclSuccess;
 
 err_destroy:
-	l->dev->nic.v->ibv_destroy_qp(qp);
+	port->dev->nic.v->ibv_destroy_qp(qp);
 	return result;
 }
 

@@ -46,40 +46,40 @@ static uint32_t ep_net_recovery_port(const struct ep_net_comm *c, uint32_t route
 }
 
 /* NULL: there is none, or only a smaller one. */
-static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_net_local *l)
+static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_net_local *port)
 {
 	struct ep_rc_room want = { .sq = c->sq_depth,
 				   .rq = c->sender ? 1 : c->rq_depth,
 				   .inline_bytes = c->inline_bytes },
 			  room = want;
-	struct ibv_qp *qp = ep_net_queue_new(l->dev, l->cq, &room);
+	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room);
 
 	if (qp &&
 	    (room.sq < want.sq || room.rq < want.rq || room.inline_bytes < want.inline_bytes ||
-	     ep_net_queue_init(l->dev, qp, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ) !=
+	     ep_net_queue_init(port->dev, qp, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ) !=
 		     ncclSuccess)) {
-		l->dev->nic.v->ibv_destroy_qp(qp);
+		port->dev->nic.v->ibv_destroy_qp(qp);
 		qp = NULL;
 	}
 	return qp;
 }
 
 /* New queue pairs for a route; false: they cannot be made, and nothing has changed. */
-static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_local *l,
+static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_local *port,
 				 struct ibv_qp **qp)
 {
 	uint32_t each = c->nqps / c->nroutes, n = 0;
 
-	while (n < each && (qp[n] = ep_net_recovery_qp(c, l))) {
+	while (n < each && (qp[n] = ep_net_recovery_qp(c, port))) {
 		n++;
 	}
 	if (n == each) {
 		return true;
 	}
-	EP_INFO(EP_LOG_NET, "%s: no queue pair for a route that could come back: %s", l->dev->label,
-		strerror(errno));
+	EP_INFO(EP_LOG_NET, "%s: no queue pair for a route that could come back: %s",
+		port->dev->label, strerror(errno));
 	while (n-- > 0) {
-		l->dev->nic.v->ibv_destroy_qp(qp[n]);
+		port->dev->nic.v->ibv_destroy_qp(qp[n]);
 	}
 	return false;
 }
@@ -125,16 +125,16 @@ static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t route)
 }
 
 /* A port that no route went by is used again: so is what flushes there, when all of it has come back. */
-static bool ep_net_recovery_flush(struct ep_net_local *l)
+static bool ep_net_recovery_flush(struct ep_net_local *port)
 {
-	if (l->flush_qp && l->flush_ended) {
-		if (l->flush_room < l->flush_depth) {
+	if (port->flush_qp && port->flush_ended) {
+		if (port->flush_room < port->flush_depth) {
 			return false;
 		}
-		l->dev->nic.v->ibv_destroy_qp(l->flush_qp);
-		l->flush_qp = NULL; /* it is made when one is asked for */
+		port->dev->nic.v->ibv_destroy_qp(port->flush_qp);
+		port->flush_qp = NULL; /* it is made when one is asked for */
 	}
-	l->flush_ended = false;
+	port->flush_ended = false;
 	return true;
 }
 

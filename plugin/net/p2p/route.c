@@ -31,12 +31,12 @@
 
 /* ---- 1. nothing comes from it any more ---- */
 
-static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net_local *l)
+static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net_local *port)
 {
 	for (uint32_t i = 0; i < c->nroutes; i++) {
 		if (c->route[i].state != EP_NET_ROUTE_CLOSING &&
 		    c->route[i].state != EP_NET_ROUTE_CLOSED &&
-		    &c->local[c->route[i].local_port] == l) {
+		    &c->local[c->route[i].local_port] == port) {
 			return true;
 		}
 	}
@@ -169,20 +169,20 @@ ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route)
  * When it may be tried again: soon after the first failure, later and later after those that follow it
  * soon. So a port that comes and goes does not take up the connection.
  */
-static void ep_net_route_rest(struct ep_net_route *r, enum ep_net_route_why why, bool was_open)
+static void ep_net_route_rest(struct ep_net_route *route, enum ep_net_route_why why, bool was_open)
 {
 	uint64_t least = (uint64_t)ep_net_env()->recovery_ms * 1000000;
 
-	r->again = r->since;
+	route->again = route->since;
 	if (why == EP_NET_WHY_MOVES) {
 		return;
 	}
-	if (r->rest && (!was_open || r->since - r->opened < EP_NET_STEADY_NS)) {
-		r->rest = ep_min_u64(2 * r->rest, ep_max_u64(least, EP_NET_LONGEST_NS));
+	if (route->rest && (!was_open || route->since - route->opened < EP_NET_STEADY_NS)) {
+		route->rest = ep_min_u64(2 * route->rest, ep_max_u64(least, EP_NET_LONGEST_NS));
 	} else {
-		r->rest = least;
+		route->rest = least;
 	}
-	r->again += r->rest;
+	route->again += route->rest;
 }
 
 static void ep_net_route_close_print(const struct ep_net_comm *c, uint32_t route,

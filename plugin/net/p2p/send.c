@@ -45,16 +45,20 @@ static uint32_t ep_net_match(const struct ep_net_comm *c, const struct ep_net_sl
 /* ---- its parts ---- */
 
 /* Over how many queue pairs a message goes, and how much over each but the last. */
-static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *m)
+static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *message)
 {
-	uint32_t paths = c->split ? c->nopen : m->size > EP_NET_ONE_ROUTE ? c->nopen_routes : 1;
+	uint32_t paths = c->split                           ? c->nopen
+			 : message->size > EP_NET_ONE_ROUTE ? c->nopen_routes
+							    : 1;
 
-	m->parts = 1;
-	m->each = m->size;
-	if (paths > 1 && m->size > EP_NET_PART) {
-		m->parts = (uint32_t)ep_min_u64(paths, ep_ceil_div(m->size, EP_NET_PART));
-		m->each = (uint32_t)ep_round_up(ep_ceil_div(m->size, m->parts), EP_NET_PART);
-		m->parts = ep_ceil_div(m->size, m->each);
+	message->parts = 1;
+	message->each = message->size;
+	if (paths > 1 && message->size > EP_NET_PART) {
+		message->parts =
+			(uint32_t)ep_min_u64(paths, ep_ceil_div(message->size, EP_NET_PART));
+		message->each = (uint32_t)ep_round_up(ep_ceil_div(message->size, message->parts),
+						      EP_NET_PART);
+		message->parts = ep_ceil_div(message->size, message->each);
 	}
 }
 
@@ -68,13 +72,13 @@ static bool ep_net_has_room(const struct ep_net_comm *c, uint32_t parts)
 	return c->nopen && c->free != EP_NET_NO_REQUEST;
 }
 
-static ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *m)
+static ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *message)
 {
-	for (uint32_t i = 0; i < m->parts; i++) {
+	for (uint32_t i = 0; i < message->parts; i++) {
 		uint32_t qp = c->open_qp[c->next_open];
 
 		c->next_open = (c->next_open + 1) % c->nopen;
-		EP_CHECK(ep_net_part_post(c, m, qp, i));
+		EP_CHECK(ep_net_part_post(c, message, qp, i));
 	}
 	return ncclSuccess;
 }
@@ -83,33 +87,33 @@ static ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_n
 
 /* A message for a receive of the group at the head. *request NULL: no request is free, or no room. */
 static ncclResult_t ep_net_send_to(struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
-				   struct ep_net_message *m, void **request)
+				   struct ep_net_message *message, void **request)
 {
 	struct ep_net_request *r;
 
-	m->to = &slot[m->entry];
-	m->group = c->groups;
-	if (m->size > m->to->size) {
+	message->to = &slot[message->entry];
+	message->group = c->groups;
+	if (message->size > message->to->size) {
 		return ep_fail(ncclInvalidUsage,
 			       "%u bytes with tag %d are sent to %s, whose receive has room "
 			       "for %u: both ends must mean the same message",
-			       m->size, m->to->tag, c->peer, m->to->size);
+			       message->size, message->to->tag, c->peer, message->to->size);
 	}
-	ep_net_divide(c, m);
-	if (!ep_net_has_room(c, m->parts)) {
+	ep_net_divide(c, message);
+	if (!ep_net_has_room(c, message->parts)) {
 		c->counts->full++;
 		return ep_net_progress(c);
 	}
-	m->request = ep_net_request_new(c);
-	r = &c->request[m->request];
-	r->left = m->parts;
-	r->size[0] = m->size;
-	r->message = *m;
-	EP_CHECK(ep_net_message_post(c, m));
+	message->request = ep_net_request_new(c);
+	r = &c->request[message->request];
+	r->left = message->parts;
+	r->size[0] = message->size;
+	r->message = *message;
+	EP_CHECK(ep_net_message_post(c, message));
 	c->counts->messages++;
-	c->counts->bytes += m->size;
-	*request = ep_net_request_handle_of(c, m->request);
-	c->matched |= 1u << m->entry;
+	c->counts->bytes += message->size;
+	*request = ep_net_request_handle_of(c, message->request);
+	c->matched |= 1u << message->entry;
 	if (c->matched == (1u << slot[0].n) - 1) {
 		c->matched = 0;
 		c->groups++;

@@ -14,67 +14,67 @@ struct sum { /* buffers of one token's work */
 	uint8_t *want;
 };
 
-static void add_part(const struct oracle_problem *p, struct sum *s, float weight)
+static void add_part(const struct oracle_problem *problem, struct sum *sum, float weight)
 {
-	for (uint32_t column = 0; column < p->hidden; column++) {
-		float x = oracle_load(p->dtype, s->part, column);
+	for (uint32_t column = 0; column < problem->hidden; column++) {
+		float x = oracle_load(problem->dtype, sum->part, column);
 
-		s->acc[column] = fmaf(weight, x, s->acc[column]);
+		sum->acc[column] = fmaf(weight, x, sum->acc[column]);
 	}
 }
 
 /* Ascending k; rank-major: a rank's answer where its first expert stands. */
-static void sum_token(const struct oracle_table *t, uint32_t token, struct sum *s)
+static void sum_token(const struct oracle_table *table, uint32_t token, struct sum *sum)
 {
-	const struct oracle_problem *p = t->p;
-	const int32_t *ids = t->ids[t->rank] + (size_t)token * p->topk;
+	const struct oracle_problem *p = table->p;
+	const int32_t *ids = table->ids[table->rank] + (size_t)token * p->topk;
 	float weights[ORACLE_MAX_TOPK];
 
-	oracle_weights(p, t->rank, token, weights);
-	oracle_output_row(p, t->rank, token, s->row, s->scales);
-	memset(s->acc, 0, p->hidden * sizeof(*s->acc));
+	oracle_weights(p, table->rank, token, weights);
+	oracle_output_row(p, table->rank, token, sum->row, sum->scales);
+	memset(sum->acc, 0, p->hidden * sizeof(*sum->acc));
 	for (uint32_t k = 0; k < p->topk; k++) {
-		uint32_t to = (uint32_t)ids[k] / t->local;
+		uint32_t to = (uint32_t)ids[k] / table->local;
 		int32_t local_ids[ORACLE_MAX_TOPK];
 
 		if (ids[k] < 0 || oracle_absent(p, to)) {
 			continue;
 		}
 		if (p->layout == ORACLE_EXPERT_MAJOR) {
-			oracle_expert_row(p, (uint32_t)ids[k], s->row, s->scales, s->part);
-			add_part(p, s, weights[k]);
+			oracle_expert_row(p, (uint32_t)ids[k], sum->row, sum->scales, sum->part);
+			add_part(p, sum, weights[k]);
 			continue;
 		}
-		if (!oracle_first(ids, k, t->local)) {
+		if (!oracle_first(ids, k, table->local)) {
 			continue;
 		}
 		for (uint32_t j = 0; j < p->topk; j++) {
-			int here = ids[j] >= 0 && (uint32_t)ids[j] / t->local == to;
+			int here = ids[j] >= 0 && (uint32_t)ids[j] / table->local == to;
 
-			local_ids[j] = here ? ids[j] - (int32_t)(to * t->local) : -1;
+			local_ids[j] = here ? ids[j] - (int32_t)(to * table->local) : -1;
 		}
-		oracle_rank_row(p, to, local_ids, weights, s->row, s->scales, s->part);
-		add_part(p, s, 1.0f);
+		oracle_rank_row(p, to, local_ids, weights, sum->row, sum->scales, sum->part);
+		add_part(p, sum, 1.0f);
 	}
 	for (uint32_t column = 0; column < p->hidden; column++) {
-		oracle_store(p->dtype, s->want, column, s->acc[column]);
+		oracle_store(p->dtype, sum->want, column, sum->acc[column]);
 	}
 }
 
-static void compare_token(const struct oracle_table *t, uint32_t token, const struct sum *s,
+static void compare_token(const struct oracle_table *table, uint32_t token, const struct sum *sum,
 			  const uint8_t *got, struct oracle_verdict *verdict)
 {
-	const struct oracle_problem *p = t->p;
+	const struct oracle_problem *p = table->p;
 	uint32_t first = UINT32_MAX;
 	uint32_t differ = 0;
 
-	if (memcmp(got, s->want, oracle_combine_bytes(p)) == 0) {
+	if (memcmp(got, sum->want, oracle_combine_bytes(p)) == 0) {
 		return;
 	}
 	for (uint32_t column = 0; column < p->hidden; column++) {
 		size_t size = oracle_combine_bytes(p) / p->hidden;
 
-		if (memcmp(got + column * size, s->want + column * size, size) != 0) {
+		if (memcmp(got + column * size, sum->want + column * size, size) != 0) {
 			first = first < column ? first : column;
 			differ++;
 		}
@@ -82,28 +82,28 @@ static void compare_token(const struct oracle_table *t, uint32_t token, const st
 	oracle_blame(verdict,
 		     "combine: rank %u, token %u: %u of %u columns differ, first column %u: %a, "
 		     "not %a",
-		     t->rank, token, differ, p->hidden, first,
+		     table->rank, token, differ, p->hidden, first,
 		     (double)oracle_load(p->dtype, got, first),
-		     (double)oracle_load(p->dtype, s->want, first));
+		     (double)oracle_load(p->dtype, sum->want, first));
 }
 
-static int compare_all(const struct oracle_table *t, const struct oracle_mem *mem,
-		       const uint8_t *tokens, uint32_t guard_rows, struct sum *s, uint8_t *got,
+static int compare_all(const struct oracle_table *table, const struct oracle_mem *mem,
+		       const uint8_t *tokens, uint32_t guard_rows, struct sum *sum, uint8_t *got,
 		       struct oracle_verdict *verdict)
 {
-	size_t bytes = oracle_combine_bytes(t->p);
-	uint32_t n = t->ntokens[t->rank];
+	size_t bytes = oracle_combine_bytes(table->p);
+	uint32_t n = table->ntokens[table->rank];
 
 	for (uint32_t token = 0; token < n + guard_rows; token++) {
 		if (oracle_fetch(mem, got, tokens + token * bytes, bytes)) {
 			return -1;
 		}
 		if (token < n) {
-			sum_token(t, token, s);
-			compare_token(t, token, s, got, verdict);
+			sum_token(table, token, sum);
+			compare_token(table, token, sum, got, verdict);
 		} else if (!oracle_is_poison(got, bytes)) {
 			oracle_blame(verdict, "combine: rank %u: row %u, past the end, was written",
-				     t->rank, token);
+				     table->rank, token);
 		}
 	}
 	return 0;

@@ -25,19 +25,19 @@ struct block {
 };
 
 /* Rows of (token, block): expert-major one per selection, rank-major one. */
-static uint32_t rows_due(const struct block *b, const struct oracle_entry *e)
+static uint32_t rows_due(const struct block *block, const struct oracle_entry *entry)
 {
-	const struct oracle_table *t = b->table;
+	const struct oracle_table *t = block->table;
 
 	if (t->p->layout == ORACLE_RANK_MAJOR) {
-		return e->src == b->index;
+		return entry->src == block->index;
 	}
-	return oracle_selections(t, e->src, e->token, t->rank * t->local + b->index, 1);
+	return oracle_selections(t, entry->src, entry->token, t->rank * t->local + block->index, 1);
 }
 
-static struct oracle_entry *find_entry(struct block *b, const uint8_t *row)
+static struct oracle_entry *find_entry(struct block *block, const uint8_t *row)
 {
-	const struct oracle_table *t = b->table;
+	const struct oracle_table *t = block->table;
 	uint64_t key = oracle_row_key(row);
 	size_t bytes = oracle_output_bytes(t->p);
 	uint32_t next;
@@ -49,15 +49,15 @@ static struct oracle_entry *find_entry(struct block *b, const uint8_t *row)
 		if (e->key != key) {
 			continue;
 		}
-		if (e->block != b->index) {
-			e->block = b->index;
+		if (e->block != block->index) {
+			e->block = block->index;
 			e->taken = 0;
 		}
-		if (e->taken == rows_due(b, e)) {
+		if (e->taken == rows_due(block, e)) {
 			continue;
 		}
-		oracle_output_row(t->p, e->src, e->token, b->want, b->want_scales);
-		if (memcmp(row, b->want, bytes) == 0) {
+		oracle_output_row(t->p, e->src, e->token, block->want, block->want_scales);
+		if (memcmp(row, block->want, bytes) == 0) {
 			e->taken++;
 			return e;
 		}
@@ -65,29 +65,29 @@ static struct oracle_entry *find_entry(struct block *b, const uint8_t *row)
 	return NULL;
 }
 
-static const char *block_name(const struct oracle_table *t)
+static const char *block_name(const struct oracle_table *table)
 {
-	return t->p->layout == ORACLE_EXPERT_MAJOR ? "local expert" : "source";
+	return table->p->layout == ORACLE_EXPERT_MAJOR ? "local expert" : "source";
 }
 
-static void blame_row(struct block *b, uint32_t row, const char *what)
+static void blame_row(struct block *block, uint32_t row, const char *what)
 {
-	const struct oracle_table *t = b->table;
+	const struct oracle_table *t = block->table;
 
-	oracle_blame(b->verdict, "dispatch: rank %u, %s %u, row %u of %u: %s", t->rank,
-		     block_name(t), b->index, row, b->count, what);
+	oracle_blame(block->verdict, "dispatch: rank %u, %s %u, row %u of %u: %s", t->rank,
+		     block_name(t), block->index, row, block->count, what);
 }
 
 /* Rank-major: the ids and weights that came with a row. */
-static void check_routing(struct block *b, uint32_t row, const struct oracle_entry *e,
+static void check_routing(struct block *block, uint32_t row, const struct oracle_entry *entry,
 			  const int32_t *ids, const float *weights)
 {
-	const struct oracle_table *t = b->table;
+	const struct oracle_table *t = block->table;
 	const struct oracle_problem *p = t->p;
-	const int32_t *global = t->ids[e->src] + (size_t)e->token * p->topk;
+	const int32_t *global = t->ids[entry->src] + (size_t)entry->token * p->topk;
 	float sent[ORACLE_MAX_TOPK];
 
-	oracle_weights(p, e->src, e->token, sent);
+	oracle_weights(p, entry->src, entry->token, sent);
 	for (uint32_t k = 0; k < p->topk; k++) {
 		int32_t want = -1;
 
@@ -96,42 +96,43 @@ static void check_routing(struct block *b, uint32_t row, const struct oracle_ent
 		}
 		if (ids[k] != want) {
 			oracle_blame(
-				b->verdict,
+				block->verdict,
 				"dispatch: rank %u, source %u, row %u: topk_idx[%u] is %d, not %d",
-				t->rank, b->index, row, k, ids[k], want);
+				t->rank, block->index, row, k, ids[k], want);
 		}
 		if (memcmp(weights + k, sent + k, sizeof(*sent)) != 0) {
 			oracle_blame(
-				b->verdict,
+				block->verdict,
 				"dispatch: rank %u, source %u, row %u: topk_weights[%u] is %a, not %a",
-				t->rank, b->index, row, k, (double)weights[k], (double)sent[k]);
+				t->rank, block->index, row, k, (double)weights[k], (double)sent[k]);
 		}
 	}
 }
 
-static float *gather_scales(struct block *b, uint32_t row)
+static float *gather_scales(struct block *block, uint32_t row)
 {
-	const struct oracle_problem *p = b->table->p;
+	const struct oracle_problem *p = block->table->p;
 	uint32_t n = oracle_scale_count(p);
 
 	if (p->quant == ORACLE_QUANT_FP8_COLUMNS) {
 		for (uint32_t i = 0; i < n; i++) {
-			b->row_scales[i] = b->scales[(size_t)i * b->rows + row];
+			block->row_scales[i] = block->scales[(size_t)i * block->rows + row];
 		}
 	} else {
-		memcpy(b->row_scales, b->scales + (size_t)row * n, n * sizeof(*b->scales));
+		memcpy(block->row_scales, block->scales + (size_t)row * n,
+		       n * sizeof(*block->scales));
 	}
-	return b->row_scales;
+	return block->row_scales;
 }
 
-static void work_row(struct block *b, const uint8_t *row, const int32_t *ids, const float *weights,
-		     const float *scales, uint8_t *result)
+static void work_row(struct block *block, const uint8_t *row, const int32_t *ids,
+		     const float *weights, const float *scales, uint8_t *result)
 {
-	const struct oracle_table *t = b->table;
+	const struct oracle_table *t = block->table;
 	int32_t local[ORACLE_MAX_TOPK];
 
 	if (t->p->layout == ORACLE_EXPERT_MAJOR) {
-		oracle_expert_row(t->p, t->rank * t->local + b->index, row, scales, result);
+		oracle_expert_row(t->p, t->rank * t->local + block->index, row, scales, result);
 		return;
 	}
 	for (uint32_t k = 0; k < t->p->topk; k++) {
@@ -144,52 +145,53 @@ static void work_row(struct block *b, const uint8_t *row, const int32_t *ids, co
 }
 
 /* One row in use; what it says is believed for the experts' work, right or wrong. */
-static void check_row(struct block *b, uint32_t row, const uint8_t *bytes, const int32_t *ids,
+static void check_row(struct block *block, uint32_t row, const uint8_t *bytes, const int32_t *ids,
 		      const float *weights, uint8_t *result)
 {
-	uint32_t nscales = oracle_scale_count(b->table->p);
-	const float *scales = nscales ? gather_scales(b, row) : NULL;
-	const struct oracle_entry *e = find_entry(b, bytes);
+	uint32_t nscales = oracle_scale_count(block->table->p);
+	const float *scales = nscales ? gather_scales(block, row) : NULL;
+	const struct oracle_entry *e = find_entry(block, bytes);
 
 	if (!e) {
-		blame_row(b, row, "no token that is due here has these bytes");
+		blame_row(block, row, "no token that is due here has these bytes");
 	} else {
-		if (nscales && memcmp(scales, b->want_scales, nscales * sizeof(*scales)) != 0) {
-			blame_row(b, row, "wrong scales");
+		if (nscales && memcmp(scales, block->want_scales, nscales * sizeof(*scales)) != 0) {
+			blame_row(block, row, "wrong scales");
 		}
 		if (ids) {
-			check_routing(b, row, e, ids, weights);
+			check_routing(block, row, e, ids, weights);
 		}
 	}
 	if (result) {
-		work_row(b, bytes, ids, weights, scales, result);
+		work_row(block, bytes, ids, weights, scales, result);
 	}
 }
 
-static int check_rows_used(struct block *b, const int32_t *ids, const float *weights)
+static int check_rows_used(struct block *block, const int32_t *ids, const float *weights)
 {
-	const struct oracle_problem *p = b->table->p;
+	const struct oracle_problem *p = block->table->p;
 	size_t bytes = oracle_output_bytes(p);
 	size_t result_bytes = oracle_combine_bytes(p);
-	const uint8_t *from = (const uint8_t *)b->out->tokens + (size_t)b->index * b->rows * bytes;
-	uint8_t *to = b->out->combine_in;
+	const uint8_t *from =
+		(const uint8_t *)block->out->tokens + (size_t)block->index * block->rows * bytes;
+	uint8_t *to = block->out->combine_in;
 	uint32_t step = (uint32_t)(CHUNK_BYTES / result_bytes);
 
 	step = step ? step : 1;
-	to = to ? to + (size_t)b->index * b->rows * result_bytes : NULL;
-	for (uint32_t row = 0; row < b->count; row += step) {
-		uint32_t n = b->count - row < step ? b->count - row : step;
+	to = to ? to + (size_t)block->index * block->rows * result_bytes : NULL;
+	for (uint32_t row = 0; row < block->count; row += step) {
+		uint32_t n = block->count - row < step ? block->count - row : step;
 
-		if (oracle_fetch(b->mem, b->chunk, from + row * bytes, n * bytes)) {
+		if (oracle_fetch(block->mem, block->chunk, from + row * bytes, n * bytes)) {
 			return -1;
 		}
 		for (uint32_t i = 0; i < n; i++) {
-			check_row(b, row + i, b->chunk + i * bytes,
+			check_row(block, row + i, block->chunk + i * bytes,
 				  ids ? ids + (size_t)(row + i) * p->topk : NULL,
 				  weights ? weights + (size_t)(row + i) * p->topk : NULL,
-				  to ? b->chunk_result + i * result_bytes : NULL);
+				  to ? block->chunk_result + i * result_bytes : NULL);
 		}
-		if (to && oracle_put(b->mem, to + row * result_bytes, b->chunk_result,
+		if (to && oracle_put(block->mem, to + row * result_bytes, block->chunk_result,
 				     n * result_bytes)) {
 			return -1;
 		}
@@ -197,99 +199,103 @@ static int check_rows_used(struct block *b, const int32_t *ids, const float *wei
 	return 0;
 }
 
-static int check_rows_unused(struct block *b, const int32_t *ids, const float *weights)
+static int check_rows_unused(struct block *block, const int32_t *ids, const float *weights)
 {
-	const struct oracle_problem *p = b->table->p;
+	const struct oracle_problem *p = block->table->p;
 	size_t bytes = oracle_output_bytes(p);
-	const uint8_t *from = (const uint8_t *)b->out->tokens + (size_t)b->index * b->rows * bytes;
+	const uint8_t *from =
+		(const uint8_t *)block->out->tokens + (size_t)block->index * block->rows * bytes;
 	uint32_t nscales = oracle_scale_count(p);
-	uint32_t unused = b->rows - b->count;
-	uint32_t samples = b->out->poison_rows < unused ? b->out->poison_rows : unused;
+	uint32_t unused = block->rows - block->count;
+	uint32_t samples = block->out->poison_rows < unused ? block->out->poison_rows : unused;
 
 	for (uint32_t i = 0; ids && i < unused * p->topk; i++) {
-		if (ids[(size_t)b->count * p->topk + i] != -1) {
-			blame_row(b, b->count + i / p->topk, "topk_idx of an unused row is not -1");
+		if (ids[(size_t)block->count * p->topk + i] != -1) {
+			blame_row(block, block->count + i / p->topk,
+				  "topk_idx of an unused row is not -1");
 			break;
 		}
 	}
 	for (uint32_t i = 0; i < samples; i++) {
 		/* the first and the last, and others evenly between them */
 		uint32_t row =
-			b->count +
+			block->count +
 			(samples > 1 ? (uint32_t)((uint64_t)i * (unused - 1) / (samples - 1)) : 0);
 
-		if (oracle_fetch(b->mem, b->chunk, from + row * bytes, bytes)) {
+		if (oracle_fetch(block->mem, block->chunk, from + row * bytes, bytes)) {
 			return -1;
 		}
-		if (!oracle_is_poison(b->chunk, bytes)) {
-			blame_row(b, row, "an unused row was written");
+		if (!oracle_is_poison(block->chunk, bytes)) {
+			blame_row(block, row, "an unused row was written");
 		}
-		if (nscales && !oracle_is_poison((const uint8_t *)gather_scales(b, row),
+		if (nscales && !oracle_is_poison((const uint8_t *)gather_scales(block, row),
 						 nscales * sizeof(float))) {
-			blame_row(b, row, "scales of an unused row were written");
+			blame_row(block, row, "scales of an unused row were written");
 		}
 		if (weights && !oracle_is_poison((const uint8_t *)(weights + (size_t)row * p->topk),
 						 p->topk * sizeof(float))) {
-			blame_row(b, row, "topk_weights of an unused row were written");
+			blame_row(block, row, "topk_weights of an unused row were written");
 		}
 	}
 	return 0;
 }
 
-static int check_block(struct block *b, int32_t *ids, float *weights)
+static int check_block(struct block *block, int32_t *ids, float *weights)
 {
-	const struct oracle_problem *p = b->table->p;
-	size_t scales = (size_t)oracle_scale_count(p) * b->rows;
-	size_t routing = (size_t)b->rows * p->topk;
+	const struct oracle_problem *p = block->table->p;
+	size_t scales = (size_t)oracle_scale_count(p) * block->rows;
+	size_t routing = (size_t)block->rows * p->topk;
 
-	if (scales &&
-	    oracle_fetch(b->mem, b->scales, (const float *)b->out->scales + b->index * scales,
-			 scales * sizeof(float))) {
+	if (scales && oracle_fetch(block->mem, block->scales,
+				   (const float *)block->out->scales + block->index * scales,
+				   scales * sizeof(float))) {
 		return -1;
 	}
-	if (ids &&
-	    (oracle_fetch(b->mem, ids, b->out->idx + b->index * routing, routing * sizeof(*ids)) ||
-	     oracle_fetch(b->mem, weights, b->out->weights + b->index * routing,
-			  routing * sizeof(*weights)))) {
+	if (ids && (oracle_fetch(block->mem, ids, block->out->idx + block->index * routing,
+				 routing * sizeof(*ids)) ||
+		    oracle_fetch(block->mem, weights, block->out->weights + block->index * routing,
+				 routing * sizeof(*weights)))) {
 		return -1;
 	}
-	if (check_rows_used(b, ids, weights)) {
+	if (check_rows_used(block, ids, weights)) {
 		return -1;
 	}
-	return check_rows_unused(b, ids, weights);
+	return check_rows_unused(block, ids, weights);
 }
 
-static uint32_t block_due(const struct oracle_table *t, uint32_t index)
+static uint32_t block_due(const struct oracle_table *table, uint32_t index)
 {
-	struct block b = { .table = t, .index = index };
+	struct block b = { .table = table, .index = index };
 	uint32_t due = 0;
 
-	for (uint32_t i = 0; i < t->nentries; i++) {
-		due += rows_due(&b, t->entries + i);
+	for (uint32_t i = 0; i < table->nentries; i++) {
+		due += rows_due(&b, table->entries + i);
 	}
 	return due;
 }
 
-static int check_blocks(struct block *b, uint32_t nblocks, int32_t *counts, int32_t *ids,
+static int check_blocks(struct block *block, uint32_t nblocks, int32_t *counts, int32_t *ids,
 			float *weights)
 {
-	const struct oracle_table *t = b->table;
+	const struct oracle_table *t = block->table;
 
-	if (counts && oracle_fetch(b->mem, counts, b->out->counts, nblocks * sizeof(*counts))) {
+	if (counts &&
+	    oracle_fetch(block->mem, counts, block->out->counts, nblocks * sizeof(*counts))) {
 		return -1;
 	}
 	for (uint32_t i = 0; i < t->nentries; i++) {
 		t->entries[i].block = ORACLE_NO_ENTRY;
 	}
-	for (b->index = 0; b->index < nblocks; b->index++) {
-		uint32_t due = block_due(t, b->index);
+	for (block->index = 0; block->index < nblocks; block->index++) {
+		uint32_t due = block_due(t, block->index);
 
-		b->count = due;
-		if (counts && counts[b->index] != (int32_t)due) {
-			oracle_blame(b->verdict, "dispatch: rank %u, %s %u: count is %d, not %u",
-				     t->rank, block_name(t), b->index, counts[b->index], due);
+		block->count = due;
+		if (counts && counts[block->index] != (int32_t)due) {
+			oracle_blame(block->verdict,
+				     "dispatch: rank %u, %s %u: count is %d, not %u", t->rank,
+				     block_name(t), block->index, counts[block->index], due);
 		}
-		if (check_block(b, ids, weights)) {
+		if (check_block(block, ids, weights)) {
 			return -1;
 		}
 	}

@@ -37,31 +37,31 @@ static uint64_t four(uint64_t key, uint32_t quarter)
 	return oracle_hash(key, quarter);
 }
 
-static uint64_t row_key(const struct oracle_ht *h, uint32_t d, uint64_t row)
+static uint64_t row_key(const struct oracle_ht *ht, uint32_t d, uint64_t row)
 {
-	return oracle_hash(h->p.seed * 31 + 7, (uint64_t)d << 32 | row);
+	return oracle_hash(ht->p.seed * 31 + 7, (uint64_t)d << 32 | row);
 }
 
-float oracle_ht_answer(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t column)
+float oracle_ht_answer(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t column)
 {
-	uint64_t hash = four(row_key(h, d, row), column / 4);
+	uint64_t hash = four(row_key(ht, d, row), column / 4);
 
 	return small((uint32_t)(hash >> 16 * (column % 4)) & (ANSWERS - 1));
 }
 
-void oracle_ht_answer_row(const struct oracle_ht *h, uint32_t d, uint64_t row, void *out)
+void oracle_ht_answer_row(const struct oracle_ht *ht, uint32_t d, uint64_t row, void *out)
 {
-	uint64_t key = row_key(h, d, row);
-	const uint16_t *halves = as_halves[h->p.dtype % ORACLE_FP32];
+	uint64_t key = row_key(ht, d, row);
+	const uint16_t *halves = as_halves[ht->p.dtype % ORACLE_FP32];
 
 	pthread_once(&once, make_answers);
-	for (uint32_t c = 0; c < h->p.hidden; c += 4) {
+	for (uint32_t c = 0; c < ht->p.hidden; c += 4) {
 		uint64_t hash = four(key, c / 4);
 
-		for (uint32_t j = c; j < c + 4 && j < h->p.hidden; j++, hash >>= 16) {
+		for (uint32_t j = c; j < c + 4 && j < ht->p.hidden; j++, hash >>= 16) {
 			uint32_t i = (uint32_t)hash & (ANSWERS - 1);
 
-			if (h->p.dtype == ORACLE_FP32) {
+			if (ht->p.dtype == ORACLE_FP32) {
 				((float *)out)[j] = as_floats[i];
 			} else {
 				((uint16_t *)out)[j] = halves[i];
@@ -71,14 +71,14 @@ void oracle_ht_answer_row(const struct oracle_ht *h, uint32_t d, uint64_t row, v
 }
 
 /* The same as numbers, added to out[] or, the first time, put there. */
-static void add_answers(const struct oracle_ht *h, uint32_t d, uint64_t row, int first, float *out)
+static void add_answers(const struct oracle_ht *ht, uint32_t d, uint64_t row, int first, float *out)
 {
-	uint64_t key = row_key(h, d, row);
+	uint64_t key = row_key(ht, d, row);
 
-	for (uint32_t c = 0; c < h->p.hidden; c += 4) {
+	for (uint32_t c = 0; c < ht->p.hidden; c += 4) {
 		uint64_t hash = four(key, c / 4);
 
-		for (uint32_t j = c; j < c + 4 && j < h->p.hidden; j++, hash >>= 16) {
+		for (uint32_t j = c; j < c + 4 && j < ht->p.hidden; j++, hash >>= 16) {
 			float f = as_floats[hash & (ANSWERS - 1)];
 
 			out[j] = first ? f : out[j] + f;
@@ -86,9 +86,9 @@ static void add_answers(const struct oracle_ht *h, uint32_t d, uint64_t row, int
 	}
 }
 
-float oracle_ht_gradient(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t j)
+float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t j)
 {
-	uint64_t hash = oracle_hash(h->p.seed * 31 + 8, ((uint64_t)d << 32 | row) * 64 + j);
+	uint64_t hash = oracle_hash(ht->p.seed * 31 + 8, ((uint64_t)d << 32 | row) * 64 + j);
 
 	return small((uint32_t)hash & (ANSWERS - 1)) + 0.001f;
 }
@@ -114,28 +114,28 @@ static void store_all(enum oracle_dtype dtype, void *row, const float *x, uint32
 }
 
 /* here[]: what rank d returns. Zero: nothing. */
-static int answer_of(const struct oracle_ht *h, const struct oracle_ht_table *t, uint32_t src,
+static int answer_of(const struct oracle_ht *ht, const struct oracle_ht_table *table, uint32_t src,
 		     uint32_t token, float *here)
 {
 	const uint32_t *rows;
-	uint32_t n = oracle_ht_rows(t, src, token, &rows);
+	uint32_t n = oracle_ht_rows(table, src, token, &rows);
 	int some = 0;
 
 	for (uint32_t i = 0; i < n; i++) {
 		if (rows[i] != ORACLE_HT_NOWHERE) {
-			add_answers(h, t->rank, rows[i], !some, here);
+			add_answers(ht, table->rank, rows[i], !some, here);
 			some = 1;
 		}
 	}
 	if (some) {
-		round_all(h->p.dtype, here, h->p.hidden);
+		round_all(ht->p.dtype, here, ht->p.hidden);
 	}
 	return some;
 }
 
-static int same_node(const struct oracle_ht *h, uint32_t a, uint32_t b)
+static int same_node(const struct oracle_ht *ht, uint32_t a, uint32_t b)
 {
-	return !h->node || h->node[a] == h->node[b];
+	return !ht->node || ht->node[a] == ht->node[b];
 }
 
 /* to[] becomes from[], or, when it holds something, the sum. */
@@ -148,68 +148,69 @@ static void add_all(float *to, const float *from, uint32_t n, int *any)
 }
 
 /* What the ranks of another node return comes as their sum, rounded; the source's own add theirs. */
-void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+void oracle_ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			uint32_t src, uint32_t token, void *row)
 {
-	uint32_t hidden = h->p.hidden;
+	uint32_t hidden = ht->p.hidden;
 	float *sum = calloc(3 * (size_t)hidden, sizeof(*sum)), *there = sum + hidden;
 	float *here = there + hidden;
 	int any = 0;
 
 	pthread_once(&once, make_answers);
-	for (uint32_t first = 0; sum && first < h->p.nranks; first++) {
-		int remote = !same_node(h, first, src), some = 0;
-		uint32_t end = remote ? h->p.nranks : first + 1, before = 0;
+	for (uint32_t first = 0; sum && first < ht->p.nranks; first++) {
+		int remote = !same_node(ht, first, src), some = 0;
+		uint32_t end = remote ? ht->p.nranks : first + 1, before = 0;
 
-		while (before < first && !(remote && same_node(h, before, first))) {
+		while (before < first && !(remote && same_node(ht, before, first))) {
 			before++;
 		}
 		for (uint32_t d = first; before == first && d < end; d++) {
-			if (same_node(h, d, first) && answer_of(h, tables[d], src, token, here)) {
+			if (same_node(ht, d, first) && answer_of(ht, tables[d], src, token, here)) {
 				add_all(there, here, hidden, &some);
 			}
 		}
 		if (some) {
-			round_all(h->p.dtype, there, hidden);
+			round_all(ht->p.dtype, there, hidden);
 			add_all(sum, there, hidden, &any);
 		}
 	}
 	if (sum) {
-		store_all(h->p.dtype, row, sum, hidden);
+		store_all(ht->p.dtype, row, sum, hidden);
 	}
 	free(sum);
 }
 
 /* The gradient of the weight of `expert`, the j-th of the token's on this rank. */
-static float gradient_of(const struct oracle_ht *h, const struct oracle_ht_table *t,
+static float gradient_of(const struct oracle_ht *ht, const struct oracle_ht_table *table,
 			 const uint32_t *rows, uint32_t j)
 {
-	if (!h->expert_major) {
-		return rows[0] == ORACLE_HT_NOWHERE ? 0
-						    : oracle_ht_gradient(h, t->rank, rows[0], j);
+	if (!ht->expert_major) {
+		return rows[0] == ORACLE_HT_NOWHERE
+			       ? 0
+			       : oracle_ht_gradient(ht, table->rank, rows[0], j);
 	}
-	return rows[j] == ORACLE_HT_NOWHERE ? 0 : oracle_ht_gradient(h, t->rank, rows[j], 0);
+	return rows[j] == ORACLE_HT_NOWHERE ? 0 : oracle_ht_gradient(ht, table->rank, rows[j], 0);
 }
 
-void oracle_ht_gradients(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+void oracle_ht_gradients(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			 uint32_t src, uint32_t token, float *out)
 {
 	int32_t ids[ORACLE_MAX_TOPK], experts[ORACLE_MAX_TOPK];
-	uint32_t local = h->p.experts / h->p.nranks;
+	uint32_t local = ht->p.experts / ht->p.nranks;
 	const uint32_t *rows;
 
-	oracle_route(&h->p, src, token, ids);
-	memset(out, 0, h->p.topk * sizeof(*out));
-	for (uint32_t d = 0; d < h->p.nranks; d++) {
-		uint32_t n = oracle_ht_local(h, src, token, d, experts, NULL);
+	oracle_route(&ht->p, src, token, ids);
+	memset(out, 0, ht->p.topk * sizeof(*out));
+	for (uint32_t d = 0; d < ht->p.nranks; d++) {
+		uint32_t n = oracle_ht_local(ht, src, token, d, experts, NULL);
 
 		if (!oracle_ht_rows(tables[d], src, token, &rows)) {
 			continue;
 		}
-		for (uint32_t k = 0; k < h->p.topk; k++) {
+		for (uint32_t k = 0; k < ht->p.topk; k++) {
 			for (uint32_t j = 0; j < n; j++) {
 				if (ids[k] == (int32_t)(d * local) + experts[j]) {
-					out[k] = gradient_of(h, tables[d], rows, j);
+					out[k] = gradient_of(ht, tables[d], rows, j);
 				}
 			}
 		}

@@ -185,32 +185,36 @@ int oracle_routing_parse(const char *text, struct oracle_routing *routing, char 
 			 size_t why_bytes);
 void oracle_routing_free(struct oracle_routing *routing);
 /* 0, or -1 with the reason; call after the fields are set and before anything else. */
-int oracle_problem_prepare(struct oracle_problem *p, char *why, size_t why_bytes);
-void oracle_problem_free(struct oracle_problem *p);
-int oracle_absent(const struct oracle_problem *p, uint32_t rank);
+int oracle_problem_prepare(struct oracle_problem *problem, char *why, size_t why_bytes);
+void oracle_problem_free(struct oracle_problem *problem);
+int oracle_absent(const struct oracle_problem *problem, uint32_t rank);
 /* Is ids[k] >= 0 the token's first expert on its rank? */
 int oracle_first(const int32_t *ids, uint32_t k, uint32_t local);
-uint32_t oracle_tokens(const struct oracle_problem *p, uint32_t rank);
-void oracle_route(const struct oracle_problem *p, uint32_t rank, uint32_t token, int32_t *ids);
-void oracle_weights(const struct oracle_problem *p, uint32_t rank, uint32_t token, float *weights);
-void oracle_traffic(const struct oracle_problem *p, uint32_t rank, struct oracle_traffic *traffic);
+uint32_t oracle_tokens(const struct oracle_problem *problem, uint32_t rank);
+void oracle_route(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
+		  int32_t *ids);
+void oracle_weights(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
+		    float *weights);
+void oracle_traffic(const struct oracle_problem *problem, uint32_t rank,
+		    struct oracle_traffic *traffic);
 
 /* payload.c: sizes of one row in bytes, and rows */
-size_t oracle_input_bytes(const struct oracle_problem *p);
-size_t oracle_output_bytes(const struct oracle_problem *p);
-size_t oracle_combine_bytes(const struct oracle_problem *p);
-uint32_t oracle_scale_count(const struct oracle_problem *p);
-void oracle_input_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row);
-void oracle_input_scales(const struct oracle_problem *p, uint32_t rank, uint32_t token,
+size_t oracle_input_bytes(const struct oracle_problem *problem);
+size_t oracle_output_bytes(const struct oracle_problem *problem);
+size_t oracle_combine_bytes(const struct oracle_problem *problem);
+uint32_t oracle_scale_count(const struct oracle_problem *problem);
+void oracle_input_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
+		      void *row);
+void oracle_input_scales(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
 			 float *scales);
 /* The row as dispatch delivers it; `scales` may be NULL where the problem has none. */
-void oracle_output_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row,
-		       float *scales);
+void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
+		       void *row, float *scales);
 void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e4m3, float *scales);
 /* The experts' work: one expert's answer (expert-major), one rank's weighted sum (rank-major). */
-void oracle_expert_row(const struct oracle_problem *p, uint32_t expert, const void *row,
+void oracle_expert_row(const struct oracle_problem *problem, uint32_t expert, const void *row,
 		       const float *scales, void *result);
-void oracle_rank_row(const struct oracle_problem *p, uint32_t rank, const int32_t *local_ids,
+void oracle_rank_row(const struct oracle_problem *problem, uint32_t rank, const int32_t *local_ids,
 		     const float *weights, const void *row, const float *scales, void *result);
 
 /* numbers.c */
@@ -222,7 +226,7 @@ float oracle_load(enum oracle_dtype dtype, const void *row, size_t column);
 void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value);
 
 /* table.c, check_dispatch.c, check_combine.c */
-struct oracle_table *oracle_table_create(const struct oracle_problem *p, uint32_t rank);
+struct oracle_table *oracle_table_create(const struct oracle_problem *problem, uint32_t rank);
 void oracle_table_free(struct oracle_table *table);
 void oracle_check_dispatch(const struct oracle_table *table, const struct oracle_mem *mem,
 			   const struct oracle_dispatch *out, struct oracle_verdict *verdict);

@@ -4,26 +4,26 @@
 
 #include "oracle_ht.h"
 
-static uint32_t nlocal(const struct oracle_ht *h)
+static uint32_t nlocal(const struct oracle_ht *ht)
 {
-	return h->p.experts / h->p.nranks;
+	return ht->p.experts / ht->p.nranks;
 }
 
-uint32_t oracle_ht_local(const struct oracle_ht *h, uint32_t src, uint32_t token, uint32_t rank,
+uint32_t oracle_ht_local(const struct oracle_ht *ht, uint32_t src, uint32_t token, uint32_t rank,
 			 int32_t *experts, float *weights)
 {
 	int32_t ids[ORACLE_MAX_TOPK];
 	float all[ORACLE_MAX_TOPK];
-	uint32_t n = 0, first = rank * nlocal(h), i;
+	uint32_t n = 0, first = rank * nlocal(ht), i;
 
-	oracle_route(&h->p, src, token, ids);
+	oracle_route(&ht->p, src, token, ids);
 	if (weights) {
-		oracle_weights(&h->p, src, token, all);
+		oracle_weights(&ht->p, src, token, all);
 	}
-	for (uint32_t k = 0; k < h->p.topk; k++) {
+	for (uint32_t k = 0; k < ht->p.topk; k++) {
 		int32_t e = ids[k] - (int32_t)first;
 
-		if (ids[k] < 0 || (uint32_t)ids[k] - first >= nlocal(h)) {
+		if (ids[k] < 0 || (uint32_t)ids[k] - first >= nlocal(ht)) {
 			continue;
 		}
 		for (i = n; i > 0 && experts[i - 1] > e; i--) {
@@ -42,44 +42,44 @@ uint32_t oracle_ht_local(const struct oracle_ht *h, uint32_t src, uint32_t token
 	return n;
 }
 
-static uint64_t padded(const struct oracle_ht *h, uint64_t count)
+static uint64_t padded(const struct oracle_ht *ht, uint64_t count)
 {
-	uint64_t a = h->alignment > 1 ? h->alignment : 1;
+	uint64_t a = ht->alignment > 1 ? ht->alignment : 1;
 
 	return (count + a - 1) / a * a;
 }
 
-typedef void (*visit_fn)(const struct oracle_ht *h, struct oracle_ht_table *t, uint64_t slot,
+typedef void (*visit_fn)(const struct oracle_ht *ht, struct oracle_ht_table *table, uint64_t slot,
 			 uint32_t src, uint32_t token, const int32_t *experts, uint32_t n,
 			 uint64_t *state);
 
 /* All tokens that come to the rank, in the order of slots. */
-static void visit_all(const struct oracle_ht *h, struct oracle_ht_table *t, visit_fn visit,
+static void visit_all(const struct oracle_ht *ht, struct oracle_ht_table *table, visit_fn visit,
 		      uint64_t *state)
 {
 	int32_t experts[ORACLE_MAX_TOPK];
 
-	t->slots = 0;
-	for (uint32_t s = 0; s < h->p.nranks; s++) {
-		for (uint32_t i = 0; i < oracle_tokens(&h->p, s); i++) {
-			uint32_t n = oracle_ht_local(h, s, i, t->rank, experts, NULL);
+	table->slots = 0;
+	for (uint32_t s = 0; s < ht->p.nranks; s++) {
+		for (uint32_t i = 0; i < oracle_tokens(&ht->p, s); i++) {
+			uint32_t n = oracle_ht_local(ht, s, i, table->rank, experts, NULL);
 
 			if (n) {
-				visit(h, t, t->slots++, s, i, experts, n, state);
+				visit(ht, table, table->slots++, s, i, experts, n, state);
 			}
 		}
 	}
 }
 
 /* state[e]: selections of expert e */
-static void count(const struct oracle_ht *h, struct oracle_ht_table *t, uint64_t slot, uint32_t src,
-		  uint32_t token, const int32_t *experts, uint32_t n, uint64_t *state)
+static void count(const struct oracle_ht *ht, struct oracle_ht_table *table, uint64_t slot,
+		  uint32_t src, uint32_t token, const int32_t *experts, uint32_t n, uint64_t *state)
 {
-	(void)t;
+	(void)table;
 	(void)src;
 	(void)token;
 	/* the counters of the flat layout leave dropped rows out */
-	if (!h->expert_major && h->drop && slot >= h->limit) {
+	if (!ht->expert_major && ht->drop && slot >= ht->limit) {
 		return;
 	}
 	for (uint32_t i = 0; i < n; i++) {
@@ -87,22 +87,22 @@ static void count(const struct oracle_ht *h, struct oracle_ht_table *t, uint64_t
 	}
 }
 
-static int beyond(const struct oracle_ht *h, uint64_t place)
+static int beyond(const struct oracle_ht *ht, uint64_t place)
 {
-	return h->limit && place >= h->limit;
+	return ht->limit && place >= ht->limit;
 }
 
 /* state[e]: the next place of expert e */
-static void place(const struct oracle_ht *h, struct oracle_ht_table *t, uint64_t slot, uint32_t src,
-		  uint32_t token, const int32_t *experts, uint32_t n, uint64_t *state)
+static void place(const struct oracle_ht *ht, struct oracle_ht_table *table, uint64_t slot,
+		  uint32_t src, uint32_t token, const int32_t *experts, uint32_t n, uint64_t *state)
 {
 	struct oracle_ht_row row = { ORACLE_HT_ROW, src, token, -1 };
 
-	t->slot[t->first[src] + token] = (uint32_t)slot;
-	if (!h->expert_major) {
-		if (!beyond(h, slot)) {
-			t->rows[slot] = row;
-			t->at[slot] = (uint32_t)slot;
+	table->slot[table->first[src] + token] = (uint32_t)slot;
+	if (!ht->expert_major) {
+		if (!beyond(ht, slot)) {
+			table->rows[slot] = row;
+			table->at[slot] = (uint32_t)slot;
 		}
 		return;
 	}
@@ -110,76 +110,78 @@ static void place(const struct oracle_ht *h, struct oracle_ht_table *t, uint64_t
 		uint64_t at = state[experts[i]]++;
 
 		row.expert = experts[i];
-		if (!beyond(h, slot) && !beyond(h, at)) {
-			t->rows[at] = row;
-			t->at[slot * t->width + i] = (uint32_t)at;
+		if (!beyond(ht, slot) && !beyond(ht, at)) {
+			table->rows[at] = row;
+			table->at[slot * table->width + i] = (uint32_t)at;
 		}
 	}
 }
 
 /* Rows of zones that no token has are zeros; with dropping, all rows below the limit. */
-static void clear(const struct oracle_ht *h, struct oracle_ht_table *t)
+static void clear(const struct oracle_ht *ht, struct oracle_ht_table *table)
 {
-	if (!h->expert_major) {
+	if (!ht->expert_major) {
 		return;
 	}
-	for (uint64_t i = 0; i < t->count; i++) {
-		t->rows[i].kind = h->drop || i < t->total ? ORACLE_HT_ZERO : ORACLE_HT_UNTOUCHED;
+	for (uint64_t i = 0; i < table->count; i++) {
+		table->rows[i].kind = ht->drop || i < table->total ? ORACLE_HT_ZERO
+								   : ORACLE_HT_UNTOUCHED;
 	}
 }
 
-static void publish(const struct oracle_ht *h, struct oracle_ht_table *t,
+static void publish(const struct oracle_ht *ht, struct oracle_ht_table *table,
 		    const uint64_t *selections, uint64_t *first)
 {
-	uint64_t at = 0, m = h->limit;
+	uint64_t at = 0, m = ht->limit;
 
-	for (uint32_t e = 0; e < t->nlocal; e++) {
-		uint64_t rows = padded(h, selections[e]);
+	for (uint32_t e = 0; e < table->nlocal; e++) {
+		uint64_t rows = padded(ht, selections[e]);
 
 		first[e] = at;
 		at += rows;
-		if (!h->expert_major) {
-			t->counters[e] = (int64_t)selections[e];
-		} else if (h->drop) {
-			t->offsets[e] = (int64_t)(first[e] < m ? first[e] : m);
-			t->counters[e] = (int64_t)(first[e] >= m         ? 0
-						   : rows < m - first[e] ? rows
-									 : m - first[e]);
+		if (!ht->expert_major) {
+			table->counters[e] = (int64_t)selections[e];
+		} else if (ht->drop) {
+			table->offsets[e] = (int64_t)(first[e] < m ? first[e] : m);
+			table->counters[e] = (int64_t)(first[e] >= m         ? 0
+						       : rows < m - first[e] ? rows
+									     : m - first[e]);
 		} else {
-			t->offsets[e] = (int64_t)first[e];
-			t->counters[e] = (int64_t)rows;
+			table->offsets[e] = (int64_t)first[e];
+			table->counters[e] = (int64_t)rows;
 		}
 	}
-	t->total = h->expert_major ? at : t->slots;
-	t->count = h->limit ? h->limit : t->total;
+	table->total = ht->expert_major ? at : table->slots;
+	table->count = ht->limit ? ht->limit : table->total;
 }
 
 /* By source and token: the slot, and the rows that the token has here. */
-static int index_open(const struct oracle_ht *h, struct oracle_ht_table *t)
+static int index_open(const struct oracle_ht *ht, struct oracle_ht_table *table)
 {
 	uint64_t tokens = 0, entries;
 
-	t->width = h->expert_major ? (h->p.topk < t->nlocal ? h->p.topk : t->nlocal) : 1;
-	entries = t->slots * t->width;
-	t->first = calloc(h->p.nranks, sizeof(*t->first));
-	for (uint32_t s = 0; t->first && s < h->p.nranks; s++) {
-		t->first[s] = tokens;
-		tokens += oracle_tokens(&h->p, s);
+	table->width = ht->expert_major ? (ht->p.topk < table->nlocal ? ht->p.topk : table->nlocal)
+					: 1;
+	entries = table->slots * table->width;
+	table->first = calloc(ht->p.nranks, sizeof(*table->first));
+	for (uint32_t s = 0; table->first && s < ht->p.nranks; s++) {
+		table->first[s] = tokens;
+		tokens += oracle_tokens(&ht->p, s);
 	}
-	t->slot = malloc((tokens + 1) * sizeof(*t->slot));
-	t->at = malloc((entries + 1) * sizeof(*t->at));
-	if (!t->first || !t->slot || !t->at) {
+	table->slot = malloc((tokens + 1) * sizeof(*table->slot));
+	table->at = malloc((entries + 1) * sizeof(*table->at));
+	if (!table->first || !table->slot || !table->at) {
 		return -1;
 	}
-	memset(t->slot, 0xff, tokens * sizeof(*t->slot));
-	memset(t->at, 0xff, entries * sizeof(*t->at));
+	memset(table->slot, 0xff, tokens * sizeof(*table->slot));
+	memset(table->at, 0xff, entries * sizeof(*table->at));
 	return 0;
 }
 
-struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *h, uint32_t rank)
+struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *ht, uint32_t rank)
 {
 	struct oracle_ht_table *t = calloc(1, sizeof(*t));
-	uint32_t l = nlocal(h);
+	uint32_t l = nlocal(ht);
 	uint64_t *state = calloc(2 * (size_t)l, sizeof(*state));
 
 	if (t) {
@@ -191,14 +193,14 @@ struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *h, uint32
 	if (!t || !state || !t->counters || !t->offsets) {
 		goto err;
 	}
-	visit_all(h, t, count, state);
-	publish(h, t, state, state + l);
+	visit_all(ht, t, count, state);
+	publish(ht, t, state, state + l);
 	t->rows = calloc(t->count + 1, sizeof(*t->rows));
-	if (!t->rows || index_open(h, t)) {
+	if (!t->rows || index_open(ht, t)) {
 		goto err;
 	}
-	clear(h, t);
-	visit_all(h, t, place, state + l);
+	clear(ht, t);
+	visit_all(ht, t, place, state + l);
 	free(state);
 	return t;
 
@@ -208,54 +210,54 @@ err:
 	return NULL;
 }
 
-void oracle_ht_table_free(struct oracle_ht_table *t)
+void oracle_ht_table_free(struct oracle_ht_table *table)
 {
-	if (t) {
-		free(t->counters);
-		free(t->offsets);
-		free(t->rows);
-		free(t->first);
-		free(t->slot);
-		free(t->at);
-		free(t);
+	if (table) {
+		free(table->counters);
+		free(table->offsets);
+		free(table->rows);
+		free(table->first);
+		free(table->slot);
+		free(table->at);
+		free(table);
 	}
 }
 
-uint32_t oracle_ht_rows(const struct oracle_ht_table *t, uint32_t src, uint32_t token,
+uint32_t oracle_ht_rows(const struct oracle_ht_table *table, uint32_t src, uint32_t token,
 			const uint32_t **rows)
 {
-	uint32_t slot = t->slot[t->first[src] + token];
+	uint32_t slot = table->slot[table->first[src] + token];
 
-	*rows = t->at + (size_t)slot * t->width;
-	return slot == ORACLE_HT_NOWHERE ? 0 : t->width;
+	*rows = table->at + (size_t)slot * table->width;
+	return slot == ORACLE_HT_NOWHERE ? 0 : table->width;
 }
 
 /* What recv_total_counter says on the rank that has most. */
-uint64_t oracle_ht_most(const struct oracle_ht *h)
+uint64_t oracle_ht_most(const struct oracle_ht *ht)
 {
-	uint64_t *rows = calloc(h->p.experts + (size_t)h->p.nranks, sizeof(*rows));
+	uint64_t *rows = calloc(ht->p.experts + (size_t)ht->p.nranks, sizeof(*rows));
 	uint64_t most = 0;
 	int32_t experts[ORACLE_MAX_TOPK];
 
-	for (uint32_t s = 0; rows && s < h->p.nranks; s++) {
-		for (uint32_t i = 0; i < oracle_tokens(&h->p, s); i++) {
-			for (uint32_t d = 0; d < h->p.nranks; d++) {
-				uint32_t n = oracle_ht_local(h, s, i, d, experts, NULL);
+	for (uint32_t s = 0; rows && s < ht->p.nranks; s++) {
+		for (uint32_t i = 0; i < oracle_tokens(&ht->p, s); i++) {
+			for (uint32_t d = 0; d < ht->p.nranks; d++) {
+				uint32_t n = oracle_ht_local(ht, s, i, d, experts, NULL);
 
-				rows[h->p.experts + d] += n > 0;
+				rows[ht->p.experts + d] += n > 0;
 				for (uint32_t j = 0; j < n; j++) {
-					rows[d * nlocal(h) + (uint32_t)experts[j]]++;
+					rows[d * nlocal(ht) + (uint32_t)experts[j]]++;
 				}
 			}
 		}
 	}
-	for (uint32_t d = 0; rows && d < h->p.nranks; d++) {
+	for (uint32_t d = 0; rows && d < ht->p.nranks; d++) {
 		uint64_t total = 0;
 
-		for (uint32_t e = d * nlocal(h); e < (d + 1) * nlocal(h); e++) {
-			total += padded(h, rows[e]);
+		for (uint32_t e = d * nlocal(ht); e < (d + 1) * nlocal(ht); e++) {
+			total += padded(ht, rows[e]);
 		}
-		total = h->expert_major ? total : rows[h->p.experts + d];
+		total = ht->expert_major ? total : rows[ht->p.experts + d];
 		most = total > most ? total : most;
 	}
 	free(rows);

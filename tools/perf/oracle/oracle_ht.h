@@ -49,41 +49,41 @@ struct oracle_ht_table {
 #define ORACLE_HT_NOWHERE UINT32_MAX
 
 /* NULL: out of memory. */
-struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *h, uint32_t rank);
-void oracle_ht_table_free(struct oracle_ht_table *t);
+struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *ht, uint32_t rank);
+void oracle_ht_table_free(struct oracle_ht_table *table);
 
 /* The largest total of all ranks: a limit that nothing exceeds. */
-uint64_t oracle_ht_most(const struct oracle_ht *h);
+uint64_t oracle_ht_most(const struct oracle_ht *ht);
 
 /*
  * A token's rows on the table's rank: one (flat), or one for each of its experts there in ascending
  * order; ORACLE_HT_NOWHERE: dropped, or behind the last. Returns how many there are to look at.
  */
-uint32_t oracle_ht_rows(const struct oracle_ht_table *t, uint32_t src, uint32_t token,
+uint32_t oracle_ht_rows(const struct oracle_ht_table *table, uint32_t src, uint32_t token,
 			const uint32_t **rows);
 
 /*
  * The token's distinct experts on a rank, local and ascending, with their weights (NULL: without); the
  * number.
  */
-uint32_t oracle_ht_local(const struct oracle_ht *h, uint32_t src, uint32_t token, uint32_t rank,
+uint32_t oracle_ht_local(const struct oracle_ht *ht, uint32_t src, uint32_t token, uint32_t rank,
 			 int32_t *experts, float *weights);
 
 /* The experts' work: column c of row `row` of rank d. Exact in all types. */
-float oracle_ht_answer(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t column);
+float oracle_ht_answer(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t column);
 /* The whole row in the problem's dtype. */
-void oracle_ht_answer_row(const struct oracle_ht *h, uint32_t d, uint64_t row, void *out);
+void oracle_ht_answer_row(const struct oracle_ht *ht, uint32_t d, uint64_t row, void *out);
 /* The gradient of the weight of entry j of that row. */
-float oracle_ht_gradient(const struct oracle_ht *h, uint32_t d, uint64_t row, uint32_t j);
+float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t j);
 
 /*
  * What combine gives for token `token` of `src`: the row as bytes of the problem's dtype. tables[d] is
  * that of rank d.
  */
-void oracle_ht_combined(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+void oracle_ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			uint32_t src, uint32_t token, void *row);
 /* And for the gradients of its weights: [K]. */
-void oracle_ht_gradients(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+void oracle_ht_gradients(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			 uint32_t src, uint32_t token, float *out);
 
 /* oracle_ht_check.c: rows [first, first + n) of a rank's outputs, in host memory from `first` on. */
@@ -95,17 +95,17 @@ struct oracle_ht_output {
 	int64_t id_base;      /* of the numbers in idx */
 };
 
-void oracle_ht_check_rows(const struct oracle_ht *h, const struct oracle_ht_table *t,
+void oracle_ht_check_rows(const struct oracle_ht *ht, const struct oracle_ht_table *table,
 			  uint64_t first, uint64_t n, const struct oracle_ht_output *out,
 			  struct oracle_verdict *verdict);
-void oracle_ht_check_counters(const struct oracle_ht *h, const struct oracle_ht_table *t,
+void oracle_ht_check_counters(const struct oracle_ht *ht, const struct oracle_ht_table *table,
 			      const int64_t *counters, const int64_t *offsets, int64_t total,
 			      struct oracle_verdict *verdict);
 /* The experts' results and gradients (NULL: none); poison where no token's row is. */
-void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t first,
+void oracle_ht_work(const struct oracle_ht *ht, const struct oracle_ht_table *table, uint64_t first,
 		    uint64_t n, void *rows, float *gradients);
 /* Sums of tokens [first, first + n) of `rank`; gradients: NULL in the forward pass. */
-void oracle_ht_check_sums(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+void oracle_ht_check_sums(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			  uint32_t rank, uint32_t first, uint32_t n, const void *rows,
 			  const float *gradients, struct oracle_verdict *verdict);
 

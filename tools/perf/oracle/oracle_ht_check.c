@@ -31,11 +31,11 @@ static int right(const struct oracle_ht_row *row, const uint8_t *got, const void
 	}
 }
 
-static void check_bytes(const struct oracle_ht_table *t, uint64_t i, const char *what,
+static void check_bytes(const struct oracle_ht_table *table, uint64_t i, const char *what,
 			const uint8_t *got, const uint8_t *want, size_t bytes,
 			struct oracle_verdict *verdict)
 {
-	const struct oracle_ht_row *row = t->rows + i;
+	const struct oracle_ht_row *row = table->rows + i;
 	uint64_t at = 0;
 
 	if (right(row, got, want, bytes)) {
@@ -47,14 +47,14 @@ static void check_bytes(const struct oracle_ht_table *t, uint64_t i, const char 
 	oracle_blame(verdict,
 		     "dispatch: rank %u, %s: row %llu, which is %s (token %u of rank %u), is wrong "
 		     "from byte %llu on",
-		     t->rank, what, (unsigned long long)i, kind_of(row), row->token, row->src,
+		     table->rank, what, (unsigned long long)i, kind_of(row), row->token, row->src,
 		     (unsigned long long)at);
 }
 
-static void check_weight(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t i,
-			 float got, struct oracle_verdict *verdict)
+static void check_weight(const struct oracle_ht *ht, const struct oracle_ht_table *table,
+			 uint64_t i, float got, struct oracle_verdict *verdict)
 {
-	const struct oracle_ht_row *row = t->rows + i;
+	const struct oracle_ht_row *row = table->rows + i;
 	int32_t experts[ORACLE_MAX_TOPK];
 	float weights[ORACLE_MAX_TOPK], want = 0;
 	uint32_t n = 0;
@@ -62,7 +62,7 @@ static void check_weight(const struct oracle_ht *h, const struct oracle_ht_table
 	if (row->kind == ORACLE_HT_UNTOUCHED) {
 		memset(&want, ORACLE_POISON, sizeof(want));
 	} else if (row->kind == ORACLE_HT_ROW) {
-		n = oracle_ht_local(h, row->src, row->token, t->rank, experts, weights);
+		n = oracle_ht_local(ht, row->src, row->token, table->rank, experts, weights);
 	}
 	for (uint32_t j = 0; j < n; j++) {
 		want = experts[j] == row->expert ? weights[j] : want;
@@ -70,25 +70,25 @@ static void check_weight(const struct oracle_ht *h, const struct oracle_ht_table
 	if (memcmp(&got, &want, sizeof(got))) {
 		oracle_blame(verdict,
 			     "dispatch: rank %u, weight of row %llu, which is %s: %a, not %a",
-			     t->rank, (unsigned long long)i, kind_of(row), (double)got,
+			     table->rank, (unsigned long long)i, kind_of(row), (double)got,
 			     (double)want);
 	}
 }
 
 /* Flat: rows that do not come are -1 and 0, as far as the call fills them. */
-static void check_lists(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t i,
+static void check_lists(const struct oracle_ht *ht, const struct oracle_ht_table *table, uint64_t i,
 			const float *weights, const int64_t *idx, int64_t base,
 			struct oracle_verdict *verdict)
 {
-	const struct oracle_ht_row *row = t->rows + i;
+	const struct oracle_ht_row *row = table->rows + i;
 	int32_t experts[ORACLE_MAX_TOPK];
 	float all[ORACLE_MAX_TOPK];
 	uint32_t n = 0;
 
 	if (row->kind == ORACLE_HT_ROW) {
-		n = oracle_ht_local(h, row->src, row->token, t->rank, experts, all);
+		n = oracle_ht_local(ht, row->src, row->token, table->rank, experts, all);
 	}
-	for (uint32_t k = 0; k < h->p.topk; k++) {
+	for (uint32_t k = 0; k < ht->p.topk; k++) {
 		int64_t want = k < n ? experts[k] + base : -1;
 		float weight = k < n ? all[k] : 0;
 
@@ -97,85 +97,87 @@ static void check_lists(const struct oracle_ht *h, const struct oracle_ht_table 
 				verdict,
 				"dispatch: rank %u, row %llu, entry %u: expert %lld with weight "
 				"%a, not %lld with %a",
-				t->rank, (unsigned long long)i, k, (long long)idx[k],
+				table->rank, (unsigned long long)i, k, (long long)idx[k],
 				(double)weights[k], (long long)want, (double)weight);
 			return;
 		}
 	}
 }
 
-void oracle_ht_check_rows(const struct oracle_ht *h, const struct oracle_ht_table *t,
+void oracle_ht_check_rows(const struct oracle_ht *ht, const struct oracle_ht_table *table,
 			  uint64_t first, uint64_t n, const struct oracle_ht_output *out,
 			  struct oracle_verdict *verdict)
 {
-	size_t row = oracle_input_bytes(&h->p), scales = 4 * oracle_scale_count(&h->p);
+	size_t row = oracle_input_bytes(&ht->p), scales = 4 * oracle_scale_count(&ht->p);
 	uint8_t *want = malloc(row + scales);
 
 	if (!want) {
-		oracle_blame(verdict, "dispatch: rank %u: no memory for the check", t->rank);
+		oracle_blame(verdict, "dispatch: rank %u: no memory for the check", table->rank);
 		return;
 	}
 	for (uint64_t j = 0; j < n; j++) {
-		const struct oracle_ht_row *r = t->rows + first + j;
+		const struct oracle_ht_row *r = table->rows + first + j;
 
 		if (r->kind == ORACLE_HT_ROW) {
-			oracle_input_row(&h->p, r->src, r->token, want);
+			oracle_input_row(&ht->p, r->src, r->token, want);
 		}
-		check_bytes(t, first + j, "tokens", out->tokens + j * row, want, row, verdict);
+		check_bytes(table, first + j, "tokens", out->tokens + j * row, want, row, verdict);
 		if (scales) {
 			if (r->kind == ORACLE_HT_ROW) {
-				oracle_input_scales(&h->p, r->src, r->token, (float *)want);
+				oracle_input_scales(&ht->p, r->src, r->token, (float *)want);
 			}
-			check_bytes(t, first + j, "scales", out->scales + j * scales, want, scales,
-				    verdict);
+			check_bytes(table, first + j, "scales", out->scales + j * scales, want,
+				    scales, verdict);
 		}
-		if (out->weights && h->expert_major) {
-			check_weight(h, t, first + j, out->weights[j], verdict);
+		if (out->weights && ht->expert_major) {
+			check_weight(ht, table, first + j, out->weights[j], verdict);
 		} else if (out->weights) {
-			check_lists(h, t, first + j, out->weights + j * h->p.topk,
-				    out->idx + j * h->p.topk, out->id_base, verdict);
+			check_lists(ht, table, first + j, out->weights + j * ht->p.topk,
+				    out->idx + j * ht->p.topk, out->id_base, verdict);
 		}
 	}
 	free(want);
 }
 
-void oracle_ht_check_counters(const struct oracle_ht *h, const struct oracle_ht_table *t,
+void oracle_ht_check_counters(const struct oracle_ht *ht, const struct oracle_ht_table *table,
 			      const int64_t *counters, const int64_t *offsets, int64_t total,
 			      struct oracle_verdict *verdict)
 {
-	if (total != (int64_t)t->total) {
-		oracle_blame(verdict, "routing: rank %u: total %lld, not %llu", t->rank,
-			     (long long)total, (unsigned long long)t->total);
+	if (total != (int64_t)table->total) {
+		oracle_blame(verdict, "routing: rank %u: total %lld, not %llu", table->rank,
+			     (long long)total, (unsigned long long)table->total);
 	}
-	for (uint32_t e = 0; e < t->nlocal; e++) {
-		if (counters[e] != t->counters[e]) {
+	for (uint32_t e = 0; e < table->nlocal; e++) {
+		if (counters[e] != table->counters[e]) {
 			oracle_blame(verdict, "routing: rank %u, expert %u: counter %lld, not %lld",
-				     t->rank, e, (long long)counters[e], (long long)t->counters[e]);
+				     table->rank, e, (long long)counters[e],
+				     (long long)table->counters[e]);
 		}
-		if (h->expert_major && offsets[e] != t->offsets[e]) {
+		if (ht->expert_major && offsets[e] != table->offsets[e]) {
 			oracle_blame(verdict, "routing: rank %u, expert %u: offset %lld, not %lld",
-				     t->rank, e, (long long)offsets[e], (long long)t->offsets[e]);
+				     table->rank, e, (long long)offsets[e],
+				     (long long)table->offsets[e]);
 		}
 	}
 }
 
-void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, uint64_t first,
+void oracle_ht_work(const struct oracle_ht *ht, const struct oracle_ht_table *table, uint64_t first,
 		    uint64_t n, void *rows, float *gradients)
 {
-	size_t bytes = oracle_combine_bytes(&h->p);
-	uint32_t wide = h->expert_major ? 1 : h->p.topk;
+	size_t bytes = oracle_combine_bytes(&ht->p);
+	uint32_t wide = ht->expert_major ? 1 : ht->p.topk;
 
 	for (uint64_t j = 0; j < n; j++) {
-		if (t->rows[first + j].kind != ORACLE_HT_ROW) { /* which nobody may read */
+		if (table->rows[first + j].kind != ORACLE_HT_ROW) { /* which nobody may read */
 			memset((uint8_t *)rows + j * bytes, ORACLE_UNREAD, bytes);
 			if (gradients) {
 				memset(gradients + j * wide, ORACLE_UNREAD, wide * 4);
 			}
 			continue;
 		}
-		oracle_ht_answer_row(h, t->rank, first + j, (uint8_t *)rows + j * bytes);
+		oracle_ht_answer_row(ht, table->rank, first + j, (uint8_t *)rows + j * bytes);
 		for (uint32_t k = 0; gradients && k < wide; k++) {
-			gradients[j * wide + k] = oracle_ht_gradient(h, t->rank, first + j, k);
+			gradients[j * wide + k] = oracle_ht_gradient(ht, table->rank, first + j, k);
 		}
 	}
 }
@@ -184,51 +186,51 @@ void oracle_ht_work(const struct oracle_ht *h, const struct oracle_ht_table *t, 
  * Are these bytes of a column right? Of a token all of whose rows a rank has dropped, that rank adds 0 or
  * nothing: the sign of a sum of zeros is not defined then.
  */
-static int column_right(const struct oracle_ht *h, const uint8_t *got, const uint8_t *want,
+static int column_right(const struct oracle_ht *ht, const uint8_t *got, const uint8_t *want,
 			uint32_t column)
 {
-	size_t bytes = oracle_combine_bytes(&h->p) / h->p.hidden, at = column * bytes;
+	size_t bytes = oracle_combine_bytes(&ht->p) / ht->p.hidden, at = column * bytes;
 
 	return !memcmp(got + at, want + at, bytes) ||
-	       (h->expert_major && h->drop && oracle_load(h->p.dtype, got, column) == 0 &&
-		oracle_load(h->p.dtype, want, column) == 0);
+	       (ht->expert_major && ht->drop && oracle_load(ht->p.dtype, got, column) == 0 &&
+		oracle_load(ht->p.dtype, want, column) == 0);
 }
 
-static void check_sum(const struct oracle_ht *h, uint32_t rank, uint32_t token, const uint8_t *got,
+static void check_sum(const struct oracle_ht *ht, uint32_t rank, uint32_t token, const uint8_t *got,
 		      const uint8_t *want, struct oracle_verdict *verdict)
 {
 	uint32_t column = 0;
 
-	if (!memcmp(got, want, oracle_combine_bytes(&h->p))) {
+	if (!memcmp(got, want, oracle_combine_bytes(&ht->p))) {
 		return;
 	}
-	while (column < h->p.hidden && column_right(h, got, want, column)) {
+	while (column < ht->p.hidden && column_right(ht, got, want, column)) {
 		column++;
 	}
-	if (column < h->p.hidden) {
+	if (column < ht->p.hidden) {
 		oracle_blame(verdict, "combine: rank %u, token %u, from column %u on: %a, not %a",
-			     rank, token, column, (double)oracle_load(h->p.dtype, got, column),
-			     (double)oracle_load(h->p.dtype, want, column));
+			     rank, token, column, (double)oracle_load(ht->p.dtype, got, column),
+			     (double)oracle_load(ht->p.dtype, want, column));
 	}
 }
 
-void oracle_ht_check_sums(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
+void oracle_ht_check_sums(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			  uint32_t rank, uint32_t first, uint32_t n, const void *rows,
 			  const float *gradients, struct oracle_verdict *verdict)
 {
-	size_t bytes = oracle_combine_bytes(&h->p);
+	size_t bytes = oracle_combine_bytes(&ht->p);
 	uint8_t *want = malloc(bytes);
 	float expected[ORACLE_MAX_TOPK];
 
 	for (uint32_t j = 0; want && j < n; j++) {
-		const float *given = gradients ? gradients + (size_t)j * h->p.topk : NULL;
+		const float *given = gradients ? gradients + (size_t)j * ht->p.topk : NULL;
 
-		oracle_ht_combined(h, tables, rank, first + j, want);
-		check_sum(h, rank, first + j, (const uint8_t *)rows + j * bytes, want, verdict);
+		oracle_ht_combined(ht, tables, rank, first + j, want);
+		check_sum(ht, rank, first + j, (const uint8_t *)rows + j * bytes, want, verdict);
 		if (given) {
-			oracle_ht_gradients(h, tables, rank, first + j, expected);
+			oracle_ht_gradients(ht, tables, rank, first + j, expected);
 		}
-		for (uint32_t k = 0; given && k < h->p.topk; k++) {
+		for (uint32_t k = 0; given && k < ht->p.topk; k++) {
 			if (given[k] != expected[k]) {
 				oracle_blame(
 					verdict,

@@ -17,41 +17,44 @@ static size_t dtype_bytes(enum oracle_dtype dtype)
 	return dtype == ORACLE_FP32 ? 4 : 2;
 }
 
-static int is_fp8(const struct oracle_problem *p)
+static int is_fp8(const struct oracle_problem *problem)
 {
-	return p->quant == ORACLE_QUANT_FP8 || p->quant == ORACLE_QUANT_FP8_COLUMNS;
+	return problem->quant == ORACLE_QUANT_FP8 || problem->quant == ORACLE_QUANT_FP8_COLUMNS;
 }
 
-size_t oracle_input_bytes(const struct oracle_problem *p)
+size_t oracle_input_bytes(const struct oracle_problem *problem)
 {
-	return p->quant == ORACLE_QUANT_FORWARD ? p->hidden : p->hidden * dtype_bytes(p->dtype);
+	return problem->quant == ORACLE_QUANT_FORWARD
+		       ? problem->hidden
+		       : problem->hidden * dtype_bytes(problem->dtype);
 }
 
-size_t oracle_output_bytes(const struct oracle_problem *p)
+size_t oracle_output_bytes(const struct oracle_problem *problem)
 {
-	return p->quant == ORACLE_QUANT_NONE ? p->hidden * dtype_bytes(p->dtype) : p->hidden;
+	return problem->quant == ORACLE_QUANT_NONE ? problem->hidden * dtype_bytes(problem->dtype)
+						   : problem->hidden;
 }
 
-size_t oracle_combine_bytes(const struct oracle_problem *p)
+size_t oracle_combine_bytes(const struct oracle_problem *problem)
 {
-	return p->hidden * dtype_bytes(p->dtype);
+	return problem->hidden * dtype_bytes(problem->dtype);
 }
 
 /* Forwarded scales come in rows of a multiple of 16 bytes. */
-uint32_t oracle_scale_count(const struct oracle_problem *p)
+uint32_t oracle_scale_count(const struct oracle_problem *problem)
 {
-	uint32_t blocks = (p->hidden + ORACLE_BLOCK - 1) / ORACLE_BLOCK;
+	uint32_t blocks = (problem->hidden + ORACLE_BLOCK - 1) / ORACLE_BLOCK;
 
-	if (p->quant == ORACLE_QUANT_NONE) {
+	if (problem->quant == ORACLE_QUANT_NONE) {
 		return 0;
 	}
-	return is_fp8(p) ? blocks : (blocks + 3) / 4 * 4;
+	return is_fp8(problem) ? blocks : (blocks + 3) / 4 * 4;
 }
 
-static uint64_t row_key(const struct oracle_problem *p, uint32_t purpose, uint32_t rank,
+static uint64_t row_key(const struct oracle_problem *problem, uint32_t purpose, uint32_t rank,
 			uint32_t token)
 {
-	return oracle_hash(oracle_hash(p->seed, purpose), (uint64_t)rank << 32 | token);
+	return oracle_hash(oracle_hash(problem->seed, purpose), (uint64_t)rank << 32 | token);
 }
 
 /*
@@ -93,48 +96,49 @@ static void vary_blocks(uint64_t key, uint16_t *row, uint32_t hidden)
 }
 
 /* Eight bytes of a row from eight random ones. */
-static uint64_t moderate(const struct oracle_problem *p, uint64_t r)
+static uint64_t moderate(const struct oracle_problem *problem, uint64_t r)
 {
 	uint64_t out = 0;
 
-	if (p->quant == ORACLE_QUANT_FORWARD) {
+	if (problem->quant == ORACLE_QUANT_FORWARD) {
 		return r;
 	}
-	if (p->dtype == ORACLE_FP32) {
+	if (problem->dtype == ORACLE_FP32) {
 		return (uint64_t)moderate_fp32((uint32_t)(r >> 32)) << 32 |
 		       moderate_fp32((uint32_t)r);
 	}
 	for (int shift = 0; shift < 64; shift += 16) {
 		uint32_t word = (uint32_t)(r >> shift) & 0xffffu;
 
-		word = p->dtype == ORACLE_BF16 ? moderate_bf16(word) : moderate_fp16(word);
+		word = problem->dtype == ORACLE_BF16 ? moderate_bf16(word) : moderate_fp16(word);
 		out |= (uint64_t)word << shift;
 	}
 	return out;
 }
 
-void oracle_input_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row)
+void oracle_input_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
+		      void *row)
 {
-	uint64_t key = row_key(p, KEY_ROW, rank, token);
+	uint64_t key = row_key(problem, KEY_ROW, rank, token);
 	uint8_t *bytes = row;
-	size_t total = oracle_input_bytes(p);
+	size_t total = oracle_input_bytes(problem);
 
 	for (size_t at = 0; at < total; at += 8) {
-		uint64_t word = moderate(p, oracle_hash(key, at / 8));
+		uint64_t word = moderate(problem, oracle_hash(key, at / 8));
 
 		memcpy(bytes + at, &word, total - at < 8 ? total - at : 8);
 	}
-	if (is_fp8(p)) {
-		vary_blocks(row_key(p, KEY_BLOCK, rank, token), row, p->hidden);
+	if (is_fp8(problem)) {
+		vary_blocks(row_key(problem, KEY_BLOCK, rank, token), row, problem->hidden);
 	}
 }
 
-void oracle_input_scales(const struct oracle_problem *p, uint32_t rank, uint32_t token,
+void oracle_input_scales(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
 			 float *scales)
 {
-	uint64_t key = row_key(p, KEY_SCALE, rank, token);
+	uint64_t key = row_key(problem, KEY_SCALE, rank, token);
 
-	for (uint32_t i = 0; i < oracle_scale_count(p); i++) {
+	for (uint32_t i = 0; i < oracle_scale_count(problem); i++) {
 		uint32_t bits = moderate_fp32((uint32_t)oracle_hash(key, i)) & 0x7fffffffu;
 
 		memcpy(scales + i, &bits, sizeof(bits));
@@ -175,38 +179,38 @@ void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e
 	}
 }
 
-void oracle_output_row(const struct oracle_problem *p, uint32_t rank, uint32_t token, void *row,
-		       float *scales)
+void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
+		       void *row, float *scales)
 {
 	uint16_t input[ORACLE_MAX_FP8_HIDDEN];
 
-	if (!is_fp8(p)) {
-		oracle_input_row(p, rank, token, row);
-		if (p->quant == ORACLE_QUANT_FORWARD) {
-			oracle_input_scales(p, rank, token, scales);
+	if (!is_fp8(problem)) {
+		oracle_input_row(problem, rank, token, row);
+		if (problem->quant == ORACLE_QUANT_FORWARD) {
+			oracle_input_scales(problem, rank, token, scales);
 		}
 		return;
 	}
-	oracle_input_row(p, rank, token, input);
-	oracle_quantise(input, p->hidden, p->pow2_scales, row, scales);
+	oracle_input_row(problem, rank, token, input);
+	oracle_quantise(input, problem->hidden, problem->pow2_scales, row, scales);
 }
 
 /* What an expert sees in one column, as raw bits of the combine type. */
-static uint32_t seen_bits(const struct oracle_problem *p, const void *row, const float *scales,
-			  uint32_t column)
+static uint32_t seen_bits(const struct oracle_problem *problem, const void *row,
+			  const float *scales, uint32_t column)
 {
 	const uint8_t *bytes = row;
 	uint32_t bits = 0;
 
-	if (p->quant == ORACLE_QUANT_FORWARD) {
+	if (problem->quant == ORACLE_QUANT_FORWARD) {
 		memcpy(&bits, scales + column / ORACLE_BLOCK, sizeof(bits));
 		return bits ^ bits >> 16 ^ bytes[column] * 0x01010101u;
 	}
-	if (p->quant != ORACLE_QUANT_NONE) {
+	if (problem->quant != ORACLE_QUANT_NONE) {
 		return oracle_to_bf16(oracle_from_e4m3(bytes[column]) *
 				      scales[column / ORACLE_BLOCK]);
 	}
-	memcpy(&bits, bytes + column * dtype_bytes(p->dtype), dtype_bytes(p->dtype));
+	memcpy(&bits, bytes + column * dtype_bytes(problem->dtype), dtype_bytes(problem->dtype));
 	return bits;
 }
 
@@ -230,44 +234,44 @@ static void store_bits(enum oracle_dtype dtype, void *row, uint32_t column, uint
 	memcpy((uint8_t *)row + column * dtype_bytes(dtype), &bits, dtype_bytes(dtype));
 }
 
-void oracle_expert_row(const struct oracle_problem *p, uint32_t expert, const void *row,
+void oracle_expert_row(const struct oracle_problem *problem, uint32_t expert, const void *row,
 		       const float *scales, void *result)
 {
-	uint64_t key = oracle_hash(oracle_hash(p->seed, KEY_EXPERT), expert);
+	uint64_t key = oracle_hash(oracle_hash(problem->seed, KEY_EXPERT), expert);
 
-	for (uint32_t column = 0; column < p->hidden; column++) {
-		uint32_t bits = seen_bits(p, row, scales, column);
+	for (uint32_t column = 0; column < problem->hidden; column++) {
+		uint32_t bits = seen_bits(problem, row, scales, column);
 
-		store_bits(p->dtype, result, column, bits ^ expert_mask(key, column));
+		store_bits(problem->dtype, result, column, bits ^ expert_mask(key, column));
 	}
 }
 
 /* The sum of what this rank's experts say, weighted, rounded to the combine type. */
-void oracle_rank_row(const struct oracle_problem *p, uint32_t rank, const int32_t *local_ids,
+void oracle_rank_row(const struct oracle_problem *problem, uint32_t rank, const int32_t *local_ids,
 		     const float *weights, const void *row, const float *scales, void *result)
 {
-	uint32_t first = rank * (p->experts / p->nranks);
+	uint32_t first = rank * (problem->experts / problem->nranks);
 	uint64_t keys[ORACLE_MAX_TOPK];
 	float used[ORACLE_MAX_TOPK];
 	uint32_t n = 0;
 
-	for (uint32_t k = 0; k < p->topk; k++) {
+	for (uint32_t k = 0; k < problem->topk; k++) {
 		if (local_ids[k] >= 0) {
-			keys[n] = oracle_hash(oracle_hash(p->seed, KEY_EXPERT),
+			keys[n] = oracle_hash(oracle_hash(problem->seed, KEY_EXPERT),
 					      first + (uint32_t)local_ids[k]);
 			used[n++] = weights[k];
 		}
 	}
-	for (uint32_t column = 0; column < p->hidden; column++) {
-		uint32_t bits = seen_bits(p, row, scales, column);
+	for (uint32_t column = 0; column < problem->hidden; column++) {
+		uint32_t bits = seen_bits(problem, row, scales, column);
 		float sum = 0.0f;
 
 		for (uint32_t i = 0; i < n; i++) {
 			uint32_t one;
 
-			store_bits(p->dtype, &one, 0, bits ^ expert_mask(keys[i], column));
-			sum = fmaf(used[i], oracle_load(p->dtype, &one, 0), sum);
+			store_bits(problem->dtype, &one, 0, bits ^ expert_mask(keys[i], column));
+			sum = fmaf(used[i], oracle_load(problem->dtype, &one, 0), sum);
 		}
-		oracle_store(p->dtype, result, column, sum);
+		oracle_store(problem->dtype, result, column, sum);
 	}
 }

@@ -81,27 +81,27 @@ static uint64_t exponential(int64_t y)
 }
 
 /* Experts in an order that the seed draws. */
-static void permute(struct oracle_problem *p)
+static void permute(struct oracle_problem *problem)
 {
-	struct stream s = stream_open(p, KEY_PERMUTE, 0, 0);
+	struct stream s = stream_open(problem, KEY_PERMUTE, 0, 0);
 
-	for (uint32_t i = 0; i < p->experts; i++) {
+	for (uint32_t i = 0; i < problem->experts; i++) {
 		uint32_t j = draw(&s, i + 1);
 
-		p->popular_expert[i] = p->popular_expert[j];
-		p->popular_expert[j] = i;
+		problem->popular_expert[i] = problem->popular_expert[j];
+		problem->popular_expert[j] = i;
 	}
 }
 
 /* The first place whose sum is above the point. */
-static uint32_t popular_at(const struct oracle_problem *p, uint64_t point)
+static uint32_t popular_at(const struct oracle_problem *problem, uint64_t point)
 {
-	uint32_t low = 0, high = p->experts - 1;
+	uint32_t low = 0, high = problem->experts - 1;
 
 	while (low < high) {
 		uint32_t middle = (low + high) / 2;
 
-		if (p->popular_sum[middle] > point) {
+		if (problem->popular_sum[middle] > point) {
 			high = middle;
 		} else {
 			low = middle + 1;
@@ -130,15 +130,15 @@ static int compare_loads(const void *a, const void *b)
 }
 
 /* Numbers between least and most whose density is x to the power of -a: by the inverse of its distribution. */
-static void draw_weights(const struct oracle_problem *p, int64_t least, int64_t most,
+static void draw_weights(const struct oracle_problem *problem, int64_t least, int64_t most,
 			 struct load *load)
 {
-	struct stream s = stream_open(p, KEY_PERMUTE, 0, 1);
-	int64_t beta = p->routing.power_ppm - INT64_C(1000000);
+	struct stream s = stream_open(problem, KEY_PERMUTE, 0, 1);
+	int64_t beta = problem->routing.power_ppm - INT64_C(1000000);
 	int64_t low = (int64_t)exponential(-most * beta / 1000000);
 	int64_t high = (int64_t)exponential(-least * beta / 1000000);
 
-	for (uint32_t e = 0; e < p->experts; e++) {
+	for (uint32_t e = 0; e < problem->experts; e++) {
 		uint64_t u = oracle_hash(s.key, s.counter++) >> 32;
 		int64_t y = high - (int64_t)((__int128)(high - low) * (int64_t)u >> 32);
 		int64_t log =
@@ -151,23 +151,23 @@ static void draw_weights(const struct oracle_problem *p, int64_t least, int64_t 
 }
 
 /* All `total` ids in proportion to the weights, and at most one of a token for each expert. */
-static void share_out(const struct oracle_problem *p, uint64_t tokens, struct load *load)
+static void share_out(const struct oracle_problem *problem, uint64_t tokens, struct load *load)
 {
-	uint64_t left = tokens * p->topk;
+	uint64_t left = tokens * problem->topk;
 	unsigned __int128 total = left, sum = 0;
 
-	for (uint32_t e = 0; e < p->experts; e++) {
+	for (uint32_t e = 0; e < problem->experts; e++) {
 		sum += load[e].ids = load[e].weight;
 	}
-	qsort(load, p->experts, sizeof(*load), compare_loads);
-	for (uint32_t e = 0; e < p->experts; e++) {
+	qsort(load, problem->experts, sizeof(*load), compare_loads);
+	for (uint32_t e = 0; e < problem->experts; e++) {
 		uint64_t ids = (uint64_t)((total * load[e].weight + sum / 2) / sum);
 
 		ids = ids < tokens ? ids : tokens;
 		load[e].ids = ids < left ? ids : left;
 		left -= load[e].ids;
 	}
-	for (uint32_t e = 0; left && e < p->experts; e++) {
+	for (uint32_t e = 0; left && e < problem->experts; e++) {
 		uint64_t more = tokens - load[e].ids < left ? tokens - load[e].ids : left;
 
 		load[e].ids += more;
@@ -176,18 +176,18 @@ static void share_out(const struct oracle_problem *p, uint64_t tokens, struct lo
 }
 
 /* The busiest rank becomes rank 0. */
-static void busiest_first(const struct oracle_problem *p, struct load *load)
+static void busiest_first(const struct oracle_problem *problem, struct load *load)
 {
-	uint32_t local = p->experts / p->nranks, busiest = 0;
+	uint32_t local = problem->experts / problem->nranks, busiest = 0;
 	uint64_t ids[ORACLE_MAX_RANKS] = { 0 };
 
-	for (uint32_t e = 0; e < p->experts; e++) {
+	for (uint32_t e = 0; e < problem->experts; e++) {
 		ids[load[e].expert / local] += load[e].ids;
 	}
-	for (uint32_t r = 1; r < p->nranks; r++) {
+	for (uint32_t r = 1; r < problem->nranks; r++) {
 		busiest = ids[r] > ids[busiest] ? r : busiest;
 	}
-	for (uint32_t e = 0; e < p->experts; e++) {
+	for (uint32_t e = 0; e < problem->experts; e++) {
 		if (load[e].expert / local == busiest) {
 			load[e].expert -= busiest * local;
 		} else if (load[e].expert / local == 0) {
@@ -196,33 +196,33 @@ static void busiest_first(const struct oracle_problem *p, struct load *load)
 	}
 }
 
-static uint64_t all_tokens(const struct oracle_problem *p)
+static uint64_t all_tokens(const struct oracle_problem *problem)
 {
-	return (uint64_t)p->nranks * p->tokens;
+	return (uint64_t)problem->nranks * problem->tokens;
 }
 
-static int prepare_power(struct oracle_problem *p)
+static int prepare_power(struct oracle_problem *problem)
 {
-	struct load *load = calloc(p->experts, sizeof(*load));
-	uint64_t tokens = all_tokens(p), sum = 0;
+	struct load *load = calloc(problem->experts, sizeof(*load));
+	uint64_t tokens = all_tokens(problem), sum = 0;
 
 	if (!load) {
 		return -1;
 	}
-	if (tokens * p->topk > p->experts) {
+	if (tokens * problem->topk > problem->experts) {
 		int64_t most = logarithm(tokens) + 32 * ONE + logarithm((uint64_t)ONE / 5 * 4);
 
-		draw_weights(p, 0, most > 0 ? most : 0, load);
+		draw_weights(problem, 0, most > 0 ? most : 0, load);
 	} else {
-		draw_weights(p, logarithm((uint64_t)ONE / 100), ONE, load);
+		draw_weights(problem, logarithm((uint64_t)ONE / 100), ONE, load);
 	}
-	share_out(p, tokens, load);
-	busiest_first(p, load);
-	qsort(load, p->experts, sizeof(*load), compare_loads);
-	for (uint32_t e = 0; e < p->experts; e++) {
+	share_out(problem, tokens, load);
+	busiest_first(problem, load);
+	qsort(load, problem->experts, sizeof(*load), compare_loads);
+	for (uint32_t e = 0; e < problem->experts; e++) {
 		sum += load[e].ids;
-		p->popular_sum[e] = sum;
-		p->popular_expert[e] = load[e].expert;
+		problem->popular_sum[e] = sum;
+		problem->popular_expert[e] = load[e].expert;
 	}
 	free(load);
 	return 0;
@@ -232,84 +232,87 @@ static int prepare_power(struct oracle_problem *p)
  * Ids stand in a row, those of the busiest expert first; a token has every tokens-th of them. No expert has
  * more ids than there are tokens, so none comes twice.
  */
-void oracle_place_power(const struct oracle_problem *p, uint32_t rank, uint32_t token, int32_t *ids)
+void oracle_place_power(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
+			int32_t *ids)
 {
-	uint64_t at = (uint64_t)rank * p->tokens + token;
+	uint64_t at = (uint64_t)rank * problem->tokens + token;
 
-	for (uint32_t k = 0; k < p->topk; k++, at += all_tokens(p)) {
-		ids[k] = (int32_t)p->popular_expert[popular_at(p, at)];
+	for (uint32_t k = 0; k < problem->topk; k++, at += all_tokens(problem)) {
+		ids[k] = (int32_t)problem->popular_expert[popular_at(problem, at)];
 	}
 }
 
 /* ---- zipf and khot ---- */
 
-int oracle_popularity_prepare(struct oracle_problem *p)
+int oracle_popularity_prepare(struct oracle_problem *problem)
 {
-	enum oracle_family family = p->routing.family;
+	enum oracle_family family = problem->routing.family;
 	uint64_t sum = 0;
 
 	if (family != ORACLE_ZIPF && family != ORACLE_KHOT && family != ORACLE_POWER) {
 		return 0;
 	}
-	p->popular_sum = calloc(p->experts, sizeof(*p->popular_sum));
-	p->popular_expert = calloc(p->experts, sizeof(*p->popular_expert));
-	if (!p->popular_sum || !p->popular_expert) {
+	problem->popular_sum = calloc(problem->experts, sizeof(*problem->popular_sum));
+	problem->popular_expert = calloc(problem->experts, sizeof(*problem->popular_expert));
+	if (!problem->popular_sum || !problem->popular_expert) {
 		return -1;
 	}
 	if (family == ORACLE_POWER) {
-		return prepare_power(p);
+		return prepare_power(problem);
 	}
-	permute(p);
-	for (uint32_t i = 0; family == ORACLE_ZIPF && i < p->experts; i++) {
-		sum += inverse_power(i + 1, p->routing.zipf_exponent);
-		p->popular_sum[i] = sum;
+	permute(problem);
+	for (uint32_t i = 0; family == ORACLE_ZIPF && i < problem->experts; i++) {
+		sum += inverse_power(i + 1, problem->routing.zipf_exponent);
+		problem->popular_sum[i] = sum;
 	}
 	return 0;
 }
 
-static int32_t draw_zipf(const struct oracle_problem *p, struct stream *s, const int32_t *ids,
-			 uint32_t count)
+static int32_t draw_zipf(const struct oracle_problem *problem, struct stream *stream,
+			 const int32_t *ids, uint32_t count)
 {
-	uint64_t total = p->popular_sum[p->experts - 1];
+	uint64_t total = problem->popular_sum[problem->experts - 1];
 	uint32_t low = 0;
 
 	for (int tries = 0; tries < 32; tries++) {
-		unsigned __int128 x = oracle_hash(s->key, s->counter++);
+		unsigned __int128 x = oracle_hash(stream->key, stream->counter++);
 
-		low = popular_at(p, (uint64_t)(x * total >> 64));
-		if (!contains(ids, count, (int32_t)p->popular_expert[low])) {
-			return (int32_t)p->popular_expert[low];
+		low = popular_at(problem, (uint64_t)(x * total >> 64));
+		if (!contains(ids, count, (int32_t)problem->popular_expert[low])) {
+			return (int32_t)problem->popular_expert[low];
 		}
 	}
-	while (contains(ids, count, (int32_t)p->popular_expert[low])) { /* the next less popular */
-		low = (low + 1) % p->experts;
+	while (contains(ids, count,
+			(int32_t)problem->popular_expert[low])) { /* the next less popular */
+		low = (low + 1) % problem->experts;
 	}
-	return (int32_t)p->popular_expert[low];
+	return (int32_t)problem->popular_expert[low];
 }
 
-void oracle_draw_popular(const struct oracle_problem *p, struct stream *s, int32_t *ids)
+void oracle_draw_popular(const struct oracle_problem *problem, struct stream *stream, int32_t *ids)
 {
-	for (uint32_t k = 0; k < p->topk; k++) {
-		ids[k] = draw_zipf(p, s, ids, k);
+	for (uint32_t k = 0; k < problem->topk; k++) {
+		ids[k] = draw_zipf(problem, stream, ids, k);
 	}
 }
 
 /* Each id is one of the hot experts with a probability; of the others if a token has all hot ones, or the reverse. */
-void oracle_draw_khot(const struct oracle_problem *p, struct stream *s, int32_t *ids)
+void oracle_draw_khot(const struct oracle_problem *problem, struct stream *stream, int32_t *ids)
 {
-	uint32_t hot = p->routing.hot_experts, cold = p->experts - hot, used[2] = { 0, 0 };
+	uint32_t hot = problem->routing.hot_experts, cold = problem->experts - hot,
+		 used[2] = { 0, 0 };
 	int32_t places[2][ORACLE_MAX_TOPK];
 
-	for (uint32_t k = 0; k < p->topk; k++) {
-		int is_hot = draw_ppm(s, p->routing.hot_ppm);
+	for (uint32_t k = 0; k < problem->topk; k++) {
+		int is_hot = draw_ppm(stream, problem->routing.hot_ppm);
 		int32_t place;
 
 		if (is_hot ? used[1] == hot : used[0] == cold) {
 			is_hot = !is_hot;
 		}
-		place = draw_new(s, places[is_hot], used[is_hot], is_hot ? 0 : hot,
+		place = draw_new(stream, places[is_hot], used[is_hot], is_hot ? 0 : hot,
 				 is_hot ? hot : cold);
 		places[is_hot][used[is_hot]++] = place;
-		ids[k] = (int32_t)p->popular_expert[place];
+		ids[k] = (int32_t)problem->popular_expert[place];
 	}
 }

@@ -61,43 +61,43 @@ uint64_t oracle_row_key(const uint8_t *row)
 	return oracle_hash(words[0], words[1]);
 }
 
-uint32_t oracle_selections(const struct oracle_table *t, uint32_t src, uint32_t token,
+uint32_t oracle_selections(const struct oracle_table *table, uint32_t src, uint32_t token,
 			   uint32_t first, uint32_t extent)
 {
-	const int32_t *ids = t->ids[src] + (size_t)token * t->p->topk;
+	const int32_t *ids = table->ids[src] + (size_t)token * table->p->topk;
 	uint32_t n = 0;
 
-	for (uint32_t k = 0; k < t->p->topk; k++) {
+	for (uint32_t k = 0; k < table->p->topk; k++) {
 		n += ids[k] >= (int32_t)first && ids[k] < (int32_t)(first + extent);
 	}
 	return n;
 }
 
 /* Rows are stable under truncation: the first block of a shorter row is that of the whole. */
-static void index_entries(struct oracle_table *t)
+static void index_entries(struct oracle_table *table)
 {
-	struct oracle_problem head = *t->p;
+	struct oracle_problem head = *table->p;
 	uint8_t row[ORACLE_BLOCK * 4];
 	float scales[4];
 
 	head.hidden = head.hidden < ORACLE_BLOCK ? head.hidden : ORACLE_BLOCK;
-	for (uint32_t i = 0; i < t->nheads; i++) {
-		t->heads[i] = ORACLE_NO_ENTRY;
+	for (uint32_t i = 0; i < table->nheads; i++) {
+		table->heads[i] = ORACLE_NO_ENTRY;
 	}
-	for (uint32_t i = 0; i < t->nentries; i++) {
-		struct oracle_entry *e = t->entries + i;
+	for (uint32_t i = 0; i < table->nentries; i++) {
+		struct oracle_entry *e = table->entries + i;
 		uint32_t *slot;
 
 		oracle_output_row(&head, e->src, e->token, row, scales);
 		e->key = oracle_row_key(row);
-		slot = t->heads + (e->key & (t->nheads - 1));
+		slot = table->heads + (e->key & (table->nheads - 1));
 		e->next = *slot;
 		e->block = ORACLE_NO_ENTRY;
 		*slot = i;
 	}
 }
 
-struct oracle_table *oracle_table_create(const struct oracle_problem *p, uint32_t rank)
+struct oracle_table *oracle_table_create(const struct oracle_problem *problem, uint32_t rank)
 {
 	struct oracle_table *t = calloc(1, sizeof(*t));
 	size_t total = 0;
@@ -106,17 +106,17 @@ struct oracle_table *oracle_table_create(const struct oracle_problem *p, uint32_
 	if (!t) {
 		return NULL;
 	}
-	t->p = p;
+	t->p = problem;
 	t->rank = rank;
-	t->local = p->experts / p->nranks;
-	for (uint32_t src = 0; src < p->nranks; src++) {
-		t->ntokens[src] = oracle_tokens(p, src);
+	t->local = problem->experts / problem->nranks;
+	for (uint32_t src = 0; src < problem->nranks; src++) {
+		t->ntokens[src] = oracle_tokens(problem, src);
 		total += t->ntokens[src];
 	}
 	for (t->nheads = 64; t->nheads < 2 * total;) {
 		t->nheads *= 2;
 	}
-	t->all_ids = calloc(total * p->topk + 1, sizeof(*t->all_ids));
+	t->all_ids = calloc(total * problem->topk + 1, sizeof(*t->all_ids));
 	t->entries = calloc(total + 1, sizeof(*t->entries));
 	t->heads = calloc(t->nheads, sizeof(*t->heads));
 	if (!t->all_ids || !t->entries || !t->heads) {
@@ -124,12 +124,12 @@ struct oracle_table *oracle_table_create(const struct oracle_problem *p, uint32_
 		return NULL;
 	}
 	ids = t->all_ids;
-	for (uint32_t src = 0; src < p->nranks; src++) {
+	for (uint32_t src = 0; src < problem->nranks; src++) {
 		t->ids[src] = ids;
-		for (uint32_t token = 0; token < t->ntokens[src]; token++, ids += p->topk) {
-			oracle_route(p, src, token, ids);
+		for (uint32_t token = 0; token < t->ntokens[src]; token++, ids += problem->topk) {
+			oracle_route(problem, src, token, ids);
 			if (oracle_selections(t, src, token, rank * t->local, t->local) &&
-			    !oracle_absent(p, rank)) {
+			    !oracle_absent(problem, rank)) {
 				t->entries[t->nentries].src = src;
 				t->entries[t->nentries++].token = token;
 			}

@@ -37,7 +37,7 @@ int oracle_put(const struct oracle_mem *mem, void *to, const void *from, size_t 
 int oracle_is_poison(const uint8_t *bytes, size_t count);
 uint64_t oracle_row_key(const uint8_t *row);
 /* Entries of (src, token) that choose an expert of [first, first + extent). */
-uint32_t oracle_selections(const struct oracle_table *t, uint32_t src, uint32_t token,
+uint32_t oracle_selections(const struct oracle_table *table, uint32_t src, uint32_t token,
 			   uint32_t first, uint32_t extent);
 
 #endif
