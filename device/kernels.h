@@ -46,6 +46,8 @@ EP_KERNEL_DECL(ep_clean_kernel);
 EP_KERNEL_DECL(ep_drain_kernel);
 /* struct ep_lost_args, one block, at any time */
 EP_KERNEL_DECL(ep_lost_kernel);
+/* struct ep_expert_rows_args */
+EP_KERNEL_DECL(ep_expert_rows_kernel);
 /* struct ep_update_args, one block, between steps of the group */
 EP_KERNEL_DECL(ep_update_kernel);
 #endif

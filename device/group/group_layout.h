@@ -403,6 +403,28 @@ struct ep_lost_args {
 	struct ep_ranks lost;
 };
 
+/* What a routing selects: expert ids [T][K], or lists of high throughput, EP_HT_SEL. */
+enum ep_expert_rows_form {
+	EP_EXPERT_ROWS_IDS32,
+	EP_EXPERT_ROWS_IDS64,
+	EP_EXPERT_ROWS_LISTS
+};
+#define EP_EXPERT_ROWS_AGAIN 0x80000000u /* EP_HT_SEL_AGAIN, also in EP_HT_NONE */
+#define EP_EXPERT_ROWS_MASK 0xffffu      /* EP_HT_SEL_EXPERT */
+
+/* Any grid, behind the routing. */
+struct ep_expert_rows_args {
+	const void *selections;
+	uint64_t *rows; /* [experts] of the caller: is added to */
+	uint32_t form;  /* enum ep_expert_rows_form */
+	uint32_t topk;
+	uint32_t experts;
+	uint32_t num_tokens;            /* at most; of a routing that only handle memory knows, */
+	const uint64_t *stamp;          /* this says what it is, */
+	uint64_t want;                  /* it must be this, else there is none, */
+	const uint32_t *stamped_tokens; /* and has so many; stamp NULL: num_tokens it is */
+};
+
 /* MaskUpdate has written the mask. */
 struct ep_update_args {
 	struct ep_dev_group g;
@@ -421,6 +443,7 @@ _Static_assert(sizeof(struct ep_dev_group) == 152 + 8 * EP_GROUP_NEAR_RANKS, "ep
 _Static_assert(sizeof(struct ep_dev_launch) == 112, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 136, "ep_clean_args");
 _Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");
+_Static_assert(sizeof(struct ep_expert_rows_args) == 56, "ep_expert_rows_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 304, "ep_drain_args");
 
 #endif

@@ -91,6 +91,10 @@ enum ep_ht_dtype {
 #define EP_HT_SEL_EXPERT(s) ((s)&0xffffu)
 #define EP_HT_SEL_K(s) ((s) >> 16 & 0x1fu)
 
+_Static_assert(EP_HT_SEL_EXPERT(~0u) == EP_EXPERT_ROWS_MASK &&
+		       EP_HT_SEL_AGAIN == EP_EXPERT_ROWS_AGAIN,
+	       "ep_expert_rows_form");
+
 /* `arrived` and `credit`: unit of chunk `c`. Two operations never share an epoch. */
 EP_HOST_DEV uint64_t ep_ht_unit_word(uint32_t epoch, uint32_t c)
 {

@@ -114,6 +114,16 @@ ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uin
 				    cudaStream_t stream);
 
 /*
+ * Adds to rows[e] how many rows the handle's routing sends from this rank to expert e, for each of the E
+ * experts: what load balancing needs, when it is summed over ranks. rows is device memory of uint64_t[E].
+ * The addition is an operation on `stream`, behind what has made the routing: nobody waits, graphs may
+ * hold it, and it is not collective. Ids that are no experts are not counted, rows beyond a limit of
+ * receivers are. Low latency reads the routing's topk_idx, as a dispatch does.
+ * ncclInvalidArgument: the handle has no routing; rows is NULL or not aligned.
+ */
+ncclResult_t ncclEpExtAddExpertRows(ncclEpHandle_t handle, uint64_t *rows, cudaStream_t stream);
+
+/*
  * Dispatch traffic with one peer since the group was created; combine returns the same rows. High
  * throughput: waits of ncclEpUpdateHandle and combine count, too.
  */

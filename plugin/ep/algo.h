@@ -12,6 +12,7 @@
 
 struct ep_combine;
 struct ep_dispatch;
+struct ep_expert_rows_args;
 struct ep_group_config;
 struct ep_view;
 
@@ -107,6 +108,9 @@ struct ep_algo {
 	ncclResult_t (*combine)(const struct ep_combine *combine, cudaStream_t stream);
 	/* Launches the receive half of the handle's pending operation; NULL: there are no halves. */
 	ncclResult_t (*complete)(struct ncclEpHandle *handle, cudaStream_t stream);
+
+	/* Fills all but args->rows: what the handle's routing selects. */
+	void (*selections)(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args);
 
 	/* For ncclEpExtNumRecvTokens. */
 	ncclResult_t (*received)(const struct ncclEpHandle *handle, uint64_t *tokens,

@@ -283,6 +283,14 @@ ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uin
 	return ep_call_end(&call, ep_query_received(handle, tokens, rows, stream));
 }
 
+ncclResult_t ncclEpExtAddExpertRows(ncclEpHandle_t handle, uint64_t *rows, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	return ep_call_end(&call, ep_query_expert_rows(handle, rows, stream));
+}
+
 ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *stats, int count,
 				cudaStream_t stream)
 {

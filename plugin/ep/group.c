@@ -155,6 +155,7 @@ static ncclResult_t ep_group_load(struct ncclEpGroup *g)
 {
 	static const void *const kernels[] = { (const void *)ep_clean_kernel,
 					       (const void *)ep_drain_kernel,
+					       (const void *)ep_expert_rows_kernel,
 					       (const void *)ep_lost_kernel,
 					       (const void *)ep_update_kernel };
 

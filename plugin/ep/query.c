@@ -2,8 +2,10 @@
 #include <stdlib.h>
 #include "core/cuda.h"
 #include "core/nodes.h"
+#include "device/kernels.h"
 #include "ep/handle.h"
 #include "ep/group_heap.h"
+#include "ep/kernel.h"
 #include "ep/query.h"
 #include "ep/remote.h"
 #include "ep/struct.h"
@@ -112,6 +114,31 @@ ncclResult_t ep_query_received(struct ncclEpHandle *handle, uint64_t *tokens, ui
 		*rows = placed;
 	}
 	return ncclSuccess;
+}
+
+#define EP_EXPERT_ROWS_THREADS 256u
+#define EP_EXPERT_ROWS_BLOCKS 64u
+
+ncclResult_t ep_query_expert_rows(const struct ncclEpHandle *handle, uint64_t *rows,
+				  cudaStream_t stream)
+{
+	static const char name[] = "ncclEpExtAddExpertRows";
+	struct ep_expert_rows_args args;
+	uint32_t blocks;
+
+	EP_CHECK(ep_handle_check_routed(handle, name));
+	if (!rows || (uintptr_t)rows % sizeof(*rows)) {
+		return ep_fail(ncclInvalidArgument, "%s: rows is %p: %s", name, (void *)rows,
+			       rows ? "it must be aligned to 8 bytes" : "it is required");
+	}
+	handle->group->config.algo->selections(handle, &args);
+	args.rows = rows;
+	blocks = ep_ceil_div(args.num_tokens, EP_EXPERT_ROWS_THREADS);
+	blocks = (uint32_t)ep_min_u64(blocks, EP_EXPERT_ROWS_BLOCKS);
+	return blocks ? ep_kernel_launch((const void *)ep_expert_rows_kernel, &args, blocks,
+					 EP_EXPERT_ROWS_THREADS, 0, stream,
+					 "counting experts' rows")
+		      : ncclSuccess;
 }
 
 ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, int count,

@@ -28,6 +28,10 @@ ncclResult_t ep_query_sum(const uint32_t *dev, uint32_t n, uint64_t *sum, cudaSt
 ncclResult_t ep_query_received(struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
 			       cudaStream_t stream);
 
+/* Adds the rows of the handle's routing to rows[]. */
+ncclResult_t ep_query_expert_rows(const struct ncclEpHandle *handle, uint64_t *rows,
+				  cudaStream_t stream);
+
 ncclResult_t ep_query_stats(struct ncclEpGroup *group, ncclEpExtPeerStats_t *stats, int count,
 			    cudaStream_t stream);
 

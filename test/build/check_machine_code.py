@@ -46,6 +46,7 @@ DISPATCH_FP8 = Expect(6, (3, 2), 2, 2)
 KERNELS = {
     "ep_clean_kernel": Expect(),
     "ep_drain_kernel": Expect(),
+    "ep_expert_rows_kernel": Expect(),
     "ep_lost_kernel": Expect(),
     "ep_update_kernel": Expect(),
     # sums of 7 x 8 numbers, in blocks of at most 384 threads

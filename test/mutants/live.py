@@ -67,3 +67,16 @@ MUTANTS += [
     {"name": "range_bytes", "file": "plugin/ep/dispatch.c",
      "old": "(uint64_t)d.num_tokens * d.token_bytes);", "new": "d.token_bytes);", "tests": ["nvtx"]},
 ]
+
+# Counts are those of the routing.
+MUTANTS += [
+    {"name": "rows_again", "file": "device/group/expert_rows.cu",
+     "old": "s & EP_EXPERT_ROWS_AGAIN ? -1 : ", "new": "s == 0xffffffffu ? -1 : ", "tests": ["expert_rows"]},
+    {"name": "rows_unrouted", "file": "device/group/expert_rows.cu",
+     "old": "if (a.stamp) {", "new": "if (a.stamp && *a.stamp == a.want) {", "tests": ["expert_rows"]},
+    {"name": "rows_beyond", "file": "device/group/expert_rows.cu",
+     "old": "expert >= 0 && expert < a.experts", "new": "expert >= 0 && expert <= a.experts", "tests": ["expert_rows"]},
+    {"name": "rows_replaced", "file": "plugin/ep/query.c",
+     "old": "\tblocks = (uint32_t)ep_min_u64(blocks, EP_EXPERT_ROWS_BLOCKS);\n",
+     "new": "\tblocks = (uint32_t)ep_min_u64(blocks, EP_EXPERT_ROWS_BLOCKS);\n\targs.num_tokens /= 2;\n", "tests": ["expert_rows"]},
+]

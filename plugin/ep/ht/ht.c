@@ -175,6 +175,22 @@ out:
 	return result;
 }
 
+static void ep_ht_selections(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args)
+{
+	const struct ep_ht_dev_handle *dev = &handle->ht->dev;
+
+	*args = (struct ep_expert_rows_args){
+		.selections = dev->send_sel,
+		.form = EP_EXPERT_ROWS_LISTS,
+		.topk = handle->topk,
+		.experts = handle->group->config.num_experts,
+		.num_tokens = handle->group->config.shape.max_tokens,
+		.stamp = &dev->head->stamp,
+		.want = handle->ht->stamp,
+		.stamped_tokens = &dev->head->num_tokens,
+	};
+}
+
 const struct ep_algo ep_ht_algo = {
 	.limits = {
 		.mode = "high throughput",
@@ -206,5 +222,6 @@ const struct ep_algo ep_ht_algo = {
 	.dispatch = ep_ht_dispatch,
 	.combine = ep_ht_combine,
 	.most_rows = ep_ht_tensor_rows,
+	.selections = ep_ht_selections,
 	.received = ep_ht_received,
 };

@@ -190,6 +190,17 @@ static ncclResult_t ep_ll_received(const struct ncclEpHandle *handle, uint64_t *
 		       : ncclSuccess;
 }
 
+static void ep_ll_selections(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args)
+{
+	*args = (struct ep_expert_rows_args){
+		.selections = handle->topk_idx,
+		.form = handle->id_bytes == 8 ? EP_EXPERT_ROWS_IDS64 : EP_EXPERT_ROWS_IDS32,
+		.topk = handle->topk,
+		.experts = handle->group->config.num_experts,
+		.num_tokens = handle->num_tokens,
+	};
+}
+
 const struct ep_algo ep_ll_algo = {
 	.limits = {
 		.mode = "low latency",
@@ -219,5 +230,6 @@ const struct ep_algo ep_ll_algo = {
 	.combine = ep_ll_combine,
 	.complete = ep_ll_complete,
 	.most_rows = ep_ll_most_rows,
+	.selections = ep_ll_selections,
 	.received = ep_ll_received,
 };
