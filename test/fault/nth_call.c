@@ -92,8 +92,13 @@ static void close_subject(void)
 	}
 }
 
+/* Groups with masks make it with its routing. */
 static ncclResult_t init(void)
 {
+	if (s.config.enable_mask) {
+		return ncclEpCreateHandle(&s.handle, s.group, NCCL_EP_LAYOUT_EXPERT_MAJOR,
+					  &s.ll.ids.t, NULL, NULL, s.w.stream);
+	}
 	return ncclEpInitHandle(&s.handle, s.group,
 				s.ht ? NCCL_EP_LAYOUT_FLAT : NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 2,
 				NULL);
@@ -268,16 +273,24 @@ static void masks(void)
 	NEED_CUDA(cudaFree(device));
 }
 
-static void operate(void)
+static void statistics(void)
 {
+	ncclEpExtPeerStats_t stats[WORLD_MAX];
 	uint64_t tokens, rows;
 
+	stats[0] = NCCL_EP_EXT_PEER_STATS_INIT;
+	fine(ncclEpExtPeerStats(s.group, stats, s.w.nranks, s.w.stream));
+	fine(ncclEpExtNumRecvTokens(s.handle, &tokens, &rows, s.w.stream));
+}
+
+static void operate(void)
+{
 	poison();
 	if (!fine(update()) || !fine(dispatch()) || !over()) {
 		return;
 	}
 	check_dispatch();
-	fine(ncclEpExtNumRecvTokens(s.handle, &tokens, &rows, s.w.stream));
+	statistics();
 	if (!fine(combine()) || !over()) {
 		return;
 	}
