@@ -2,6 +2,7 @@
 #include "tools/conf.h"
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,9 +61,15 @@ static void load(const char *file)
 {
 	char line[4096];
 	FILE *f = fopen(file, "re");
+	bool tail = false; /* of a line that is longer */
 
 	while (f && fgets(line, sizeof(line), f)) {
-		load_line(line, file);
+		bool whole = strchr(line, '\n') != NULL;
+
+		if (!tail) {
+			load_line(line, file);
+		}
+		tail = !whole;
 	}
 	if (f) {
 		fclose(f);

@@ -9,6 +9,7 @@
 "lineinfo" is a library with source lines in its GPU code, which may have any size. Exit status 77 when LIBRARY is "none".
 """
 
+import platform
 import re
 import struct
 import subprocess
@@ -109,6 +110,18 @@ def check_name(library):
         complain("not one text with its name, version, commit and build type")
 
 
+def check_fences(library):
+    """A doorbell by the CPU is a record, a fence, the register, a fence: x86 shows the first to no memory of a test."""
+    lines = output("objdump", "-d", "--no-show-raw-insn", library).splitlines()
+    start = [i for i, line in enumerate(lines) if "<ep_gda_store_fence>:" in line]
+    body = range(start[0], start[0] + 8) if start else ()
+    fences = [i for i, line in enumerate(lines) if i not in body and
+              re.search(r"\tsfence|call .*<ep_gda_store_fence>", line)]
+    print("store fences: %d" % len(fences))
+    if len(fences) < 2 or not all(b - a < 100 for a, b in zip(fences[::2], fences[1::2])):
+        complain("a doorbell lacks a store fence")
+
+
 def fatbin_contents(library):
     """Architectures with machine code and with PTX, over all fat binaries in the file."""
     code, ptx = [], []
@@ -181,6 +194,8 @@ def main():
     check_imports(library)
     check_version_text(library, version)
     check_name(library)
+    if platform.machine() == "x86_64":
+        check_fences(library)
     if flavour == "gpu":
         archs = [int(arch) for arch in sys.argv[5:]]
         check_architectures(library, archs)

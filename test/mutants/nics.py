@@ -4,14 +4,17 @@
 Three others are not here, since they change nothing. The offset of the queues' DMA-BUF is always 0:
 slabs lie at 2 MiB. Ends of mixed tiers agree on the same signals with or without the rule in gda/connect.c.
 SYNC_MEMOPS concerns synchronous copies and fills, and queues only see those of a stream that the host waits for.
-
-One is not noticed by any test: the store fence between a doorbell record and the register that the CPU writes
-(gda/proxy.c). The virtual cluster's NIC reads ordinary memory, and x86 makes stores visible in program order there; only
-a register that is mapped write-combining, or another processor, tells the difference.
 """
 
 MUTANTS = [
     # ---- posting by GPUs ----
+    # The record of a doorbell is in memory before the register is written, which may be mapped write-combining.
+    # (The virtual cluster's NIC reads ordinary memory, which x86 stores to in order: the code is looked at.)
+    {"name": "store_fence", "file": "plugin/gda/proxy.c",
+     "old": ("\t__atomic_store_n(&queue->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);\n"
+             "\tep_gda_store_fence();\n"),
+     "new": "\t__atomic_store_n(&queue->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);\n",
+     "tests": ["library_vcluster"]},
     # The doorbell follows its record.
     {"name": "db_nofence", "file": "device/mlx5/qp.h",
      "old": ("ep_mlx5_dbr_value(next));\n"

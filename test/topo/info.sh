@@ -66,6 +66,9 @@ expect 0 '^  NCCL_IB_TC +-1 +default ' $own "$ep_info" -p
 expect 0 '^  NCCL_IB_HCA +\(all\) +default ' $own "$ep_info" -p
 expect 0 "^  NCCL_EP_TIMEOUT_MS +INVALID +$work/own.conf " $own "$ep_info" -p
 expect 0 "^  NCCL_EP_TIMEOUT +UNKNOWN +$work/own.conf " $own "$ep_info" -p
+# the tail of a long comment is no setting
+{ printf '#%4094s' ''; printf 'NCCL_IB_SL=5\n'; } >"$work/long.conf"
+expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/long.conf" "$ep_info" -p
 expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/none" "$ep_info" -p
 printf 'NCCL_IB_DISABLE=1\n' >"$work/.nccl.conf"
 expect 0 '^  RDMA permitted +no +NCCL_IB_DISABLE is 1$' $home "$ep_info" -r

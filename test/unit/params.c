@@ -80,7 +80,9 @@ static void test_names(void)
 	CHECK(ep_param_unknown("NCCL_EP_COM_SMS", name, &nearest));
 	CHECK_TEXT(nearest, "NCCL_EP_COMM_SMS");
 	CHECK(ep_param_unknown("NCCL_EP_SOMETHING_ELSE_ENTIRELY", name, &nearest) && !nearest);
-	CHECK(!ep_param_unknown("NCCL_EP_HOME=/", name, &nearest)); /* other implementations' */
+	/* other implementations' */
+	CHECK(!ep_param_unknown("NCCL_EP_HOME=/", name, &nearest));
+	CHECK(!ep_param_unknown("NCCL_EP_DISPATCH_COPY_MODE=1", name, &nearest));
 	CHECK(!ep_param_unknown("NCCL_DEBUG=INFO", name, &nearest));
 }
 
