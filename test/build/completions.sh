@@ -59,4 +59,18 @@ all ep_plot "$plot"
 offers 'decode' ep_routes --forwards d
 all ep_routes "$routes"
 [ "$info" = none ] || all ep_info "$info"
+# An interactive zsh lists them, too.
+zsh_offers() {
+    local line=$1 said word
+    shift
+    said=$(timeout 60 zsh -f "$(dirname "$0")/zsh_offers.zsh" "$work" "$line" | sed 's/\x1b\[[0-9;?]*[A-Za-z]//g')
+    for word in "$@"; do
+        grep -qE "^ *(.* )?$word( |\$)" <<<"${said//$'\r'/$'\n'}" || fail "zsh does not offer $word behind '$line': $said"
+    done
+}
+if command -v zsh >/dev/null; then
+    zsh_offers 'ep_info --p' --params --pid --prometheus
+    zsh_offers 'ep_perf --mode ' ll ht
+    zsh_offers 'ep_plot --f' --fail-above
+fi
 exit $failed
