@@ -629,7 +629,7 @@ typedef struct {
  *
  * Sums are taken in fp32, low latency's in ascending k, and rounded once, so the result does not
  * depend on timing. Tokens without experts get zeros. May be repeated after one dispatch. When a
- * rank is lost in the very combine (the error flag tells), the sums of tokens that have an expert
+ * rank is lost in the very combine (the error flag shows it), the sums of tokens that have an expert
  * there are not defined: they may have some columns of its rows. All other sums are right. inputs->tokens may be
  * written in stream order after the combine; with send_only, after ncclEpComplete.
  *

@@ -59,7 +59,7 @@ static void print_nccl(const char *what, int code)
 	printf("  %-22s %d.%d.%d\n", what, code / 10000, code / 100 % 100, code % 100);
 }
 
-/* How processes would map each other's memory from here, as far as one process can tell. */
+/* How processes would map each other's memory from here, as far as one process can find out. */
 static void print_memory(int nccl)
 {
 	const char *text = getenv(ep_param_table[EP_PARAM_MEMORY].name);
@@ -68,7 +68,7 @@ static void print_memory(int nccl)
 	char why[80] = "";
 
 	if (text && *text && ep_param_parse(EP_PARAM_MEMORY, text, &memory) != ncclSuccess) {
-		memory = 0; /* the parameters tell */
+		memory = 0; /* the parameters show it */
 	}
 	if (nccl < EP_INFO_WINDOWS) {
 		snprintf(why, sizeof(why), "NCCL %d.%d.%d has no pointers to windows", nccl / 10000,
@@ -95,7 +95,7 @@ static void print_memory(int nccl)
 	}
 }
 
-/* Whether groups would use NVLink multicast, as far as the environment tells. */
+/* Whether groups would use NVLink multicast, as far as the environment shows. */
 static void print_multicast(void)
 {
 	const char *text = getenv(ep_param_table[EP_PARAM_NVLS].name);

@@ -106,7 +106,7 @@ static void print_device(const struct ep_port_list *list, struct ibv_device *dev
 	}
 	memset(&attr, 0, sizeof(attr));
 	if (v->ibv_query_device(ctx, &attr) != 0) {
-		printf("  %s: does not tell its limits: %s\n", name, strerror(errno));
+		printf("  %s: does not report its limits: %s\n", name, strerror(errno));
 	}
 	snprintf(path, sizeof(path), EP_PORT_SYSFS "/infiniband/%s/device", name);
 	printf("  %s: firmware %s, vendor 0x%x, part %u, board %s\n", name, attr.fw_ver,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * How fast a port is, as the kernel's files have it; also one that is a bond of several ports (RoCE LAG),
- * of which verbs and the file "rate" tell the rate of one. The library has this file, too.
+ * of which verbs and the file "rate" report the rate of one. The library has this file, too.
  */
 #include <limits.h>
 #include <stdlib.h>

@@ -54,7 +54,7 @@ static int place(struct ep_topo *file, const struct ep_topo *live, int live_node
 	return node;
 }
 
-/* NVLinks that only the file knows count when this machine's driver does not tell. */
+/* NVLinks that only the file knows count when this machine's driver does not report them. */
 static void keep_links(struct ep_topo_gpu *gpu, const struct ep_topo_gpu *old, int nold)
 {
 	for (int k = 0; k < nold && gpu->nvlinks < 0; k++) {

@@ -219,10 +219,11 @@ int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 			     topo->nhosts);
 	}
 	if (topo->unclassified && !topo->merged) {
-		ep_topo_note(topo,
-			     "%d PCI devices without a class: what they are can only be told on "
-			     "the machine itself",
-			     topo->unclassified);
+		ep_topo_note(
+			topo,
+			"%d PCI devices without a class: what they are can only be found out on "
+			"the machine itself",
+			topo->unclassified);
 	}
 	return rc;
 }

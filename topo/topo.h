@@ -130,7 +130,7 @@ struct ep_topo_gpu {
 	struct ep_topo_pci pci;
 	int instance; /* MIG instance on this PCI device, -1: the whole GPU */
 	int node;
-	int host; /* which of the hosts that a file tells of, else 0 */
+	int host; /* which of the hosts of a file, else 0 */
 	int numa; /* -1: unknown */
 	int sm;   /* 90 for compute capability 9.0; 0: unknown */
 	char name[EP_TOPO_NAME_LEN];
@@ -167,7 +167,7 @@ struct ep_topo {
 	int nnics;
 	struct ep_topo_nic *nic;
 
-	int nhosts; /* 1, or as many as a file tells of */
+	int nhosts; /* 1, or as many as a file has */
 	int home;   /* node of the host that look-ups and additions are about */
 	int nnumas;
 	int unclassified;           /* PCI devices of which the file does not say what they are */
@@ -202,7 +202,7 @@ void ep_topo_opts_env(struct ep_topo_opts *opts);
 int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **topo, struct ep_topo_err *err);
 void ep_topo_free(struct ep_topo *topo);
 
-/* Index of the GPU at a PCI address (any of CUDA's or NVML's spellings), or -1. uuid tells MIG
+/* Index of the GPU at a PCI address (any of CUDA's or NVML's spellings), or -1. uuid distinguishes MIG
  * instances of one GPU apart and may be NULL. */
 int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *uuid);
 enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic);

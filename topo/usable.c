@@ -94,7 +94,7 @@ static enum ep_topo_link_layer favourite(const struct ep_topo_usable *usable, in
 }
 
 /* InfiniBand and Ethernet do not talk to each other, and the ranks of a machine are in one group:
- * the layer that most GPUs would take counts for all. Ports that do not tell theirs stay. */
+ * the layer that most GPUs would take counts for all. Ports that do not report theirs stay. */
 static void keep_one_layer(struct ep_topo_usable *usable)
 {
 	const enum ep_topo_link_layer ib = EP_TOPO_LINK_IB, eth = EP_TOPO_LINK_ETHERNET;

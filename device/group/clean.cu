@@ -5,13 +5,13 @@
  * masked may be gone or may be calling as well, and is waited for a little. All are active
  * afterwards, also who did not come: such a rank calls MaskClean itself before it goes on, and
  * adopts the round and the step that the others have found. A remote rank whose connection is lost
- * stays masked on both sides: whoever knows of the loss tells the other, if a queue is left.
+ * stays masked on both sides: whoever knows of the loss posts it to the other, if a queue is left.
  *
  * Two words per rank, in every heap, made like progress words:
  *
  *   call     the rank is in MaskClean and wants this round; its step. "masked" here means that the
  *            rank refuses: its connection with the reader is lost
- *   result   the rank has heard all calls of this round that it waited for; the highest step
+ *   result   the rank has received all calls of this round that it waited for; the highest step
  *
  * A rank wants the round in which another one is, or one more than the latest that is over. When it
  * sees a call of a later round, it wants that one: the highest number wins.
@@ -43,7 +43,7 @@ struct ep_clean_board {
 	uint32_t step;
 	uint32_t raised;  /* a later round was seen */
 	uint32_t adopted; /* round and step are those of a MaskClean that was missed */
-	uint32_t at_once; /* the node's ranks are told by one store */
+	uint32_t at_once; /* one store publishes to the node's ranks */
 	uint8_t lost[EP_GROUP_MAX_RANKS]; /* this and the next: written by one thread for a rank */
 	uint8_t joined[EP_GROUP_MAX_RANKS];
 	uint32_t steps[EP_GROUP_MAX_RANKS]; /* of those who came */
@@ -90,7 +90,7 @@ EP_DEV uint32_t ep_clean_choose(const struct ep_clean_args &a)
 }
 
 /*
- * May this rank tell its node by one store? What such a store does at a rank that is gone is not
+ * May this rank publish to its node by one store? What such a store does at a rank that is gone is not
  * known, so all have to be active here. One thread.
  */
 EP_DEV bool ep_clean_at_once(const struct ep_clean_args &a)
@@ -104,8 +104,8 @@ EP_DEV bool ep_clean_at_once(const struct ep_clean_args &a)
 }
 
 /*
- * Before a remote peer is told anything, what was posted to it must have arrived: afterwards all
- * banks are free, and the step must be later than any that a rank has told so far. All threads.
+ * Before anything is published to a remote peer, what was posted to it must have arrived: afterwards all
+ * banks are free, and the step must be later than any that a rank has published so far. All threads.
  */
 EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
@@ -135,7 +135,7 @@ EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board 
 	}
 }
 
-/* Tells remote rank r; false: it cannot be told, or only that the connection is lost. One warp. */
+/* Publishes to remote rank r; false: it cannot, or only that the connection is lost. One warp. */
 EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_word which,
 			  uint64_t value, bool lost)
 {
@@ -145,14 +145,14 @@ EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_cle
 	struct ep_mlx5_mem to =
 		ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, ep_clean_at(a, which, a.g.rank));
 
-	/* a call may be told again, and must not pass the one before */
+	/* a call may be posted again, and must not pass the one before */
 	if (which == EP_CLEAN_CALL && !lost && !ep_mlx5_quiet(&p)) {
 		return false;
 	}
 	return ep_mlx5_put_inline(&p, ep_lane() == 0, to, word, 8, false) && !lost;
 }
 
-/* Tells all ranks the round and the step. All threads; barriers at both ends. */
+/* Publishes the round and the step to all ranks. All threads; barriers at both ends. */
 EP_DEV void ep_clean_publish(const struct ep_clean_args &a, struct ep_clean_board *board,
 			     enum ep_clean_word which)
 {

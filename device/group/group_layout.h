@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the host and the kernels of every algorithm share about a group. Plain C, included by both.
- * doc/protocol.md tells the protocol, with pictures; this is its short form.
+ * doc/protocol.md has the protocol, with pictures; this is its short form.
  *
  * Every rank owns one heap that its peers write. It begins with
  *
@@ -390,7 +390,7 @@ struct ep_drain_args {
 	struct ep_ranks suspects; /* ranks that may be dead, */
 	uint64_t suspect_ns;      /* and the limit of the waits for all of those */
 	uint64_t timeout_ns;      /* of all waits together */
-	uint32_t farewell;        /* then tell remote peers that this rank leaves, */
+	uint32_t farewell;        /* then post to remote peers that this rank leaves, */
 	uint32_t pad;
 	uint64_t farewell_off;   /* by this word of 8 bytes in each peer's heap, */
 	uint64_t farewell_value; /* which becomes this */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All rules of masks. A mask is this rank's view of who takes part: a masked rank is neither waited
- * for nor sent to. Ranks need not agree; each tells its peers in its progress word whom it has
+ * for nor sent to. Ranks need not agree; each publishes in its progress word to its peers whom it has
  * masked. doc/failures.md has an example of each rule.
  */
 #ifndef EP_DEVICE_GROUP_MASK_H
@@ -77,7 +77,7 @@ EP_DEV_COLD void ep_mask_peer(const struct ep_dev_group &g, struct ep_op op, uin
  * Has peer r masked this rank, as its progress word `word` says? Then r waits for this rank no more
  * and uses the banks without it. Two kinds of words do not count, because r wrote them before this
  * rank last took r in: words of an earlier round of MaskCleans, and the word that lay there when
- * MaskUpdate took r in. (Rounds tell it, because the steps of ranks that exclude each other cannot be
+ * MaskUpdate took r in. (Rounds show it, because the steps of ranks that exclude each other cannot be
  * compared.)
  */
 EP_DEV bool ep_mask_by_peer(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a kernel tells the host of a failure: one record of each class, in pinned memory. */
+/* How a kernel reports a failure to the host: one record of each class, in pinned memory. */
 #ifndef EP_DEVICE_GROUP_RECORD_H
 #define EP_DEVICE_GROUP_RECORD_H
 

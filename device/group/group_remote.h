@@ -167,8 +167,8 @@ EP_DEV void ep_remote_post_step(const struct ep_dev_group &g, const struct ep_op
 }
 
 /*
- * Tells remote peers the step and its signature, and waits until what the control queue sent out of the
- * stage in earlier steps has left it. All are told before any is waited for. One block. (Out of line: a
+ * Posts the step and its signature to remote peers, and waits until what the control queue sent out of the
+ * stage in earlier steps has left it. It posts to all before it waits for any. One block. (Out of line: a
  * call costs less than the NIC takes, and the kernels' loops keep their registers.)
  */
 EP_DEV_COLD void ep_remote_publish(const struct ep_dev_group &g, struct ep_op op, uint32_t origin)
@@ -180,7 +180,7 @@ EP_DEV_COLD void ep_remote_publish(const struct ep_dev_group &g, struct ep_op op
 		struct ep_mlx5_post p = ep_remote_open(g, r, g.remote->channels);
 
 		p.timeout_ns = ep_remote_left(g, op, true);
-		/* all but what has just told it */
+		/* all but what has just been posted */
 		if (!ep_mlx5_wait(&p, p.end - EP_REMOTE_STEP_WQES, EP_MLX5_ERR_COMPLETION,
 				  EP_WAIT_RDMA_COMPLETION)) {
 			ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_COMPLETION);

@@ -12,7 +12,7 @@
  *     has the seal in the flags of lines, or looks at the mark. High throughput waits for all marks first.
  *   - In a wait, now and then: the peer may run something else, or may have given up since it disagrees
  *     with a third rank. Of two ranks that disagree one disagrees with this rank, too, and whoever is in
- *     the step has the marks of both. So nobody has to be told that a rank gave up.
+ *     the step has the marks of both. So nobody needs a word that a rank gave up.
  *   - At the end of a step in which a rank needs no rows of another one (ep_signature_close).
  *
  * Marks are comparable where both ranks took the step together. A rank that is masked gets no more marks,
@@ -64,7 +64,7 @@ EP_DEV struct ep_vec16 ep_signature_part(const struct ep_dev_launch &launch, uin
 	return v;
 }
 
-/* Ranks with masks do not tell others that they refuse: those go on without them. */
+/* Ranks with masks do not publish that they refuse: those go on without them. */
 EP_DEV bool ep_signature_silent(const struct ep_dev_group &g, uint32_t origin)
 {
 	return origin == EP_SIGNATURE_REFUSED && g.mask_enabled;

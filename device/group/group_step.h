@@ -165,7 +165,7 @@ EP_DEV void ep_seq_advance(const struct ep_dev_launch &launch, const struct ep_o
 
 /*
  * ep_step_publish() by one store to all ranks of the node, this one included. False: it was not
- * made, because a rank of the node is masked here and has to be told so. One warp.
+ * made, because a rank of the node is masked here and needs a word of it. One warp.
  */
 EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op, uint64_t mark)
 {
@@ -187,7 +187,7 @@ EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op
 }
 
 /*
- * Tells every peer of the node that this rank has started the step: all its earlier kernels are
+ * Publishes to every peer of the node that this rank has started the step: all its earlier kernels are
  * over, so the banks they read are free. And what it passes to the step, unless it has masked the peer:
  * the mark; this rank keeps the rest. One warp of one block.
  */

@@ -6,7 +6,7 @@
 
 /*
  * A rank that a kernel has masked before stays as it is. Blocks of the kernel that is running now may
- * have found it masked by an earlier one, and go on without it; the unknown step would tell the others
+ * have found it masked by an earlier one, and go on without it; the unknown step would mean to the others
  * that they have to agree, and those might agree that it is present.
  */
 EP_KERNEL(ep_lost_kernel, ep_lost_args, EP_GROUP_MAX_THREADS)

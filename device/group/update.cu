@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * MaskUpdate, behind the copy of the mask. Words of peers that say "masked" and lie here by now do not
- * count any more. Remote ranks that are active are told so, and have got it when the kernel ends: a
+ * count any more. Remote ranks that are active get a word of it, and have it when the kernel ends: a
  * word that says "masked", posted by the last step, may still have been on its way, and a peer that
  * takes this rank in as well would mask it again by that.
  */
@@ -18,7 +18,7 @@ EP_DEV uint64_t ep_update_left(const struct ep_update_args &a, uint64_t start)
 	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
 
-/* This rank stands at `word`, as it has told or tells now. One warp. */
+/* Posts this rank's `word`, unless it has before. One warp. */
 EP_DEV void ep_update_publish(const struct ep_update_args &a, uint32_t r, uint64_t word,
 			      uint64_t start)
 {

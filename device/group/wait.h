@@ -93,7 +93,7 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 /* Time in units of about a millisecond. */
 #define EP_WAIT_CLOCK(ns) ((uint32_t)((ns) >> 20))
 
-/* A wait of this step was in vain, the first one: ep_wait_since tells the others. */
+/* A wait of this step was in vain, the first one: ep_wait_since publishes it. */
 EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
 			    const struct ep_spin &spin)
 {
@@ -136,7 +136,7 @@ EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
  * The same for waits, in which all warps may be at once. Reads of one word of host memory are served
  * one after the other, a microsecond each, and every fence at system scope and every copy by others
  * has to wait until they are: 2048 warps that read it make that 2 ms. So only one wait of the GPU
- * looks per 16 us, at one rank's word after the other, and tells the others in device memory.
+ * looks per 16 us, at one rank's word after the other, and publishes it in device memory.
  */
 #define EP_WAIT_CHECK_SHIFT 14
 #define EP_WAIT_CHECK_RANKS 2048u
@@ -175,7 +175,7 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
  * operation, of which it has sent all that it will ever send. But the word came by the control queue,
  * and may have overtaken rows, which have queues of their own. (Counts have not: they came by the
  * same queue before it.) A peer of the node stores its word behind its rows; and a word of this
- * operation itself tells of a peer that masked this rank before it sent.
+ * operation itself shows a peer that masked this rank before it sent.
  */
 EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &op,
 			      enum ep_wait_site site, uint32_t peer, uint64_t word)

@@ -117,7 +117,7 @@ EP_DEV bool ep_ht_wait_check(const struct ep_ht_common &c, const struct ep_op &o
 	}
 	w = ep_wait_check(c.g, op, *spin, expired, site, cause & ~EP_HT_LATE_BIT);
 	*spin = w.spin;
-	if (NODES && w.over) { /* ranks of other nodes may not have heard it all */
+	if (NODES && w.over) { /* ranks of other nodes may not have received it all */
 		ep_ht_blame<NODES>(c, op.epoch, EP_HT_FAILS, 0, peer);
 	}
 	return w.over;

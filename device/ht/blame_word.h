@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: how a rank tells all others whom it takes for lost, by its blame word:
+ * High throughput: how a rank publishes whom it takes for lost, by its blame word:
  * {rank, epoch} in every heap. device/ht/blame.h says when.
  *
  * To ranks of other nodes the word goes by the control queue. Its owners, warps of block 0, need it when a
@@ -19,11 +19,11 @@
 #define EP_HT_GAVE_UP (1u << 31)
 /* In place of a rank: the rank is not held up any more. */
 #define EP_HT_NOBODY 0x7fffffffu
-/* In place of a word: the word remains, but ranks that have not been told are told now. */
+/* In place of a word: the word remains, but it is posted now to ranks that have not got it. */
 #define EP_HT_SAME 0x7ffffffeu
 
 #define EP_HT_BLAME_LOCK_NS                                                                        \
-	100000000ull /* for another thread to have told all ranks: it waits for nobody */
+	100000000ull /* for another thread to have posted to all ranks: it waits for nobody */
 
 EP_DEV unsigned char *ep_ht_blame_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
@@ -55,7 +55,7 @@ EP_DEV void ep_ht_blame_store(const struct ep_ht_common &c, uint64_t word)
 	}
 }
 
-/* The same in those of other nodes, as far as they have not been told. */
+/* The same in those of other nodes that have not got it. */
 EP_DEV void ep_ht_blame_post(const struct ep_ht_common &c, uint32_t epoch, uint64_t word)
 {
 	uint64_t off = c.areas.blame_off + 8 * (uint64_t)c.g.rank;
@@ -74,7 +74,7 @@ EP_DEV void ep_ht_blame_post(const struct ep_ht_common &c, uint32_t epoch, uint6
 }
 
 /*
- * Makes this rank's word of the epoch `by` unless the rank has given up, and tells all ranks. One thread: any,
+ * Makes this rank's word of the epoch `by` unless the rank has given up, and publishes it. One thread: any,
  * also while others do.
  */
 template <bool NODES>

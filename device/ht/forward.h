@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput across nodes, dispatch: what a unit waits for, where its rows come from and go to,
- * and who is told. See device/ht/hop.h for the three kinds.
+ * and who is notified. See device/ht/hop.h for the three kinds.
  */
 #ifndef EP_DEVICE_HT_FORWARD_H
 #define EP_DEVICE_HT_FORWARD_H

@@ -115,7 +115,7 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 	}
 }
 
-/* A unit of copied rows whose end peers have not been told of yet: its stores are under way. */
+/* A unit of copied rows whose end is not published yet: its stores are under way. */
 struct ep_ht_due {
 	uint32_t age : 4; /* batches that were used since then, and 1; 0: there is no such unit */
 	uint32_t group : 28; /* of stores, its last one */

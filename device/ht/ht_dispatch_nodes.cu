@@ -13,14 +13,14 @@
 
 #include "device/kernels.h"
 
-/* The unit whose rows have been stored last, and whom nobody has been told of yet. */
+/* The unit whose rows have been stored last, and that is not published yet. */
 struct ep_ht_hop_due {
 	bool there;
 	struct ep_ht_hop unit;
 	uint32_t group; /* of stores, its last one */
 };
 
-/* Tells those who get rows of the unit. */
+/* Publishes the unit to those who get rows of it. */
 EP_DEV void ep_ht_hop_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 			      const struct ep_ht_pipe *pipe, struct ep_ht_hop_due *due)
 {

@@ -18,7 +18,7 @@ struct ep_ht_unpublished {
 /* A unit is announced when so many items have been stored behind it: its own stores are done then. */
 #define EP_HT_PUBLISH_AFTER 2
 
-/* Tells those who get rows of the unit that they are there. */
+/* Publishes to those who get rows of the unit that they are there. */
 EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 			       const struct ep_ht_pipe *pipe, struct ep_ht_unpublished *unpublished)
 {

@@ -8,7 +8,7 @@
  * has selected an expert of d. The rows from s to d are numbered in the order of tokens: the row's
  * *index*. Their place in the flat order of d is base[s] + index: the row's *slot*. In expert-major
  * layout each of a row's selections has a *place* in d's output. A source learns by the counts of
- * all ranks where its rows belong; it then tells each destination what each of its rows is.
+ * all ranks where its rows belong; it then stores at each destination what each of its rows is.
  *
  * Units. Some consecutive tokens of a source are a *chunk*, EP_HT_CHUNK or, in a group for few tokens on one
  * node, fewer, so that there are units for all SMs; a row is cut into *parts*. A
@@ -37,7 +37,7 @@
  * of the chunk in row i there. Who has stored a unit to the stage says so by the word `staged`, and who
  * has read one from the net ring by the word `consumed`, both as ep_ht_unit_word() in the own heap. A
  * warp for each flow, the *send warp*, hands staged chunks to the NIC, and publishes in `released` up to which
- * chunk the NIC has read the stage. Another one, the *credit warp*, tells the sender how many chunks have
+ * chunk the NIC has read the stage. Another one, the *credit warp*, posts to the sender how many chunks have
  * been consumed. Channels of the group's (device/group/group_layout.h) serve all this. On those from EP_HT_ROWS
  * on the entries of an operation are 1 for what is not rows (tables, weights), and c + 2 for chunk c. Each
  * has a signal of its own, which says nothing of rows that go by others: queue pairs do not wait for each
@@ -239,7 +239,7 @@ EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
 	return stage_chunks / 2 >> shift << shift;
 }
 
-/* What this rank keeps about a remote rank, to tell it whom it takes for lost: ht/blame_word.h. */
+/* What this rank keeps about a remote rank, to post to it whom it takes for lost: ht/blame_word.h. */
 struct ep_ht_blame_sent {
 	uint64_t word; /* that was posted last */
 	uint32_t open; /* epoch of the last operation that has done with the control queue */

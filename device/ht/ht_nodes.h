@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput across nodes: where the ends of a flow keep what they tell one another, and which
+ * High throughput across nodes: where the ends of a flow keep what they publish to one another, and which
  * tokens of a chunk travel. device/ht/ht_layout.h says what flows, stages, net rings and return rings are.
  */
 #ifndef EP_DEVICE_HT_NODES_H

@@ -34,7 +34,7 @@ EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap
 	return (uint64_t *)(heap + c.areas.done_off) + (size_t)r * ep_ht_done_words(c.g.nranks);
 }
 
-/* Tells remote ranks the step, and this rank's signature. One block, whose warps share the control queues. */
+/* Posts the step and this rank's signature to remote ranks. One block, whose warps share the control queues. */
 EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op op, uint32_t origin)
 {
 	ep_remote_publish(c.g, op, origin);
@@ -150,7 +150,7 @@ EP_DEV bool ep_ht_mark_wait(const struct ep_ht_common &c, const struct ep_op &op
 
 /*
  * Waits for all ranks' marks of this step. One warp; the lanes agree. Before the step begins, which
- * waits for all ranks at once: so the statistics tell whom.
+ * waits for all ranks at once: so the statistics show whom.
  */
 template <bool NODES>
 EP_DEV bool ep_ht_marks_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t seal)
@@ -229,7 +229,7 @@ EP_DEV bool ep_ht_done_last(const struct ep_ht_common &c)
 }
 
 /*
- * This block has written and read all it wanted in its peers' windows, if no wait has failed, and tells
+ * This block has written and read all it wanted in its peers' windows, if no wait has failed, and publishes it to
  * them. Every warp has waited for its own stores. *failed is cleared, for ep_ht_done_wait().
  */
 EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op, uint32_t *failed)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput across nodes, combine: which units there are, what they wait for, where what is
- * added to their rows lies, where the sums go, and who is told. See device/ht/hop.h for the three
+ * added to their rows lies, where the sums go, and who is notified. See device/ht/hop.h for the three
  * kinds.
  */
 #ifndef EP_DEVICE_HT_MERGE_H
@@ -270,7 +270,7 @@ EP_DEV unsigned char *ep_ht_hop_to(const struct ep_ht_combine_args &a, const str
 	return to + hop.part * a.part_bytes;
 }
 
-/* ---- who is told ---- */
+/* ---- who is notified ---- */
 
 /* Ranks of this node may write again where a chunk's rows lay, for source r. */
 EP_DEV void ep_ht_near_credit(const struct ep_ht_combine_args &a, const struct ep_op &op,

@@ -6,12 +6,12 @@
  * forwarders; in combine those of the sources that it forwards for. Chunk by chunk it waits until
  * copy warps have staged all parts, and until the receiver has consumed what lay in the chunk's place of
  * its net ring. What it posts is that chunk with those of its bunch that are ready, too, and one signal
- * that announces them all. It also waits for the NIC's completions, half a stage behind, and tells
+ * that announces them all. It also waits for the NIC's completions, half a stage behind, and publishes to
  * copy warps which chunks' places in the stage are free again. Bunches go by several queues in turn, so
  * that one can be sent while a NIC that places rows in any order holds back the signal of another one.
  *
  * The *credit warp* answers for the flows that come to this rank: it waits until copy warps have consumed all
- * parts of a chunk, and tells the sender now and then how far that is.
+ * parts of a chunk, and posts to the sender now and then how far that is.
  *
  * Neither holds anything that others wait for while it waits itself, but the order of chunks: whoever
  * waits for chunk c of a flow waits for chunks up to c alone.
@@ -108,7 +108,7 @@ EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op
 	return ep_mlx5_signal_add(post, signal, false);
 }
 
-/* The same if anything travels, and keeps what tells when the NIC has read it. One warp. */
+/* The same if anything travels, and keeps what shows when the NIC has read it. One warp. */
 EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op,
 			    const struct ep_ht_flows &flows, const struct ep_ht_load &load)
 {
@@ -348,7 +348,7 @@ EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 
 /* ---- the credit warp ---- */
 
-/* Tells the sender of flow x that all chunks below `chunks` are consumed. One warp. */
+/* Posts to the sender of flow x that all chunks below `chunks` are consumed. One warp. */
 EP_DEV bool ep_ht_credit_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t peer,
 			      uint32_t chunks)
 {

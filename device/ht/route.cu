@@ -3,12 +3,12 @@
  * High throughput: ncclEpUpdateHandle. What is in device/ht/ht_layout.h's handle memory follows from the ids
  * of all ranks, in four trips:
  *
- *   1. Each block counts its tokens per expert and per rank, and tells the other blocks of the rank.
- *   2. The blocks share what is to be added up: each tells every block what those before that one have,
+ *   1. Each block counts its tokens per expert and per rank, and publishes that to the other blocks of the rank.
+ *   2. The blocks share what is to be added up: each publishes to every block what those before that one have,
  *      and every rank the sums, this rank's counts.
  *   3. Every block now knows where its rows belong at every rank. It writes this rank's tables, and to
  *      each peer what its rows are; flags say that a block's part of these has come.
- *   4. Each rank copies what its peers have told it to handle memory.
+ *   4. Each rank copies what its peers have published to handle memory.
  *
  * All blocks of the grid wait for one another, so all must be resident: at most EP_HT_ROUTE_BLOCKS.
  */
@@ -98,7 +98,7 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 	}
 }
 
-/* The counts of all ranks, once those of the block are told. False: nothing more may be done. */
+/* The counts of all ranks, once those of the block are published. False: nothing more may be done. */
 template <bool NODES>
 EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct ep_op &op,
 				 const struct ep_ht_route &route, uint32_t *failed)
@@ -154,7 +154,7 @@ EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_r
 	ep_block_sync();
 }
 
-/* The block's tables are written: tells the others, and keeps what they tell. */
+/* Publishes the block's tables, which are written, and keeps those of the others. */
 template <bool NODES>
 EP_DEV void ep_ht_route_end(const struct ep_ht_route_args &a, const struct ep_op &op,
 			    const struct ep_ht_route &route, uint32_t *failed)

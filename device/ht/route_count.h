@@ -31,17 +31,18 @@ struct ep_ht_route {
 	uint32_t counts;  /* of a block or a rank: of each column, and its tokens */
 	uint32_t begin;   /* the block's tokens */
 	uint32_t end;
-	uint32_t span;    /* tokens that are marked at a time */
-	uint32_t words;   /* of each column's bits */
-	uint32_t window;  /* experts that are marked at a time */
-	uint32_t *id;     /* [span][K] expert, or NONE */
-	uint32_t *sel;    /* [span][K] the same in order, as send_sel */
-	uint32_t *run;    /* [span][K] in that order: EP_HT_RUN */
-	uint32_t *row;    /* [span][K] in that order */
-	uint32_t *entry;  /* [span][K] what a row's destination is told, from the row's first on */
-	uint32_t *leads;  /* [span][K] selections with which a row's list begins, in any order */
-	uint32_t *nleads; /* [1] */
-	uint32_t *bits;   /* [window][words] */
+	uint32_t span;   /* tokens that are marked at a time */
+	uint32_t words;  /* of each column's bits */
+	uint32_t window; /* experts that are marked at a time */
+	uint32_t *id;    /* [span][K] expert, or NONE */
+	uint32_t *sel;   /* [span][K] the same in order, as send_sel */
+	uint32_t *run;   /* [span][K] in that order: EP_HT_RUN */
+	uint32_t *row;   /* [span][K] in that order */
+	uint32_t *
+		entry; /* [span][K] what a row's destination gets about it, from the row's first on */
+	uint32_t *leads;     /* [span][K] selections with which a row's list begins, in any order */
+	uint32_t *nleads;    /* [1] */
+	uint32_t *bits;      /* [window][words] */
 	uint32_t *rank_bits; /* [R][words], behind those */
 	uint32_t *first; /* [columns] rank: rows of earlier blocks and spans; expert: next place */
 	uint32_t *all;   /* [columns] of the block at first, then of all ranks */

@@ -186,7 +186,7 @@ EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, ui
 }
 
 /*
- * Tells the destinations of the span's rows what these are. Item i is 16 bytes of a list, if one begins with
+ * Stores at the destinations of the span's rows what these are. Item i is 16 bytes of a list, if one begins with
  * selection i >> shift: neighbours write what lies side by side.
  */
 template <bool NODES>
@@ -265,7 +265,7 @@ EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_r
 	}
 }
 
-/* Tells all ranks that this block's part of their tables is there. One block. */
+/* Publishes to all ranks that this block's part of their tables is there. One block. */
 template <bool NODES>
 EP_DEV void ep_ht_tables_announce(const struct ep_ht_common &c, const struct ep_op &op)
 {

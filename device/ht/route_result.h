@@ -57,7 +57,7 @@ EP_DEV uint32_t ep_ht_zone_find(const struct ep_ht_common &c, uint32_t place)
 }
 
 /*
- * Some rows are dropped because they have no slots, so the counts do not tell how many rows come to an
+ * Some rows are dropped because they have no slots, so the counts do not show how many rows come to an
  * expert. The tables that have come do: adds what they list to `kept`, of which each expert's lies `stride`
  * words behind the one before.
  */
@@ -115,7 +115,7 @@ EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct e
 }
 
 /*
- * Handle memory has no routing from now on. One thread, before its block tells its counts: without these no
+ * Handle memory has no routing from now on. One thread, before its block publishes its counts: without these no
  * other block gets to where it can fail and say so here.
  */
 EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)

@@ -39,7 +39,7 @@ EP_DEV bool ep_ht_block_count_wait(const struct ep_ht_common &c, const struct ep
 
 /*
  * The counts of all blocks give those of this rank, and what the blocks before each one have. The blocks share the
- * columns. A column's words are added up by lanes of one warp, one for each block, which tell the blocks and share
+ * columns. A column's words are added up by lanes of one warp, one for each block, which publish to the blocks and share
  * telling the ranks.
  */
 template <bool NODES>

@@ -138,12 +138,12 @@ EP_DEV uint32_t ep_ll_arrival_at(const struct ep_ll_common &c, const struct ep_l
 	return (REMOTE ? c.g.remote->places[item.src].here : item.src) * c.max_tokens + item.slot;
 }
 
-/* Where a part of a received row lies, and what tells that it is there. */
+/* Where a part of a received row lies, and what shows that it is there. */
 struct ep_ll_arrival {
 	const unsigned char *row;
 	uint32_t first, end; /* quads; equal: there is nothing */
 	bool lines;          /* they carry their own flags */
-	bool remote;         /* a signal tells; else, without lines, a flag does */
+	bool remote;         /* a signal shows it; else, without lines, a flag does */
 };
 
 template <bool FP8, bool REMOTE>

@@ -96,7 +96,7 @@ EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_se
  * Notes the ids of tokens [w0, w0 + n), `raw` being the thread's first, and sets their bits, which
  * are clear. Negative ids, ids out of range and masked ranks become -1. With `count` the experts'
  * bases grow by what the span has for them. *repeats counts selections of an expert that their token
- * has named already, which one bit cannot tell. A barrier before and after.
+ * has named already, which one bit cannot show. A barrier before and after.
  */
 EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 			    const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
@@ -245,7 +245,7 @@ EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
 }
 
 /*
- * Tells every destination how many rows, and rows per expert, it will get; what is for remote ranks
+ * Sends to every destination how many rows, and rows per expert, it will get; what is for remote ranks
  * is left in the stage. One block; the first span is marked and counted.
  */
 template <bool REMOTE>
@@ -259,7 +259,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 			ep_ll_span_take(c, op.step, tables, w0,
 					ep_min_u32(tables.span, c.num_tokens - w0), true, repeats);
 		}
-		/* each rank's by the thread that tells it */
+		/* each rank's by the thread that sends it */
 		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;
 		     d += ep_nthreads()) {
 			tables.rank_base[d] += ep_ll_rank_rows(tables, d);

@@ -2,12 +2,12 @@
 /*
  * One-sided operations of a warp on its peer's memory. All lanes call; arguments marked "per lane"
  * count in the lanes that `want`. They return as soon as the operation is posted; false: the queue
- * is out of use, p->status says why, and nobody can tell what the peer has seen.
+ * is out of use, p->status has the reason, and nobody knows what the peer has seen.
  *
  * Common to all: an operation begins after the memory that the lanes of this warp had written when
  * they called; what other warps wrote needs a barrier with them first. Local memory belongs to the
  * NIC until ep_mlx5_quiet() has returned. Operations on one queue complete locally in the order
- * posted. When and in which order the peer sees them is told above each; "arrives" means that a
+ * posted. When and in which order the peer sees them stands above each; "arrives" means that a
  * peer's acquire load may see it.
  */
 #ifndef EP_DEVICE_MLX5_OPS_H
@@ -51,7 +51,7 @@ EP_DEV struct ep_mlx5_mem ep_mlx5_remote(const struct ep_mlx5_post *post, enum e
  * Copies `bytes` from local to remote memory; to, from and bytes per lane, at most
  * EP_MLX5_MAX_BYTES. The peer may see the bytes of a message, and messages of one call or of
  * several, in any order (at tier 0 messages arrive in order). Only a signal posted later on the
- * same queue tells the peer that they are there. 0 bytes write nothing, but test the connection.
+ * same queue shows the peer that they are there. 0 bytes write nothing, but test the connection.
  */
 EP_DEV bool ep_mlx5_put(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
 			struct ep_mlx5_mem from, uint32_t bytes, bool more)
@@ -84,7 +84,7 @@ EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *post, bool want, struct ep_m
  *
  * Sole writer: no other warp, rank or queue ever changes the slot, and `before` is its value now
  * (what was set last). The connection's policy decides whether the value travels as a WRITE or as
- * an atomic of the difference: the peer cannot tell. Otherwise the slot is a sum of what anybody
+ * an atomic of the difference: the peer sees no difference. Otherwise the slot is a sum of what anybody
  * adds, and always an atomic.
  */
 struct ep_mlx5_signal {
@@ -176,7 +176,7 @@ EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, u
  * Waits until everything that this warp has posted (exclusive form: that was ever posted to the
  * queue) has completed. Then local memory may be written again, what was fetched can be read by all
  * lanes, and the data has arrived at the peer's NIC, which acknowledged it; that the peer's GPU can
- * see it is told by a signal only. Also the place where errors of the connection show up.
+ * see it is shown by a signal only. Also the place where errors of the connection show up.
  */
 EP_DEV bool ep_mlx5_quiet(struct ep_mlx5_post *post)
 {

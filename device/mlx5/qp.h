@@ -178,7 +178,7 @@ EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *post, uint64_t index, uint32_t tim
 /*
  * For a queue that is out of use: waits until the NIC reads nothing any more of what was posted
  * below `index`, since that has completed or the queue pair has ended. An error that the NIC has
- * reported means that; one that a wait came to by itself does not, until the host, which is told of
+ * reported means that; one that a wait came to by itself does not, until the host, which gets a record of
  * it, has ended the queue pair: what was posted is flushed then, which reports an error. False: not
  * within that time, or the kernel's work is aborted.
  */
@@ -287,7 +287,7 @@ EP_DEV uint32_t ep_mlx5_publish_shared(const struct ep_mlx5_post *post, uint64_t
 
 /*
  * Takes n indices and waits until their slots are free; n is 1..EP_MLX5_MAX_BATCH. Returns the
- * first. p->status tells whether they may be used; if they may, they must be published.
+ * first. p->status shows whether they may be used; if they may, they must be published.
  */
 EP_DEV uint64_t ep_mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 {

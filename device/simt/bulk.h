@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bulk copies between global and shared memory, and the barriers in shared memory that tell when
+ * Bulk copies between global and shared memory, and the barriers in shared memory that show when
  * they are done: simt.h for kernels that move rows. An engine beside the SM's threads copies (from
  * sm_90 on; older GPUs: the calling warp does), and it sees memory by a path of its own, the async
  * proxy. What orders the accesses of threads does not order the engine's; the fences below do.
@@ -21,7 +21,7 @@
  *   ep_mbar_try_wait(bar, parity) -> bool, any thread: is the phase of that parity (phase & 1) over?
  *                                 Asked of the running phase it says false, of the one before it
  *                                 true, so a new barrier says true for parity 1. A thread that was
- *                                 told true sees what the warps had done before they arrived, and
+ *                                 given true sees what the warps had done before they arrived, and
  *                                 the bytes of the loads. Must be asked again, in a bounded loop
  *   ep_mbar_wait(bar, parity, timeout_ns, site, peer) -> bool: such a loop, of a warp, which ends
  *                                 alike for all lanes; false: the time is over
@@ -56,7 +56,7 @@
  *   Not needed: between a wait (ep_mbar_*, ep_bulk_wait) and what threads do then; before loads into
  *   shared memory that threads have read, as a load has returned its value before its lane comes to
  *   the warp barrier of the call; for what earlier kernels did, this GPU's or those that a progress
- *   word (ep_ld_retired_*) tells of.
+ *   word (ep_ld_retired_*) announces.
  *
  * Example: two buffers, one warp, row after row
  *   load(k): ep_bulk_load(buf[k & 1], row(k), n, &bar[k & 1]); ep_mbar_arrive_tx(&bar[k & 1], n);
@@ -127,7 +127,7 @@ EP_DEV bool ep_mbar_wait(struct ep_mbar *bar, uint32_t parity, uint64_t timeout_
 {
 	struct ep_spin s = ep_spin_start();
 
-	/* Lanes may be told at different polls, and may see different times. */
+	/* Lanes may find it at different polls, and may see different times. */
 	while (!ep_all(EP_FULL_MASK, ep_mbar_try_wait(bar, parity))) {
 		if (ep_any(EP_FULL_MASK, ep_spin_expired(&s, timeout_ns, site, peer))) {
 			return false;

@@ -22,7 +22,7 @@ extern "C" {
  * this function. *code is ncclSuccess and *text "" if nothing has failed. Either may be NULL.
  *
  * Device operations fail after their call has returned. With a group this call looks for such
- * failures first, so after synchronising the stream it tells whether the operations were
+ * failures first, so after synchronising the stream it shows whether the operations were
  * successful. Failures that later calls also return have codes; an expert id out of range, which
  * no call returns, has ncclInvalidArgument here.
  */

@@ -23,7 +23,7 @@ static void ep_boot_pause(uint64_t waited_ns)
 	}
 }
 
-/* What fails is replaced, so that the rank can tell its failure. */
+/* What fails is replaced, so that the rank can report its failure. */
 static ncclResult_t ep_boot_alloc(struct ep_boot *boot, ncclResult_t *mine)
 {
 	size_t bytes = (size_t)boot->nranks * EP_BOOT_BYTES;
@@ -76,7 +76,7 @@ ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeou
 		result = nccl->comm_user_rank(comm, &rank);
 	}
 	if (result != ncclSuccess) {
-		return ep_fail(result, "the communicator does not tell its rank and size: %s",
+		return ep_fail(result, "the communicator does not report its rank and size: %s",
 			       ep_nccl_text(result));
 	}
 	return ep_boot_open_known(boot, comm, rank, nranks, timeout_ns, mine);
@@ -376,7 +376,7 @@ ncclResult_t ep_boot_verdicts(struct ep_boot *boot, const void *mine, void *all,
 
 	memcpy(&own, mine, sizeof(own));
 	ep_error_get(NULL, &first);
-	all = boot->all ? all : NULL; /* a rank that hears nothing has said so */
+	all = boot->all ? all : NULL; /* a rank that receives nothing has reported it */
 	result = ep_boot_allgather(boot, mine, all, bytes, what);
 	if (result == ncclSuccess && all) {
 		return ep_verdict_check(boot, all, bytes, what);

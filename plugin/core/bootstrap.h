@@ -24,7 +24,7 @@ struct ep_boot {
 	/*
 	 * What goes out and comes in, nranks * EP_BOOT_BYTES of host memory that the device reaches: so
 	 * nothing but the exchange itself can fail. A rank that cannot have it says so through device
-	 * memory, `spare`, and hears nothing.
+	 * memory, `spare`, and receives nothing.
 	 */
 	struct ep_pinned shared;
 	unsigned char *spare;
@@ -42,8 +42,8 @@ struct ep_boot {
 	 * next one for it, so that there is none.
 	 */
 	ncclResult_t failed;
-	bool unsent; /* and NCCL has not even begun it: no rank has heard what this one says there */
-	bool busy;   /* the device does not get idle: what is freed on it would wait for that */
+	bool unsent; /* and NCCL has not even begun it: no rank has received what this one sends there */
+	bool busy; /* the device does not get idle: what is freed on it would wait for that */
 	uint32_t exchanges;    /* so far, */
 	uint64_t exchanged_ns; /* how long they took, */
 	uint64_t first_ns;     /* and the first of them */

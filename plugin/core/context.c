@@ -22,7 +22,7 @@ static void ep_context_init(void)
 			    ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
 }
 
-/* *id: the number of the device's primary context; 0: it has none. False: the driver does not tell. */
+/* *id: the number of the device's primary context; 0: it has none. False: the driver does not report it. */
 static bool ep_context_primary(int device, unsigned long long *id)
 {
 	unsigned int flags;
@@ -68,7 +68,7 @@ bool ep_context_ended(const struct ep_context *context)
 	if (!context->id) {
 		return false;
 	}
-	/* Mostly it is this thread's. Of a context that has been ended the driver tells no number. */
+	/* Mostly it is this thread's. For a context that has been ended the driver reports no number. */
 	if (ep_cu_context_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
 		return false;
 	}

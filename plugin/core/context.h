@@ -16,7 +16,7 @@
 /* A device's primary context, by the number that the driver gives each context. */
 struct ep_context {
 	int device;
-	unsigned long long id; /* 0: the driver does not tell */
+	unsigned long long id; /* 0: the driver does not report it */
 };
 
 /* The one that the current device has now. Makes it if there is none. */
@@ -24,7 +24,7 @@ struct ep_context ep_context_now(void);
 
 /*
  * Whether that context has been ended. Any thread, whatever its device; makes no context and changes
- * none. False if the driver does not tell.
+ * none. False if the driver does not report it.
  */
 bool ep_context_ended(const struct ep_context *context);
 

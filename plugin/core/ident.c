@@ -108,7 +108,7 @@ ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
 				       "(ulimit -n)",
 				       ident->pid, strerror(errno));
 		}
-		ident->pid_ns = 0; /* no /proc: nobody can tell whether we are alive */
+		ident->pid_ns = 0; /* no /proc: nobody can find out whether we are alive */
 	}
 	ident->device = device;
 	EP_CUDA(cudaDeviceGetPCIBusId(ident->bus_id, sizeof(ident->bus_id), device),

@@ -18,7 +18,7 @@ int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
 /*
  * Calls fn in a thread of its own, with a copy of the `bytes` at `arg` that comes back when fn has
  * returned. 0, or an errno value: ETIMEDOUT when fn has not returned in time; it goes on then, and
- * nobody is told what becomes of it.
+ * nobody learns what becomes of it.
  */
 int ep_timed_call(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeout_ns);
 

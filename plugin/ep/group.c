@@ -219,7 +219,7 @@ static ncclResult_t ep_group_configure(struct ncclEpGroup *g, const ncclEpGroupC
 }
 
 /*
- * Tells the others who we are and whether our arguments are right, and learns the same of them.
+ * Sends to the others who we are and whether our arguments are right, and receives the same from them.
  * From here on all ranks know the same, so checks of what was exchanged fail on all or on none.
  * g is NULL on a rank that has failed without memory for it.
  */
@@ -307,7 +307,7 @@ static ncclResult_t ep_group_make(struct ncclEpGroup *g, struct ep_boot *boot,
 	return ncclSuccess;
 }
 
-/* What is wrong with the environment, the exchange itself tells all ranks: it needs a time limit. */
+/* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
 static uint64_t ep_group_boot_timeout(void)
 {
 	return (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
@@ -350,7 +350,7 @@ static void ep_group_reside(struct ncclEpGroup *g)
 	ep_resident_add(&g->resident);
 }
 
-/* The communicator's; if it cannot be had the current one, by which the others shall hear of that. */
+/* The communicator's; if it cannot be had the current one, by which the others shall learn of that. */
 static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclResult_t mine)
 {
 	ncclResult_t result = ep_nccl_dyn()->comm_cu_device(comm, device);
@@ -363,7 +363,7 @@ static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclRes
 		return mine != ncclSuccess ? mine
 					   : ep_fail(result,
 						     "ncclEpCreateGroup: the communicator does not "
-						     "tell its device: %s",
+						     "report its device: %s",
 						     ep_nccl_text(result));
 	}
 	err = cudaSetDevice(*device);

@@ -129,7 +129,7 @@ static ncclResult_t ep_group_replace_heap(struct ncclEpGroup *g, struct ep_boot 
 	return ep_group_heap_bind(g, boot);
 }
 
-/* What each rank tells the others before its heap grows. */
+/* What each rank sends to the others before its heap grows. */
 struct ep_group_growth {
 	struct ep_verdict verdict;
 	uint32_t topk;

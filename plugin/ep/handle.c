@@ -350,7 +350,7 @@ static unsigned long long ep_stream_capture(cudaStream_t stream)
 	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL);
 #endif
 	if (err != cudaSuccess) {
-		(void)cudaGetLastError(); /* whatever is wrong, the launch there will tell */
+		(void)cudaGetLastError(); /* whatever is wrong, the launch there will show it */
 		return 0;
 	}
 	return status != cudaStreamCaptureStatusNone ? id : 0;

@@ -36,7 +36,8 @@ struct ncclEpHandle {
 	bool dispatched;
 	uint32_t dispatched_tokens; /* num_tokens then, */
 	uint32_t dispatch_cleans;   /* and number of MaskCleans before */
-	uint64_t secret;     /* random: tells this handle's memory from that of others before it */
+	uint64_t
+		secret; /* random: distinguishes this handle's memory from that of others before it */
 	uint32_t num_tokens; /* if routed */
 	uint32_t id_bytes;   /* low latency: this and the next */
 	const void *topk_idx;

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "nccl_ep.h"
 
-/* Loads kernels, which also tells whether there are any for this GPU. */
+/* Loads kernels, which also shows whether there are any for this GPU. */
 ncclResult_t ep_kernels_load(const void *const *kernels, size_t count);
 
 /* Lets blocks of the kernels have all shared memory of the device. *bytes: besides what the compiler gave any. */

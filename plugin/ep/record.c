@@ -323,7 +323,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 			ep_ranks_add(&group->lost_logged, record->peer);
 		}
 		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
-			"now on (ncclEpMaskQuery tells all that are)%s",
+			"now on (ncclEpMaskQuery returns all that are)%s",
 			ep_record_operation(record), record->step, group->rank, record->peer,
 			record->peer,
 			link[0] ? link : ep_record_status(record, link, sizeof(link)));
@@ -337,7 +337,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 		return;
 	}
 	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
-		"masked from now on (ncclEpMaskQuery tells all that are)%s",
+		"masked from now on (ncclEpMaskQuery returns all that are)%s",
 		ep_record_operation(record), record->step, group->rank, record->peer,
 		(unsigned long long)(group->config.timeout_ns / 1000000),
 		ep_wait_name(record->site), record->peer, link);

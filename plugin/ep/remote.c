@@ -193,7 +193,7 @@ static bool ep_remote_suspect(const struct ncclEpGroup *g, int r)
 	return g->failed ? ep_group_is_remote(g, (uint32_t)r) : g->mask_host[r] == 0;
 }
 
-/* The end of the launch. Whoever waits for long to take leave is told for whom. */
+/* The end of the launch. Whoever waits for long to take leave gets a line that names whom. */
 static cudaError_t ep_remote_drain_wait(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
 	const struct timespec nap = { 0, EP_REMOTE_POLL_NS };
@@ -349,7 +349,7 @@ void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_re
 	if (!g->remote_ranks) {
 		return;
 	}
-	/* Who cannot be reached need not be told. */
+	/* A rank that cannot be reached needs no word. */
 	if (!g->reset) {
 		(void)ep_group_remote_drain(g, true, timeout_ns);
 	}

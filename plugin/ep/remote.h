@@ -28,13 +28,13 @@ ncclResult_t ep_group_remote_bind(struct ncclEpGroup *group, struct ep_boot *boo
 void ep_group_remote_unbind(struct ncclEpGroup *group);
 
 /*
- * Waits until the NICs have done all that this rank has posted. farewell: tells the remote ranks
+ * Waits until the NICs have done all that this rank has posted. farewell: posts it to the remote ranks
  * after it that this rank leaves. No kernel of this rank runs. Bounded by `timeout_ns`.
  */
 ncclResult_t ep_group_remote_drain(struct ncclEpGroup *group, bool farewell, uint64_t timeout_ns);
 
 /*
- * This rank leaves the group: tells the remote ranks, and hands the connections over to *heap_remote,
+ * This rank leaves the group: posts that to the remote ranks, and hands the connections over to *heap_remote,
  * for ep_heap_leave(), which cuts them.
  */
 void ep_group_remote_leave(struct ncclEpGroup *group, struct ep_heap_remote *heap_remote,

@@ -10,8 +10,8 @@
 #define EP_TENSOR_MOST_DIMS 8 /* calls have tensors of 3 at most; so many extents are read */
 
 /*
- * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which tells it
- * from one whose `sizes` was replaced; a copy of the struct is no live object.
+ * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which distinguishes it
+ * from one whose `sizes` was replaced; a copy of the struct is no registered object.
  */
 struct ep_tensor {
 	ncclEpTensor_t pub;
@@ -146,7 +146,7 @@ static ncclResult_t ep_tensor_check(const ncclEpTensor_t *tensor, unsigned int n
 	return ncclSuccess;
 }
 
-/* Does the window end before the view does? NCCL tells, if it can tell where this one is at all. */
+/* Does the window end before the view does? NCCL reports it, if it knows where this one is at all. */
 static bool ep_tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *tensor,
 			     const struct ep_view *view)
 {

@@ -23,7 +23,7 @@ static const char *ep_window_ask(const struct ncclEpGroup *g, ncclWindow_t win,
 		void *p = NULL;
 
 		if (nccl->get_peer_device_pointer(win, 0, r, &p) != ncclSuccess) {
-			return "NCCL does not tell where the window is on other ranks";
+			return "NCCL does not report where the window is on other ranks";
 		}
 		if (!p) {
 			return "the window is out of reach on some ranks (they are not in one LSA "
@@ -73,7 +73,7 @@ static const char *ep_window_check(const struct ncclEpGroup *g, const ncclEpTens
 		return "it has no window";
 	}
 	if (!nccl->win_get_user_ptr || !nccl->get_peer_device_pointer) {
-		return "this NCCL does not tell where windows are on other ranks: NCCL 2.29.2 and "
+		return "this NCCL does not report where windows are on other ranks: NCCL 2.29.2 and "
 		       "later do";
 	}
 	if (last < tensor->win_offset ||

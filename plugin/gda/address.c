@@ -60,7 +60,7 @@ bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env
 		memcpy(mac, dv.av->rmac, 6);
 	}
 	nic->base.v->ibv_destroy_ah(ah);
-	return !error || ep_reason_set(why, "%s:%d does not tell the hardware address of %s: %s",
+	return !error || ep_reason_set(why, "%s:%d does not report the hardware address of %s: %s",
 				       nic->base.name, nic->base.port, ep_gid_print(gid, text),
 				       strerror(error));
 }

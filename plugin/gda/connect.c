@@ -359,7 +359,7 @@ static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists, bool ascending,
 		ep_gda_runs_open(&list, all.text + (size_t)p * all.stride, all.bytes[p], ascending);
 		if (!ep_gda_read_list(lists, p, seat++, &list, get)) {
 			*mine = ep_fail(ncclRemoteError,
-					"%s: rank %d (%s) tells of other queues than it should "
+					"%s: rank %d (%s) lists other queues than it should "
 					"have; do all ranks use the same library?",
 					ep_gda_what, p, lists->g->host[p]);
 		}

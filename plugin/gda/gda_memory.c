@@ -53,7 +53,7 @@ bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
 		(void)cudaGetLastError();
 		return ep_reason_set(
 			why,
-			"GPU %d does not tell whether it shows a NIC's writes in order: "
+			"GPU %d does not report whether it shows a NIC's writes in order: "
 			"%s; a newer driver is needed",
 			g->device, cudaGetErrorString(error));
 	}
@@ -227,7 +227,7 @@ static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 	return true;
 }
 
-/* What a rank tells the others of its heap. */
+/* What a rank sends to the others about its heap. */
 struct ep_gda_keys {
 	struct ep_verdict verdict;
 	uint64_t addr, bytes;

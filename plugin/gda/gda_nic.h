@@ -27,9 +27,9 @@ struct ep_gda_queue_memory {
 /* What firmware can do for DevX queues. */
 struct ep_gda_caps {
 	uint32_t log_max_qp_sz;
-	bool error_syndrome; /* QUERY_QP tells why a queue pair failed */
-	bool ece;            /* queue pairs tell what they can beyond the standard */
-	bool reports_tier;   /* QUERY_QP tells the order of placement, */
+	bool error_syndrome; /* QUERY_QP reports why a queue pair failed */
+	bool ece;            /* queue pairs report what they can beyond the standard */
+	bool reports_tier;   /* QUERY_QP reports the order of placement, */
 	bool reports_order;  /* or at least whether data is placed in order */
 	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
 };

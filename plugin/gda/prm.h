@@ -47,8 +47,8 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 	0x80, 32               /* of the transitions: what of the context is optional and set */
 #define EP_PRM_OBJECT 0x48, 24 /* number of the queue, in and out */
 /*
- * What queue pairs can beyond the standard (enhanced connection establishment): CREATE_QP asks and is told,
- * INIT2RTR says what the other end can, too, and is told what is left; linux/mlx5/mlx5_ifc.h: ece
+ * What queue pairs can beyond the standard (enhanced connection establishment): CREATE_QP asks and gets it,
+ * INIT2RTR passes what the other end can, too, and gets what is left; linux/mlx5/mlx5_ifc.h: ece
  */
 #define EP_PRM_ECE_IN 0xa0, 32
 #define EP_PRM_ECE_OUT 0x60, 32
@@ -179,12 +179,12 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 
 /* Values. */
 #define EP_PRM_ECE_ASK 0x10000000u /* rdma-core: mlx5 provider, creation of queue pairs */
-#define EP_PRM_ECE_VENDOR 0x02c9u  /* of what firmware tells */
+#define EP_PRM_ECE_VENDOR 0x02c9u  /* of what firmware reports */
 #define EP_PRM_OPT_LAG_TX_PORT_AFFINITY (1u << 15)
 #define EP_PRM_PM_MIGRATED 3
 #define EP_PRM_ATOMIC_UP_TO_8 3 /* masked ones of 4 bytes, too */
 #define EP_PRM_RQ_NONE 3
-#define EP_PRM_TS_FREE_RUNNING 0 /* all that devices know which do not tell formats */
+#define EP_PRM_TS_FREE_RUNNING 0 /* all that devices know which do not report formats */
 #define EP_PRM_TS_DEFAULT 1
 enum ep_prm_qp_state {
 	EP_PRM_QP_RST = 0,

@@ -97,7 +97,7 @@ static void ep_gda_proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_
 		return; /* flushed: the cause stays where it is */
 	}
 	queue->broken = true;
-	/* Whoever sees the completion first may be the one who tells of it. */
+	/* Whoever sees the completion first may be the one who reports it. */
 	__atomic_store_n(&queue->note, note, __ATOMIC_RELAXED);
 	ep_gda_complete(queue, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
 	ep_gda_fail_queue(queue, &cause);
@@ -151,7 +151,7 @@ static void ep_gda_decode_local(const struct ep_gda_queue *queue, const struct e
 }
 
 /*
- * Whether the NIC shall tell of it though the kernel does not ask: room in the verbs queue, which may
+ * Whether the NIC shall report it though the kernel does not ask: room in the verbs queue, which may
  * be smaller than the kernel's, comes back with completions only. Kernels that see one more take no harm.
  */
 static bool ep_gda_must_signal(const struct ep_gda_queue *queue, uint64_t index)

@@ -206,7 +206,7 @@ static bool ep_gda_lag_name(const struct ep_gda_queue *queue, unsigned char *in)
 }
 
 /*
- * Once more after it is connected: there is firmware that keeps what it was told before only if it is told
+ * Once more after it is connected: there is firmware that keeps what it was given before only if it is given
  * again. A device that refuses goes on with what it has.
  */
 static void ep_gda_lag_repeat(struct ep_gda_queue *queue)

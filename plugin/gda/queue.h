@@ -9,7 +9,7 @@
 struct ep_gda_cause {
 	uint32_t status; /* enum ep_mlx5_status; 0: none known */
 	uint8_t syndrome, vendor;
-	bool overwritten; /* syndrome is that of a flushed WQE and the NIC does not tell more */
+	bool overwritten; /* syndrome is that of a flushed WQE and the NIC does not report more */
 	bool index_known;
 	uint16_t index;
 	uint64_t waited_ns;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists of words that ranks tell each other, as runs. A run of an ascending list is of numbers that
+ * Lists of words that ranks exchange, as runs. A run of an ascending list is of numbers that
  * follow each other, of any other list of equal words: a byte or two each. Whatever the words are,
  * the list can be written.
  */

@@ -3,7 +3,7 @@
  * Callers' memory that NICs read from. It is registered by whole allocations, when it is used first,
  * and stays registered while it lives, for the group's life at most: kernels that use the keys may be
  * queued, and graphs hold them. Where an allocation was freed and another one has its addresses, the
- * driver's number for it tells: no other allocation of the process ever has that number.
+ * driver's number for it shows it: no other allocation of the process ever has that number.
  */
 #include <cuda.h>
 #include <errno.h>
@@ -41,7 +41,7 @@ static void ep_cu_get_init(void)
 
 /*
  * Where the allocation of [p, p + bytes) begins and ends. (Not CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
- * which tells the reserved addresses: several allocations may be mapped there, or holes be left.)
+ * which reports the reserved addresses: several allocations may be mapped there, or holes be left.)
  */
 static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *mr)
 {
@@ -53,7 +53,7 @@ static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda
 	if (!ep_cu_get_attribute || !ep_cu_extent ||
 	    ep_cu_get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) != CUDA_SUCCESS ||
 	    ep_cu_extent(&start, &size, p) != CUDA_SUCCESS) {
-		return "the driver does not tell which allocation it is of";
+		return "the driver does not report which allocation it is of";
 	}
 	if (p < start || bytes > size || p - start > size - bytes) {
 		return "it is not all of one allocation";

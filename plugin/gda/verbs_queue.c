@@ -95,7 +95,7 @@ static bool ep_gda_verbs_ece_set(struct ep_gda_queue *queue, struct ep_reason *w
 
 /*
  * The kernel gives a bond's members in turn to the queue pairs of a context. A peer's queues for rows may
- * all come to the same one that way: each is told its own, where libmlx5 can.
+ * all come to the same one that way: each is given its own, where libmlx5 can.
  */
 static void ep_gda_verbs_lag(struct ep_gda_queue *queue)
 {
@@ -153,7 +153,7 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *e
 				     queue->nic->base.name, queue->nic->base.port, state);
 	}
 	ep_gda_verbs_lag(queue);
-	/* Verbs do not tell in which order data is placed: what is right for this is for all. */
+	/* Verbs do not report in which order data is placed: what is right for this is for all. */
 	queue->tier = EP_MLX5_TIER_OOO_ALL;
 	return true;
 }

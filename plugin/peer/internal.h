@@ -175,7 +175,7 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 
 /*
  * Whether NVLink joins GPU `self` and each of `count` others of this host that CUDA does not show to
- * this process. False also where nothing tells.
+ * this process. False also where nothing shows it.
  */
 bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const char *self);
 

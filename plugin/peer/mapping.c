@@ -32,7 +32,7 @@ const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
 /* ---- what this rank can do ---- */
 
 /*
- * The head of ncclCommProperties_t, which newer releases prolong. NCCL wants to be told its layout by
+ * The head of ncclCommProperties_t, which newer releases prolong. NCCL takes its layout from
  * the release that the program was built for.
  */
 struct ep_nccl_properties {
@@ -80,7 +80,7 @@ static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer, boo
 	team = nccl->team_lsa(comm);
 	if (team.nranks < 1 || team.rank < 0 || team.stride != 1 || team.rank > p.rank) {
 		snprintf(offer->no_window, sizeof(offer->no_window),
-			 "NCCL does not tell the LSA team of this rank");
+			 "NCCL does not report the LSA team of this rank");
 		return false;
 	}
 	if (!ep_vmm_driver(&why)) {

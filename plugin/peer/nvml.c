@@ -34,7 +34,7 @@ static bool ep_nvml_nvlink(const struct ep_nvml *nvml, const char *a, const char
 	}
 	if (nvml->p2p(gpu[0], gpu[1], NVML_P2P_NVLINK, &nvlink) ||
 	    nvml->p2p(gpu[0], gpu[1], NVML_P2P_ATOMICS, &atomics)) {
-		EP_INFO(EP_LOG_INIT, "NVML does not tell how GPUs %s and %s are joined", a, b);
+		EP_INFO(EP_LOG_INIT, "NVML does not report how GPUs %s and %s are joined", a, b);
 		return false;
 	}
 	EP_INFO(EP_LOG_INIT, "NVML on GPUs %s and %s: NVLink status %d, atomics %d", a, b, nvlink,
@@ -80,7 +80,7 @@ bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const char *se
 	} else if (count) {
 		EP_INFO(EP_LOG_INIT,
 			"%d GPUs of this node are hidden from this process, and without NVML "
-			"(libnvidia-ml.so.1) nothing tells whether NVLink joins them",
+			"(libnvidia-ml.so.1) nothing shows whether NVLink joins them",
 			count);
 	}
 	if (lib) {

@@ -36,7 +36,7 @@ static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_ran
 			peer_rank, peer->mig ? " (a MIG instance)" : "");
 	}
 	if (!ep_peer_ordinal(self, peer, &device)) {
-		return ncclSuccess; /* not seen by this process; opening its memory will tell */
+		return ncclSuccess; /* not seen by this process; opening its memory will show it */
 	}
 	if (device == self->device) {
 		return ncclSuccess;

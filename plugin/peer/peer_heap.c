@@ -192,7 +192,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	}
 	mine = ep_heap_export_make(heap, idents, choice->mapping, mine, &e);
 	result = ep_boot_verdicts(boot, &e, all, sizeof(e), what);
-	*hopeless = !all || !boot->all || boot->failed; /* nothing was heard */
+	*hopeless = !all || !boot->all || boot->failed; /* nothing was received */
 	for (int r = 0; r < heap->nranks && !*hopeless; r++) {
 		*hopeless = all[r].hopeless != 0;
 	}
@@ -213,7 +213,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	return result;
 
 err_drop:
-	/* What no rank has heard of, or all know to be of no use, nobody maps. */
+	/* A heap that no rank has received, or that all know to be of no use, is not mapped. */
 	if (!boot->stuck) {
 		ep_heap_drop(heap, boot->failed && !boot->unsent);
 	}

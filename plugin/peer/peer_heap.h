@@ -76,7 +76,7 @@ static inline uint64_t ep_heap_alloc_bytes(uint64_t bytes)
  */
 ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank);
 
-/* Whether this rank's GPU is joined to its node's by NVLink, as far as CUDA and NVML tell. Local. */
+/* Whether this rank's GPU is joined to its node's by NVLink, as far as CUDA and NVML report it. Local. */
 bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
 
 /*
@@ -113,7 +113,7 @@ void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns);
 /*
  * The connections by which remote ranks write a heap. cut is called once, by any thread, when no
  * remote rank needs them any more or deadline_ns is over, and before the heap is freed: afterwards
- * nothing remote writes it. lost tells whether a remote rank can no longer write a farewell; those
+ * nothing remote writes it. lost: whether a remote rank can no longer write a farewell; those
  * of `absent` are not expected to.
  */
 struct ep_heap_remote {

@@ -8,7 +8,7 @@
 #include "topo/topo.h"
 
 /*
- * Warns of what in NCCL_IB_HCA matches nothing here: a job that uses fewer ports than it was told is slow and
+ * Warns of what in NCCL_IB_HCA matches nothing here: a job that uses fewer ports than it was given is slow and
  * does not say why. Once for a value. A device that is to be left out may be down.
  */
 void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,

@@ -57,10 +57,10 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 			      .most = false },
 	[EP_IB_VAR_AR_THRESHOLD] = { "NCCL_IB_AR_THRESHOLD", AT(ar_threshold), 8192, 0, 1 << 30,
 				     "network plugin: with adaptive routing, longer messages are "
-				     "followed by one that tells of them",
+				     "followed by one that announces them",
 				     .most = true },
 	[EP_IB_VAR_FIFO_TC] = { "NCCL_IB_FIFO_TC", AT(fifo_tc), -1, -1, 255,
-				"network plugin: traffic class of what tells senders of receives; "
+				"network plugin: traffic class of what announces receives to senders; "
 				"-1: that of the data",
 				.most = false },
 	[EP_IB_VAR_ECE] = { "NCCL_IB_ECE_ENABLE", AT(ece), 1, 0, 1,

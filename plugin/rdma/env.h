@@ -60,7 +60,7 @@ struct ep_ib_env {
 	int pkey;       /* index in the port's table, */
 	int pkey_value; /* or the key to look for there; -1: none */
 	int roce_version;
-	int adaptive; /* does the fabric route adaptively? -1: by what the device tells */
+	int adaptive; /* does the fabric route adaptively? -1: by what the device reports */
 	int relaxed;  /* not 0: data may cross PCIe in any order */
 	int ece;      /* not 0: NICs agree on what both can */
 	/* what follows is the network plugin's alone */

@@ -114,11 +114,12 @@ static ncclResult_t ep_gid_none(const char *port, const struct ep_gid *list, int
 		version += list[i].roce == env->roce_version && !ep_gid_empty(list[i].raw);
 	}
 	if (due && !version) {
-		return ep_fail(ncclSystemError,
-			       "no usable GID on %s: neither libibverbs (too old) nor the kernel "
-			       "tells the RoCE version of %d of %d entries; set NCCL_IB_GID_INDEX "
-			       "(show_gids lists them) or install a newer libibverbs",
-			       port, due, n);
+		return ep_fail(
+			ncclSystemError,
+			"no usable GID on %s: neither libibverbs (too old) nor the kernel "
+			"reports the RoCE version of %d of %d entries; set NCCL_IB_GID_INDEX "
+			"(show_gids lists them) or install a newer libibverbs",
+			port, due, n);
 	}
 	return ep_fail(ncclSystemError,
 		       "no usable GID on %s: of %d entries %d are of RoCE version %d%s; give the "

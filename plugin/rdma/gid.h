@@ -8,7 +8,7 @@
 struct ep_gid {
 	uint8_t raw[16];
 	int index; /* in the port's table */
-	int roce;  /* 1 or 2; 0: InfiniBand, or the driver does not tell */
+	int roce;  /* 1 or 2; 0: InfiniBand, or the driver does not report it */
 };
 
 /*
@@ -23,7 +23,7 @@ ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *l
 			 const struct ep_ib_env *env, int *chosen);
 
 /*
- * InfiniBand. The last 16 bits of a prefix tell the subnet. The 16 before them are the FLID, a LID by
+ * InfiniBand. The last 16 bits of a prefix are the subnet. The 16 before them are the FLID, a LID by
  * which routers know the way from other subnets; 0: there is none.
  */
 bool ep_gid_same_subnet(const uint8_t a[16], const uint8_t b[16]);

@@ -139,7 +139,7 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 		return false;
 	}
 	if (nic->v->ibv_query_device(nic->ctx, &nic->attr) != 0) {
-		return ep_reason_set(why, "%s does not tell its limits: %s", nic->name,
+		return ep_reason_set(why, "%s does not report its limits: %s", nic->name,
 				     strerror(errno));
 	}
 	nic->pd = nic->v->ibv_alloc_pd(nic->ctx);
@@ -154,7 +154,7 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 	nic->atomics = nic->attr.atomic_cap != IBV_ATOMIC_NONE;
 	/*
 	 * rdma_rxe (Linux 6.1 and 6.12 at least) never sends a fenced atomic again after a loss: the
-	 * atomic waits for the credit that it took itself, and no error completion tells of it. It can
+	 * atomic waits for the credit that it took itself, and no error completion reports it. It can
 	 * do without: it executes what it receives in the order in which it was posted.
 	 */
 	nic->fences = nic->attr.vendor_id != EP_NIC_VENDOR_RXE;

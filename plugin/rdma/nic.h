@@ -83,7 +83,7 @@ struct ep_nic_memory {
 
 /*
  * The text of an error of a call that pins memory (registrations, queues). That there is not enough is
- * most often the limit of the process, which is told.
+ * most often the limit of the process, which the text names.
  */
 #define EP_NIC_ERROR_TEXT 200
 const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT]);

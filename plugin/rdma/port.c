@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What verbs say of a port, and which one to take where nothing tells distances. */
+/* Attributes of a port from verbs, and which one to take where distances are unknown. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

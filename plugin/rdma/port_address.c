@@ -44,7 +44,7 @@ static bool ep_gid_read(struct ep_nic *nic, int index, struct ep_gid *out)
 								     : 0;
 		memcpy(out->raw, entry.gid.raw, sizeof(out->raw));
 	} else {
-		/* An old library does not tell the type, the kernel does. */
+		/* An old library does not report the type, the kernel does. */
 		if (nic->v->ibv_query_gid(nic->ctx, (uint8_t)nic->port, index, &gid) != 0) {
 			return false;
 		}

@@ -13,7 +13,7 @@ struct sums {
 	double memory[PERF_OPS];              /* bytes */
 };
 
-/* What a rank tells the others. */
+/* What a rank sends to the others. */
 struct share {
 	struct oracle_traffic traffic;
 	uint64_t memory[PERF_OPS];

@@ -352,7 +352,7 @@ static void defaults(struct perf_options *opt)
 	oracle_routing_parse("uniform", &opt->problem.routing, why, sizeof(why));
 }
 
-/* For getopt_long(); `letters` begins with ':', so that it tells what is missing and prints nothing. */
+/* For getopt_long(); `letters` begins with ':', so that it returns what is missing and prints nothing. */
 static void table_for_getopt(struct option *list, char *letters)
 {
 	*letters++ = ':';

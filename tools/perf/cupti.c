@@ -2,7 +2,7 @@
 /*
  * Kernel times from CUPTI's activity records. The library is loaded at run time and never needed.
  * An operation is one kernel (two when staged) whose name contains "dispatch" or "combine"; the
- * order of a rank's kernels tells which belong to the aligning operations.
+ * order of a rank's kernels shows which belong to the aligning operations.
  */
 #include <dlfcn.h>
 #include <math.h>

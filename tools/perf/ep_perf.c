@@ -273,7 +273,7 @@ static int start(struct perf *perf)
 	return perf->measured ? 0 : EXIT_NOTHING;
 }
 
-/* What NCCL and CUDA must be told before they start, and what is too much for an older NCCL. */
+/* Settings of NCCL and CUDA before they start, and what is too much for an older NCCL. */
 static int share_gpus(const struct perf_options *opt)
 {
 	int version = 0;

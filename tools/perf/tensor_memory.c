@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* The memory of tensors, and what the library is told of them. */
+/* The memory of tensors, and their descriptors for the library. */
 #include "perf.h"
 
 int perf_device_memory(struct perf_rank *rank, void **at, size_t bytes)

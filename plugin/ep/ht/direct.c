@@ -22,7 +22,7 @@ static const char *ep_ht_direct_excluded(const struct ncclEpHandle *handle)
 	}
 	if (handle->group->config.shape.limit == EP_NO_LIMIT && !handle->ht->all_receive &&
 	    handle->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
-		return "to some rank no rows come, as far as the handle's last dispatch has told";
+		return "to some rank no rows come, by what the handle's last dispatch has reported";
 	}
 	return NULL;
 }
@@ -43,7 +43,7 @@ static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *handle,
 	return ncclSuccess;
 }
 
-/* Callers who pass windows want to know what became of them: the log tells each change. */
+/* Callers who pass windows want to know what became of them: the log has each change. */
 static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *handle,
 					const ncclEpTensor_t *tensor, const char *excluded,
 					const char *why, const char *name, bool *direct)

@@ -186,7 +186,7 @@ static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *handle, struc
 	return ep_view_expect_align(view, 4, name);
 }
 
-/* Kernels tell the directions apart by NULL; an empty tensor may have no storage, and is there. */
+/* Kernels distinguish the directions by NULL; an empty tensor may have no storage, and is there. */
 static void *ep_ht_present(const struct ncclEpHandle *handle, const struct ep_view *view)
 {
 	return view->data ? view->data : handle->ht->dev.head;

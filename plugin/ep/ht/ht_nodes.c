@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups of several nodes: who forwards for whom, as device/ht/ht_layout.h tells it. */
+/* Groups of several nodes: who forwards for whom, as device/ht/ht_layout.h has it. */
 #include <stdlib.h>
 #include "core/cuda.h"
 #include "ep/group_heap.h"

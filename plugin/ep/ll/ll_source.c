@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Do NICs read an operation's rows from the caller's tensor? Each rank decides for itself: peers cannot
- * tell.
+ * Do NICs read an operation's rows from the caller's tensor? Each rank decides for itself: peers see no
+ * difference.
  */
 #include "core/log.h"
 #include "ep/ll/ll.h"

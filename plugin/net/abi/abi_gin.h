@@ -20,7 +20,7 @@ struct ep_gin_config_v14 {
 };
 
 struct ep_gin_properties_v14 {
-	bool strong_signals; /* a signal tells of all that was put before it, */
+	bool strong_signals; /* a signal announces all that was put before it, */
 	bool va_signals;     /* and may be anywhere in registered memory */
 };
 
@@ -29,7 +29,7 @@ struct ep_rma_config_v14 { /* and v15, v16 */
 };
 
 struct ep_rma_properties_v16 {
-	bool any_signal_flushes; /* a signal tells of what other ranks have put, too */
+	bool any_signal_flushes; /* a signal announces what other ranks have put, too */
 };
 
 _Static_assert(sizeof(struct ep_gin_config_v13) == 20, "ncclGinConfig_v13_t");

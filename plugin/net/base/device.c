@@ -104,7 +104,7 @@ static bool ep_net_has_dmabuf(const struct ep_nic *nic)
 	mr = nic->v->ibv_reg_dmabuf_mr(nic->pd, 0, 0, 0, -1, 0);
 	if (mr) {
 		nic->v->ibv_dereg_mr(mr);
-		return false; /* a driver that takes anything tells nothing */
+		return false; /* a driver that takes anything shows nothing */
 	}
 	return errno == EBADF;
 }
@@ -354,7 +354,7 @@ static void ep_net_dev_event(void *arg, const struct ep_nic_report *report)
 			__atomic_store_n((uint32_t *)report->cq->cq_context, 1, __ATOMIC_RELAXED);
 		}
 		break;
-	default: /* completions tell of queue pairs; addresses are looked at when paths are made */
+	default: /* completions report queue pairs; addresses are looked at when paths are made */
 		break;
 	}
 }

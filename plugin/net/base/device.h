@@ -9,7 +9,7 @@
 
 #define EP_NET_MAX_RECVS 8
 #define EP_NET_MAX_BYTES 0x7fffffffu     /* of a message: NCCL counts them in an int */
-#define EP_NET_LONG_BYTES (1024ul << 20) /* of a message that NCCL is told to send at most */
+#define EP_NET_LONG_BYTES (1024ul << 20) /* of a message that NCCL is asked to send at most */
 #define EP_NET_LABEL (EP_NIC_NAME + 8)
 #define EP_NET_NIC_PORTS 8
 
@@ -95,7 +95,7 @@ void ep_net_dev_hold_too(struct ep_net_dev *dev);
 /* The last user closes it. */
 void ep_net_dev_drop(struct ep_net_dev *dev);
 
-/* Takes up what the NIC has to tell without being asked. */
+/* Takes up what the NIC reports without being asked. */
 void ep_net_dev_events(struct ep_net_dev *dev);
 
 /*

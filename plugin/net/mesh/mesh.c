@@ -282,7 +282,7 @@ static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *exchange, uint3
 	}
 	/*
 	 * Whoever has closed may have said something before. And where this rank waits for room to say
-	 * more, the other one may wait until it is heard.
+	 * more, the other one may wait until this rank receives.
 	 */
 	if (exchange->received[r] < sizeof(struct ep_net_exchange_head)) {
 		state = ep_net_take(fd, in, sizeof(struct ep_net_exchange_head),

@@ -2,7 +2,7 @@
 /*
  * A mesh: ranks of which each can reach the memory of each other one, for GIN and RMA. Ranks of collectives meet by it.
  * Every two ranks have a TCP connection, over which they agree on queue pairs and memory, and which
- * tells when one of them is gone. Ranks may have NICs of several ports, which contexts take in turn.
+ * shows when one of them is gone. Ranks may have NICs of several ports, which contexts take in turn.
  */
 #ifndef EP_NET_MESH_H
 #define EP_NET_MESH_H
@@ -80,7 +80,7 @@ void ep_net_mesh_put(struct ep_net_mesh *mesh);
 ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
 				  ncclResult_t code, const void *own, size_t bytes, void *all);
 
-/* This rank has failed: all others are told why, once, in between rounds. */
+/* This rank has failed: sends the reason to all others, once, in between rounds. */
 void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text);
 /* What rank r has said of itself so, if it has. Any thread; takes nothing from the connection. */
 bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT]);

@@ -35,7 +35,7 @@ struct ep_net_port_ctx {
 
 struct ep_net_link;
 
-/* A request: posted piece by piece, and done when the NIC has told of all of them. */
+/* A request: posted piece by piece, and done when the NIC has reported all of them. */
 struct ep_net_op {
 	uint32_t use;  /* how often; odd ones are under way */
 	uint32_t next; /* of its link, or free one */

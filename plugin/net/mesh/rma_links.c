@@ -149,7 +149,7 @@ static ncclResult_t ep_net_links_make(struct ep_net_rma *rma)
 	return ncclSuccess;
 }
 
-/* Every rank tells every other one the numbers of its queue pairs: [rank][context]. */
+/* Every rank sends every other one the numbers of its queue pairs: [rank][context]. */
 static ncclResult_t ep_net_links_agree(struct ep_net_rma *rma, ncclResult_t code)
 {
 	uint32_t n = rma->mesh->nranks, contexts = (uint32_t)rma->config.contexts;
@@ -160,7 +160,7 @@ static ncclResult_t ep_net_links_agree(struct ep_net_rma *rma, ncclResult_t code
 		code = ep_fail(ncclSystemError, "out of host memory for %u ranks", n);
 		free(own);
 		free(all);
-		return code; /* (the others wait for a while, and are told who is late) */
+		return code; /* (the others wait for a while, and then name who is late) */
 	}
 	for (uint32_t i = 0; code == ncclSuccess && i < n * contexts; i++) {
 		const struct ep_net_link *link = &rma->link[i];

@@ -9,7 +9,7 @@
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
  * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to where the slot says, each message
  * over one or several queue pairs, and ends its part on each of them with a WRITE with immediate
- * data, which tells the receiver which receive it was and in how many parts the message comes. How
+ * data, which shows the receiver which receive it was and in how many parts the message comes. How
  * long the message is it learns from the lengths of these writes where they carry the data; where
  * they follow it, they carry a record with the length.
  *
@@ -152,7 +152,7 @@ struct ep_net_comm {
 	bool sender;
 	const struct ep_net_nic *nic;
 	void *handle;
-	int fd; /* TCP: tells when the other end is gone */
+	int fd; /* TCP: shows when the other end is gone */
 	char peer[EP_NET_PEER];
 	uint32_t rank; /* in collectives: the sender's */
 	uint32_t nlocals, nremotes, nroutes;
@@ -167,7 +167,7 @@ struct ep_net_comm {
 	uint32_t *open_qp, nopen,
 		next_open; /* those of open routes; the place of the next to be used */
 	uint32_t nopen_routes;
-	uint32_t slot_qp; /* receiver: tells the sender of receives */
+	uint32_t slot_qp; /* receiver: announces receives to the sender */
 	uint32_t sq_depth, rq_depth, inline_bytes;
 	bool split;
 	uint64_t plain_limit; /* longer messages are followed by a record */
@@ -318,7 +318,7 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 /* Posts parts again that a closed route has not brought, as far as there is room. */
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 
-/* slot.c: tells the sender of groups that it has not been told of, unless it can do without for now. */
+/* slot.c: announces groups to the sender, unless it can do without for now. */
 ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
 
 /* flush.c */

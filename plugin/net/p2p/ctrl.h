@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control messages: what the ends of a connection with several paths tell each other over TCP, once it
+ * Control messages: what the ends of a connection with several paths send each other over TCP, once it
  * is made.
  */
 #ifndef EP_NET_CTRL_H

@@ -38,7 +38,7 @@ void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request)
 {
 	struct ep_net_request *r = &c->request[request];
 
-	/* (a device that is broken may still tell of what was given up) */
+	/* (a device that is broken may still report what was given up) */
 	if (r->reads >> local & 1) {
 		r->reads &= ~(1u << local);
 		r->left--;
@@ -53,7 +53,7 @@ void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local)
 	}
 }
 
-/* The ports that data may come from. (The sender uses a route that is back before this end hears that it does.) */
+/* The ports that data may come from. (The sender uses a route that is back before this end learns that it does.) */
 static uint32_t ep_net_flush_ports(const struct ep_net_comm *c)
 {
 	uint32_t ports = 0;

@@ -79,7 +79,7 @@ err_free:
 
 /* ---- stages ---- */
 
-/* The connection is refused, and the other end is told as far as its socket has room. */
+/* Refuses the connection, and sends the reason as far as the socket has room. */
 static void ep_net_refuse(struct ep_net_listen *listener, ncclResult_t code)
 {
 	size_t at = 0;

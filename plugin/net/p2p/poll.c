@@ -19,7 +19,7 @@ static void ep_net_probed_note(struct ep_net_comm *c, uint32_t route)
 	}
 }
 
-/* The first failure that tells more than that something has failed before. */
+/* The first failure that shows more than that something has failed before. */
 static void ep_net_failure_note(struct ep_net_comm *c, uint32_t route, const struct ibv_wc *wc)
 {
 	struct ep_net_route *r = &c->route[route];
@@ -94,7 +94,7 @@ static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *
 
 	q->receives--;
 	if (c->route && c->route[q->route].drained) {
-		return ncclSuccess; /* too late: the sender was told that it has not come */
+		return ncclSuccess; /* too late: the sender was notified that it has not arrived */
 	}
 	q->received++;
 	EP_CHECK(ep_net_arrived(c, wc, qp));
@@ -164,7 +164,7 @@ static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_dev_events(c->local[i].dev);
 	}
-	/* First those that tell more than that something has failed before. */
+	/* First those that show more than that something has failed before. */
 	for (int flushed = 0; flushed < 2; flushed++) {
 		for (int i = 0; i < n; i++) {
 			if (wc[i].status != IBV_WC_SUCCESS &&
@@ -176,7 +176,7 @@ static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc
 	return ncclSuccess;
 }
 
-/* Leaves out what queue pairs have told that are there no more. Returns how much is left. */
+/* Leaves out completions of queue pairs that are there no more. Returns how much is left. */
 static int ep_net_forget_old(const struct ep_net_comm *c, struct ibv_wc *wc, int n)
 {
 	int kept = 0;

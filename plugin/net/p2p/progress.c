@@ -6,7 +6,7 @@
 #include "net/p2p/route.h"
 
 /*
- * A NIC tells of a dead peer only who sends to it. Who has closed its end in order has nothing under
+ * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing under
  * way, so that what is under way here will never end.
  */
 static ncclResult_t ep_net_poll_slow(struct ep_net_comm *c)

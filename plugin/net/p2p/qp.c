@@ -184,7 +184,7 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 			EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
 		}
 	}
-	/* The receiver's NIC has heard of the sender's now, and says what is left. */
+	/* The receiver's NIC has the sender's bits now, and returns what is left. */
 	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
 		if (pairs && c->local[i].ece.there && c->remote[i].ece.there) {
 			ep_net_ece_query(&c->local[i], c->qp[i].qp);

@@ -4,8 +4,8 @@
  * its port has been up for a while,
  *
  *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on
- *      their way find nobody, and tells the other end their numbers;
- *   2. connects them when it has heard the other end's numbers, and says so;
+ *      their way find nobody, and sends their numbers to the other end;
+ *   2. connects them when it has received the other end's numbers, and confirms it;
  *   3. When both have said so, the sender writes nothing, zero bytes, over each of them. When that has been
  *      acknowledged, which needs the way there and the way back, it says so, and both use the route:
  *      until then messages go over the others, and wait for nothing.

@@ -63,7 +63,7 @@ ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *siz
 	struct ep_net_comm *c;
 	ncclResult_t result;
 
-	/* What NCCL presets to say that it need not be told of the end is never left there. */
+	/* A value that NCCL presets where it needs no report of the end is never left there. */
 	*request = NULL;
 	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
 	ep_net_enter(c);

@@ -6,10 +6,10 @@
  * only what they acknowledge. If it wrote again at once, a message could come twice, and a packet
  * that was late could change memory which its receiver had long used for something else. So
  *
- *   1. an end that notices the failure, or hears of it, moves its queue pairs of the route to the error
+ *   1. an end that notices the failure, or receives word of it, moves its queue pairs of the route to the error
  *      state: its NIC drops what comes for them from then on. The receiver takes up the completions of
  *      all its receives, and so knows how many parts each queue pair has brought.
- *   2. It tells the other end, with these numbers. Parts of a queue pair come in the order in which they
+ *   2. It notifies the other end, with these numbers. Parts of a queue pair come in the order in which they
  *      were posted: the first so many have come, the others have not.
  *   3. When both have sent this, the sender takes the parts that were received for sent and posts the others
  *      to queue pairs of open routes. If it was the route by which the receiver spoke of its receives, it
@@ -51,7 +51,7 @@ static ncclResult_t ep_net_qp_stop(struct ep_net_comm *c, uint32_t i)
 	int error = l->dev->nic.v->ibv_modify_qp(c->qp[i].qp, &attr, IBV_QP_STATE);
 
 	if (error) {
-		ep_net_dev_events(l->dev); /* it may have said so, and nobody has heard it */
+		ep_net_dev_events(l->dev); /* it may have sent that, and nobody has received it */
 	}
 	if (error && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED)) {
 		return ep_net_comm_fail(
@@ -81,7 +81,7 @@ ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route)
 	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
 		EP_CHECK(ep_net_qp_stop(c, i));
 	}
-	/* A device that is broken gives nothing back any more, but what it has told of has come. */
+	/* A device that is broken gives nothing back any more, but what it has reported has arrived. */
 	do {
 		EP_CHECK(ep_net_poll(c, l, &any));
 	} while (ep_net_receives_left(c, route) &&

@@ -14,9 +14,9 @@ enum ep_net_route_state {
 	EP_NET_ROUTE_CLOSING, /* this end has closed it, and the other one has not said that it has */
 	EP_NET_ROUTE_CLOSED,
 	/* on its way back: */
-	EP_NET_ROUTE_OFFERED, /* it has new queue pairs, of which the other end was told, */
-	EP_NET_ROUTE_READY,   /* which are connected to those of the other end, who was told, */
-	EP_NET_ROUTE_PROBING  /* and is ready, too: the sender sees whether something comes */
+	EP_NET_ROUTE_OFFERED, /* it has new queue pairs, whose numbers were sent to the other end, */
+	EP_NET_ROUTE_READY, /* which are connected to those of the other end, which was notified, */
+	EP_NET_ROUTE_PROBING /* and is ready, too: the sender sees whether something comes */
 };
 
 /* Why an end has closed a route. */
@@ -57,13 +57,13 @@ struct ep_net_ctrl_msg;
 
 /*
  * route.c: what happens to a route that fails. Both ends first see to it that nothing comes from it any
- * more, then tell each other, over TCP, which parts of messages it has brought; the rest is sent again
+ * more, then send each other, over TCP, which parts of messages it has brought; the rest is sent again
  * over the others. So each part comes once, and nothing comes late.
  */
 /* Closes one that is open or on its way back. `what`: why, for the log. */
 ncclResult_t ep_net_route_close(struct ep_net_comm *c, uint32_t route, enum ep_net_route_why why,
 				const char *what);
-/* Its parts: sees to it that nothing comes from it any more; tells the other end; both have closed it. */
+/* Its parts: sees to it that nothing comes from it any more; notifies the other end; both have closed it. */
 ncclResult_t ep_net_route_drain(struct ep_net_comm *c, uint32_t route);
 ncclResult_t ep_net_route_send_closed(struct ep_net_comm *c, uint32_t route,
 				      enum ep_net_route_why why);
@@ -72,11 +72,11 @@ ncclResult_t ep_net_route_settle(struct ep_net_comm *c, uint32_t route);
 /* routes.c */
 /* Does what is due after completions were taken up: c->due. */
 ncclResult_t ep_net_routes_act(struct ep_net_comm *c);
-/* Hears what the other end says of routes, and looks at ports. */
+/* Receives control messages about routes, and checks ports. */
 ncclResult_t ep_net_routes_check(struct ep_net_comm *c);
 /* The asynchronous thread looks after the routes, too, while NCCL does not call. */
 ncclResult_t ep_net_routes_async_add(struct ep_net_comm *c);
-/* This end closes: the other one is told what has come. */
+/* This end closes: sends what has arrived to the other one. */
 void ep_net_routes_close(struct ep_net_comm *c);
 
 /* recovery.c */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks after the routes of a connection: acts on what poll.c has noted, hears what the other end says, sees
+ * Looks after the routes of a connection: acts on what poll.c has noted, receives control messages, sees
  * how ports are.
  */
 #include <string.h>

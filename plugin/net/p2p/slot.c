@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells the sender where receives want data. */
+/* Announces receives to the sender: where they want data. */
 #include <string.h>
 #include "core/log.h"
 #include "net/p2p/route.h"
@@ -39,7 +39,7 @@ static ncclResult_t ep_net_slots_write(struct ep_net_comm *c, uint32_t n)
 
 	if (error) {
 		return ep_net_comm_fail(c, ncclSystemError, c->slot_qp,
-					"the sender cannot be told of a receive: %s",
+					"a receive cannot be announced to the sender: %s",
 					strerror(error));
 	}
 	q->room--;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NCCL is told of a device, in the forms of older versions. */
+/* Properties of a device for NCCL, in the forms of older versions. */
 #include <string.h>
 #include "core/error.h"
 #include "net/tables/tables.h"
