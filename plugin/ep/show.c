@@ -100,8 +100,8 @@ void ep_show_begin(struct ep_call *call, enum ep_board_kind kind, const struct n
 	}
 	number = b->calls + 1;
 	c = &b->call[(number - 1) % EP_BOARD_CALLS];
-	__atomic_store_n(&c->number, 0, __ATOMIC_RELAXED);
-	__atomic_thread_fence(__ATOMIC_RELEASE);
+	/* an exchange, since nothing that follows may be seen before it */
+	(void)__atomic_exchange_n(&c->number, 0, __ATOMIC_ACQUIRE);
 	c->begin_ns = ep_board_now();
 	c->end_ns = 0;
 	c->handle = (uint64_t)(uintptr_t)handle;
