@@ -7,6 +7,7 @@
 #define EP_NET_HANDSHAKE_H
 
 #include "core/error.h"
+#include "net/link/sock.h"
 #include "rdma/nic.h"
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull
@@ -19,6 +20,17 @@ struct ep_net_head {
 	uint32_t bytes; /* with the head */
 	uint64_t nonce; /* of the listener: who knows it has its handle */
 };
+
+/*
+ * Sends, or receives, more of a message. *done: all of it. `at`: how much is. `who` is the other end, in
+ * errors. A message that is received begins with a head of this version, with that magic; one without a head
+ * goes by ep_net_message_end().
+ */
+ncclResult_t ep_net_message_end(enum ep_net_io_state state, const char *who, bool *done);
+ncclResult_t ep_net_message_send(int fd, const void *msg, size_t bytes, size_t *at, const char *who,
+				 bool *done);
+ncclResult_t ep_net_message_recv(int fd, struct ep_net_head *msg, size_t bytes, uint64_t magic,
+				 size_t *at, const char *who, bool *done);
 
 /* Time that a connection has, from its first call on. */
 uint64_t ep_net_setup_ns(void);

@@ -4,7 +4,6 @@
  * ranks below its own and sends which rank it is, and those above do the same to it. Then all exchange what
  * their ports are.
  */
-#include <errno.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -180,33 +179,10 @@ static ncclResult_t ep_net_joining_take(struct ep_net_making *making,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_joining_receive(struct ep_net_making *making,
-					   struct ep_net_joining *joining)
-{
-	const struct ep_net_head *head = &joining->handshake.head;
-	enum ep_net_io_state state;
-
-	if (head->version != EP_NET_VERSION || head->bytes != sizeof(joining->handshake)) {
-		return ep_fail(ncclRemoteError,
-			       "a peer has another version of this plugin (it speaks version %u, "
-			       "this one %u): install the same on all hosts",
-			       head->version, EP_NET_VERSION);
-	}
-	state = ep_net_take(joining->accepted.fd, &joining->handshake, sizeof(joining->handshake),
-			    &joining->at);
-	if (state == EP_NET_IO_DONE) {
-		return ep_net_joining_take(making, joining);
-	}
-	return state == EP_NET_IO_AGAIN
-		       ? ncclSuccess
-		       : ep_fail(ncclRemoteError,
-				 "the rank at %s %s while ranks connected: see its log",
-				 joining->accepted.who,
-				 state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
-}
-
 static ncclResult_t ep_net_joining_poll(struct ep_net_making *making)
 {
+	bool done;
+
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
 		struct ep_net_joining *v = &making->joining[i];
 
@@ -216,7 +192,10 @@ static ncclResult_t ep_net_joining_poll(struct ep_net_making *making)
 			v->at = sizeof(v->handshake.head);
 		}
 		if (v->accepted.fd >= 0) {
-			EP_CHECK(ep_net_joining_receive(making, v));
+			EP_CHECK(ep_net_message_recv(v->accepted.fd, &v->handshake.head,
+						     sizeof(v->handshake), EP_NET_MESH_MAGIC,
+						     &v->at, v->accepted.who, &done));
+			EP_CHECK(done ? ep_net_joining_take(making, v) : ncclSuccess);
 		}
 	}
 	return ncclSuccess;

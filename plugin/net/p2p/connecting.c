@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sender's end of a connection in the making. NCCL calls again and again until it is made. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,39 +80,7 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 	return ncclSuccess;
 }
 
-/* ---- stages: each returns success, with the stage left as it is if it has to wait ---- */
-
-static ncclResult_t ep_net_do_dial(struct ep_net_connecting *connecting)
-{
-	EP_CHECK(ep_net_dialing_step(&connecting->dialing, &connecting->comm->fd));
-	if (connecting->comm->fd >= 0) {
-		connecting->stage = EP_NET_SEND_REQ;
-		connecting->at = 0;
-	}
-	return ncclSuccess;
-}
-
-static ncclResult_t ep_net_handshake_failed(const struct ep_net_connecting *connecting,
-					    enum ep_net_io_state state)
-{
-	return ep_fail(ncclRemoteError, "%s %s while a connection was made: see its log",
-		       connecting->comm->peer,
-		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
-}
-
-static ncclResult_t ep_net_do_send_req(struct ep_net_connecting *connecting)
-{
-	enum ep_net_io_state state = ep_net_put(connecting->comm->fd, &connecting->req,
-						sizeof(connecting->req), &connecting->at);
-
-	if (state == EP_NET_IO_DONE) {
-		connecting->stage = EP_NET_RECV_REP;
-		connecting->at = 0;
-	} else if (state != EP_NET_IO_AGAIN) {
-		return ep_net_handshake_failed(connecting, state);
-	}
-	return ncclSuccess;
-}
+/* ---- stages ---- */
 
 static ncclResult_t ep_net_take_rep(struct ep_net_connecting *connecting)
 {
@@ -129,68 +96,45 @@ static ncclResult_t ep_net_take_rep(struct ep_net_connecting *connecting)
 			       EP_NET_TEXT - 1, a->text);
 	}
 	EP_CHECK(ep_net_peer_check(&peer, connecting->comm->nroutes, connecting->comm->peer));
-	EP_CHECK(ep_net_comm_connect(connecting->comm, &peer));
-	connecting->stage = EP_NET_SEND_READY;
-	connecting->at = 0;
-	return ncclSuccess;
+	return ep_net_comm_connect(connecting->comm, &peer);
 }
 
-static ncclResult_t ep_net_do_recv_rep(struct ep_net_connecting *connecting)
+/* What the stage is for, as far as it goes. *done: all of it. */
+static ncclResult_t ep_net_connecting_do(struct ep_net_connecting *connecting, bool *done)
 {
-	size_t head = sizeof(connecting->rep.head);
-	enum ep_net_io_state state = EP_NET_IO_DONE;
+	static const uint32_t ready = EP_NET_READY;
+	struct ep_net_comm *c = connecting->comm;
 
-	if (connecting->at < head) {
-		state = ep_net_take(connecting->comm->fd, &connecting->rep, head, &connecting->at);
-		if (state == EP_NET_IO_DONE) {
-			EP_CHECK(ep_net_head_check(&connecting->rep.head, sizeof(connecting->rep),
-						   connecting->comm->peer));
-		}
+	switch (connecting->stage) {
+	case EP_NET_DIALING:
+		EP_CHECK(ep_net_dialing_step(&connecting->dialing, &c->fd));
+		*done = c->fd >= 0;
+		return ncclSuccess;
+	case EP_NET_SEND_REQ:
+		return ep_net_message_send(c->fd, &connecting->req, sizeof(connecting->req),
+					   &connecting->at, c->peer, done);
+	case EP_NET_RECV_REP:
+		EP_CHECK(ep_net_message_recv(c->fd, &connecting->rep.head, sizeof(connecting->rep),
+					     EP_NET_MAGIC, &connecting->at, c->peer, done));
+		return *done ? ep_net_take_rep(connecting) : ncclSuccess;
+	default:
+		return ep_net_message_send(c->fd, &ready, sizeof(ready), &connecting->at, c->peer,
+					   done);
 	}
-	if (state == EP_NET_IO_DONE) {
-		state = ep_net_take(connecting->comm->fd, &connecting->rep, sizeof(connecting->rep),
-				    &connecting->at);
-	}
-	if (state == EP_NET_IO_DONE) {
-		return ep_net_take_rep(connecting);
-	}
-	return state == EP_NET_IO_AGAIN ? ncclSuccess : ep_net_handshake_failed(connecting, state);
-}
-
-/* *done: the connection is made. */
-static ncclResult_t ep_net_do_send_ready(struct ep_net_connecting *connecting, bool *done)
-{
-	uint32_t ready = EP_NET_READY;
-	enum ep_net_io_state state =
-		ep_net_put(connecting->comm->fd, &ready, sizeof(ready), &connecting->at);
-
-	*done = state == EP_NET_IO_DONE;
-	return *done || state == EP_NET_IO_AGAIN ? ncclSuccess
-						 : ep_net_handshake_failed(connecting, state);
 }
 
 static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *connecting, bool *done)
 {
 	static const char *const what[] = { "connect to", "send to", "receive from", "confirm to" };
-	enum ep_net_connect_stage before;
 
-	do {
-		before = connecting->stage;
-		switch (connecting->stage) {
-		case EP_NET_DIALING:
-			EP_CHECK(ep_net_do_dial(connecting));
-			break;
-		case EP_NET_SEND_REQ:
-			EP_CHECK(ep_net_do_send_req(connecting));
-			break;
-		case EP_NET_RECV_REP:
-			EP_CHECK(ep_net_do_recv_rep(connecting));
-			break;
-		default:
-			EP_CHECK(ep_net_do_send_ready(connecting, done));
+	for (;;) {
+		EP_CHECK(ep_net_connecting_do(connecting, done));
+		if (!*done || connecting->stage == EP_NET_SEND_READY) {
 			break;
 		}
-	} while (connecting->stage > before);
+		connecting->stage++;
+		connecting->at = 0;
+	}
 	if (!*done && ep_now_ns() - connecting->began > ep_net_setup_ns()) {
 		return ep_fail(ncclRemoteError,
 			       "waited %llu ms to %s %s, where a receiver should listen: is its "

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receiver's end of a connection in the making. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -88,12 +87,6 @@ static void ep_net_refuse(struct ep_net_listen *listener, ncclResult_t code)
 	(void)ep_net_put(listener->accepted.fd, &listener->rep, sizeof(listener->rep), &at);
 }
 
-static ncclResult_t ep_net_handshake_lost(const char *who, enum ep_net_io_state state)
-{
-	return ep_fail(ncclRemoteError, "%s %s while a connection was made: see its log", who,
-		       state == EP_NET_IO_CLOSED ? "has gone away" : strerror(errno));
-}
-
 static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *listener)
 {
 	const struct ep_net_connect_req *h = &listener->req;
@@ -119,85 +112,72 @@ static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *listener)
 	return result;
 }
 
-static ncclResult_t ep_net_do_wait(struct ep_net_listen *listener)
+/* The request has come, all of it: the connection is made, or refused. */
+static ncclResult_t ep_net_take_req(struct ep_net_listen *listener)
 {
-	EP_CHECK(ep_net_acceptor_poll(&listener->acceptor, &listener->accepted));
-	if (listener->accepted.fd >= 0) {
-		ep_net_acceptor_report(&listener->acceptor, true, "a sender");
-		listener->req.head = listener->accepted.head;
-		listener->stage = EP_NET_RECV_REQ;
-		listener->at = sizeof(listener->req.head);
-	}
-	return ncclSuccess;
-}
-
-static ncclResult_t ep_net_do_recv_req(struct ep_net_listen *listener)
-{
-	enum ep_net_io_state state;
-	ncclResult_t result = ep_net_head_check(&listener->req.head, sizeof(listener->req),
-						listener->accepted.who);
-
-	if (result == ncclSuccess) {
-		state = ep_net_take(listener->accepted.fd, &listener->req, sizeof(listener->req),
-				    &listener->at);
-		if (state == EP_NET_IO_AGAIN) {
-			return ncclSuccess;
-		}
-		result = state == EP_NET_IO_DONE
-				 ? ep_net_accepted_connect(listener)
-				 : ep_net_handshake_lost(listener->accepted.who, state);
-	}
-	if (result != ncclSuccess) {
-		ep_net_refuse(listener, result);
-		return result;
-	}
+	EP_CHECK(ep_net_accepted_connect(listener));
 	ep_net_connect_rep_fill(listener->comm, listener->acceptor.nonce, &listener->rep);
 	listener->comm->fd = listener->accepted.fd;
 	listener->accepted.fd = -1;
-	listener->stage = EP_NET_SEND_REP;
-	listener->at = 0;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_handshake(struct ep_net_listen *listener, bool *done)
+static ncclResult_t ep_net_do_recv_req(struct ep_net_listen *listener, bool *done)
 {
-	enum ep_net_io_state state;
+	ncclResult_t result = ep_net_message_recv(listener->accepted.fd, &listener->req.head,
+						  sizeof(listener->req), EP_NET_MAGIC,
+						  &listener->at, listener->accepted.who, done);
 
-	if (listener->stage == EP_NET_SEND_REP) {
-		state = ep_net_put(listener->comm->fd, &listener->rep, sizeof(listener->rep),
-				   &listener->at);
-		if (state == EP_NET_IO_DONE) {
-			listener->stage = EP_NET_RECV_READY;
-			listener->at = 0;
+	if (result == ncclSuccess && *done) {
+		result = ep_net_take_req(listener);
+	}
+	if (result != ncclSuccess) {
+		ep_net_refuse(listener, result);
+	}
+	return result;
+}
+
+/* What the stage is for, as far as it goes. *done: all of it. */
+static ncclResult_t ep_net_listen_do(struct ep_net_listen *listener, bool *done)
+{
+	struct ep_net_comm *c = listener->comm;
+
+	switch (listener->stage) {
+	case EP_NET_WAIT_PEER:
+		EP_CHECK(ep_net_acceptor_poll(&listener->acceptor, &listener->accepted));
+		*done = listener->accepted.fd >= 0;
+		if (*done) {
+			ep_net_acceptor_report(&listener->acceptor, true, "a sender");
+			listener->req.head = listener->accepted.head;
+			listener->at = sizeof(listener->req.head);
 		}
-	} else {
-		state = ep_net_take(listener->comm->fd, &listener->ready, sizeof(listener->ready),
-				    &listener->at);
-		*done = state == EP_NET_IO_DONE;
+		return ncclSuccess;
+	case EP_NET_RECV_REQ:
+		return ep_net_do_recv_req(listener, done);
+	case EP_NET_SEND_REP:
+		return ep_net_message_send(c->fd, &listener->rep, sizeof(listener->rep),
+					   &listener->at, c->peer, done);
+	default:
+		return ep_net_message_end(ep_net_take(c->fd, &listener->ready,
+						      sizeof(listener->ready), &listener->at),
+					  c->peer, done);
 	}
-	if (state == EP_NET_IO_DONE && *done && listener->ready != EP_NET_READY) {
-		return ep_fail(ncclRemoteError, "%s says 0x%08x in place of being ready",
-			       listener->comm->peer, listener->ready);
-	}
-	return state == EP_NET_IO_DONE || state == EP_NET_IO_AGAIN
-		       ? ncclSuccess
-		       : ep_net_handshake_lost(listener->comm->peer, state);
 }
 
 static ncclResult_t ep_net_listen_step(struct ep_net_listen *listener, bool *done)
 {
-	enum ep_net_listen_stage before;
-
-	do {
-		before = listener->stage;
-		if (listener->stage == EP_NET_WAIT_PEER) {
-			EP_CHECK(ep_net_do_wait(listener));
-		} else if (listener->stage == EP_NET_RECV_REQ) {
-			EP_CHECK(ep_net_do_recv_req(listener));
-		} else {
-			EP_CHECK(ep_net_do_handshake(listener, done));
+	for (;;) {
+		EP_CHECK(ep_net_listen_do(listener, done));
+		if (!*done || listener->stage == EP_NET_RECV_READY) {
+			break;
 		}
-	} while (listener->stage > before);
+		listener->at = listener->stage == EP_NET_WAIT_PEER ? listener->at : 0;
+		listener->stage++;
+	}
+	if (*done && listener->ready != EP_NET_READY) {
+		return ep_fail(ncclRemoteError, "%s says 0x%08x in place of being ready",
+			       listener->comm->peer, listener->ready);
+	}
 	if (!*done && ep_now_ns() - listener->began > ep_net_setup_ns()) {
 		return ep_fail(ncclRemoteError,
 			       "waited %llu ms at %s for %s: is its process stuck? "

@@ -59,23 +59,6 @@ void ep_net_connect_rep_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_
 	snprintf(rep->text, sizeof(rep->text), "%.*s", EP_NET_TEXT - 1, error.text);
 }
 
-ncclResult_t ep_net_head_check(const struct ep_net_head *head, size_t bytes, const char *who)
-{
-	if (head->magic != EP_NET_MAGIC) {
-		return ep_fail(ncclRemoteError,
-			       "what answers at %s is another program (it begins with "
-			       "0x%016llx): do all ranks use this plugin?",
-			       who, (unsigned long long)head->magic);
-	}
-	if (head->version != EP_NET_VERSION || head->bytes != bytes) {
-		return ep_fail(ncclRemoteError,
-			       "%s has another version of this plugin (it speaks version %u with "
-			       "%u bytes, this one %u with %zu): install the same on all hosts",
-			       who, head->version, head->bytes, EP_NET_VERSION, bytes);
-	}
-	return ncclSuccess;
-}
-
 ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who)
 {
 	if (peer->nremotes < 1 || peer->nremotes > EP_NET_NIC_PORTS || peer->nqps % nroutes != 0) {
