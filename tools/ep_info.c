@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What is installed here, what the library would make of it, and why. */
+/* Prints what is installed here, what the library would make of it, and why. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ enum part {
 	PART_MEMORY = 128,
 };
 
-/* What the command line asks for. */
+/* Options of the command line. */
 struct request {
 	int parts; /* of enum part */
 	enum ep_live_format format;
@@ -144,7 +144,7 @@ static bool is_open(const void *arg, const char *name, int port)
 	return ep_info_nics_find(arg, name, port) >= 0;
 }
 
-/* What belongs to one way of asking must not stand beside another. -1, or the exit status. */
+/* Checks that options of one kind of question do not stand beside another. -1, or the exit status. */
 static int check(const struct request *request)
 {
 	int alone = request->parts & (PART_LIVE | PART_MEMORY);

@@ -7,7 +7,7 @@
 #include "gda/gda.h"
 #include "topo/topo.h"
 
-/* What RDMA needs. Each mode needs those of the modes below it and something more. */
+/* Requirements of RDMA. Each mode has those of the modes below it and more. */
 enum ep_info_fact_id {
 	EP_INFO_GPU,
 	EP_INFO_ENABLED,  /* no variable forbids it, or is not understood */
@@ -52,7 +52,7 @@ struct ep_info_nics {
 
 /* Calls int f(int *) from a library; NULL, or why not. */
 const char *ep_info_call_version(void *lib, const char *symbol, int *version);
-/* What programs get of the loader, and what was installed here, if that is another. */
+/* The libraries that programs get from the loader, and those that were installed here, if they differ. */
 void ep_info_libraries(void);
 /* The first of these that loads. NULL, and why. */
 #define EP_INFO_WHY 512
@@ -83,7 +83,7 @@ void ep_info_gpus_match(struct ep_info_facts *facts, const struct ep_topo *topo,
  * EP_INFO_FACTS: all is. */
 enum ep_info_fact_id ep_info_mode_lacks(const struct ep_info_facts *facts,
 					const struct ep_info_gpu *gpu, enum ep_gda_mode mode);
-/* What EP_GDA_AUTO comes to; EP_GDA_AUTO: none is possible. */
+/* The mode that EP_GDA_AUTO chooses; EP_GDA_AUTO: none is possible. */
 enum ep_gda_mode ep_info_mode_best(const struct ep_info_facts *facts,
 				   const struct ep_info_gpu *gpu);
 

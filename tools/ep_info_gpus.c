@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What each GPU gets of the ports, as a rank with that GPU would choose. */
+/* Ports of each GPU, as a rank with that GPU would choose them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

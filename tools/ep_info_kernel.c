@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the kernel's log says of NICs, GPUs and the bus between them: the last lines that do. */
+/* The last lines of the kernel's log about NICs, GPUs and the bus between them. */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>

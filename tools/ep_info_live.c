@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What groups of this host do, and whom they wait for: a table, or as ep_info_live_text.c has it. */
+/* Groups of this host, and whom they wait for: a table, or as ep_info_live_text.c has it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -59,7 +59,7 @@ static void print_page(const struct ep_live_pages *pages, const struct ep_live_p
 	}
 }
 
-/* Who holds the others up. */
+/* Finds the rank that holds the others up. */
 static void print_cause(const struct ep_live_page *group, size_t n)
 {
 	int found = 0;

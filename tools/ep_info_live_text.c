@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What groups do, for programs: as JSON, and as Prometheus reads it. */
+/* States of groups for programs: as JSON, and as Prometheus reads it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

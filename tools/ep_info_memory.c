@@ -107,7 +107,7 @@ int ep_info_shape_take(struct ep_info_shape *shape, int option, const char *text
 	}
 }
 
-/* What has no default. */
+/* Checks the options that have no default. */
 static int check(const struct ep_info_shape *shape)
 {
 	const struct {

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* What a group is to be, as the command line has it. 0: not given. */
+/* The shape of a group, from the command line. 0: not given. */
 struct ep_info_shape {
 	unsigned int experts, hidden, tokens, ranks, topk, node_ranks, recv_tokens;
 	double gpu_memory; /* GiB */
@@ -20,7 +20,7 @@ struct ep_info_shape {
 /* One option of --memory. -1, or the exit status. */
 int ep_info_shape_take(struct ep_info_shape *shape, int option, const char *text);
 
-/* What it takes, and whether it is possible: 0; 1 if not; 2 for wrong usage. */
+/* Prints what it takes, and whether it is possible: 0; 1 if not; 2 for wrong usage. */
 int ep_info_memory(const struct ep_info_shape *shape, bool json);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What connections of the network plugin have done, as processes of this machine have it in files. */
+/* Counts of the network plugin's connections, from files of this machine's processes. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>

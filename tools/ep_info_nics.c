@@ -18,7 +18,7 @@ static bool permitted(const char *name, int port)
 	       ep_topo_hca_match(&hca, name, port);
 }
 
-/* What firmware says of the port, whose device is open. */
+/* Prints firmware's state of the port, whose device is open. */
 static void ask_bond(const struct ep_mlx5dv *dv, struct ibv_context *ctx,
 		     const struct ep_port *port, char *bond, size_t size)
 {

@@ -55,7 +55,7 @@ static bool parses(enum ep_ib_var var, const char *text)
 	return ep_ib_env_parse(&env, var, text) == ncclSuccess;
 }
 
-/* What RDMA takes from NCCL's variables. */
+/* Prints NCCL's variables that RDMA obeys. */
 static void print_rdma(enum ep_ib_var var)
 {
 	const struct ep_ib_var_def *def = &ep_ib_var_table[var];

@@ -21,7 +21,7 @@ struct mapped {
 	bool deleted;
 };
 
-/* What is in a file before a version number. The first that is found shows whose it is. */
+/* Texts before a version number in a file. The first that is found shows whose it is. */
 static const struct {
 	const char *mark, *note;
 } marks[] = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What an operator would be asked for, of the machine and of this process. */
+/* A report of the machine and of this process, for an operator. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <limits.h>

@@ -255,7 +255,7 @@ static void find_flat(struct ep_topo *topo)
 	topo->flat = !any ? EP_TOPO_UNKNOWN : near ? EP_TOPO_NO : EP_TOPO_YES;
 }
 
-/* What of NCCL_IB_HCA speaks of no port here. */
+/* Warns of items of NCCL_IB_HCA that match no port here. */
 static void note_hca(struct ep_topo *topo, const struct ep_topo_hca *hca)
 {
 	char text[EP_TOPO_HCA_TEXT];

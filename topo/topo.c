@@ -17,7 +17,7 @@ static const char *env_or_null(const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* What is not a number is the default, which the caller says. */
+/* Returns the caller's default for a text that is no number. */
 static bool env_flag(const char *name, bool initial)
 {
 	const char *text = env_or_null(name);

@@ -83,7 +83,7 @@ enum ep_topo_tristate {
 	EP_TOPO_YES,
 };
 
-/* What is at the other end of a GPU's NVLinks. */
+/* The other end of a GPU's NVLinks. */
 enum ep_topo_nvlink_kind {
 	EP_TOPO_NVLINK_GPU,
 	EP_TOPO_NVLINK_SWITCH,

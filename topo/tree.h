@@ -62,7 +62,7 @@ int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep
 int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo **topo,
 		     struct ep_topo_err *err);
 
-/* What is in front of /sys, /proc and /var. */
+/* The path in front of /sys, /proc and /var. */
 const char *ep_topo_root(const struct ep_topo_opts *opts);
 /* With a file to go by, a PCIe tree that hwloc cannot read is a note. */
 int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **topo,

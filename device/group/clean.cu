@@ -37,7 +37,7 @@ enum ep_clean_word {
 /* Ranks that a thread waits for: there are as many threads as ranks, or as a block may have. */
 #define EP_CLEAN_SHARE (EP_GROUP_MAX_RANKS / EP_GROUP_MAX_THREADS)
 
-/* What the block knows of this MaskClean. */
+/* State of this MaskClean in a block. */
 struct ep_clean_board {
 	uint32_t round;
 	uint32_t step;

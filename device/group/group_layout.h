@@ -153,7 +153,7 @@ struct __attribute__((aligned(16))) ep_dev_seq {
 	uint32_t clean_round;     /* of the last MaskClean; 0: none */
 };
 
-/* What `busy` is in a group of that many banks when nothing is pending. */
+/* The value of `busy` in a group of that many banks when nothing is pending. */
 EP_HOST_DEV uint32_t ep_seq_busy(uint32_t banks)
 {
 	return ((1u << EP_GROUP_BANKS) - 1) & ~((1u << banks) - 1);
@@ -312,7 +312,7 @@ struct ep_remote_place {
 	uint32_t there; /* index of this rank in rank r's heap */
 };
 
-/* What kernels of groups with remote ranks need besides: in device memory. */
+/* More for kernels of groups with remote ranks: in device memory. */
 struct ep_dev_remote {
 	uint32_t channels;            /* C: the same on all ranks */
 	uint32_t queues;              /* C + 1: per peer, the last is the control queue */
@@ -383,7 +383,7 @@ struct ep_clean_args {
 	struct ep_ranks *absent; /* mapped host: who did not come */
 };
 
-/* What this rank has posted is brought to an end, before its heap is replaced or freed. */
+/* Ends all that this rank has posted, before its heap is replaced or freed. */
 struct ep_drain_args {
 	struct ep_dev_group g;
 	struct ep_ranks alive;    /* remote ranks that are drained */
@@ -403,7 +403,7 @@ struct ep_lost_args {
 	struct ep_ranks lost;
 };
 
-/* What a routing selects: expert ids [T][K], or lists of high throughput, EP_HT_SEL. */
+/* The selections of a routing: expert ids [T][K], or lists of high throughput, EP_HT_SEL. */
 enum ep_expert_rows_form {
 	EP_EXPERT_ROWS_IDS32,
 	EP_EXPERT_ROWS_IDS64,

@@ -6,7 +6,7 @@
 #include "device/group/group_layout.h"
 #include "device/simt/simt.h"
 
-/* What a kernel knows about its own step; equal in all blocks and on all ranks. */
+/* A kernel's own step; equal in all blocks and on all ranks. */
 struct ep_op {
 	uint32_t step;
 	uint32_t epoch; /* step of the send half */

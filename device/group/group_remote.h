@@ -100,7 +100,7 @@ EP_DEV struct ep_mlx5_signal ep_remote_signal(const struct ep_dev_group &g,
 				    value);
 }
 
-/* What a signal says: `entries` of the channel have been posted. */
+/* The value of a signal: `entries` of the channel have been posted. */
 EP_DEV uint64_t ep_remote_signal_word(const struct ep_op &op, uint32_t entries)
 {
 	return (uint64_t)op.epoch << 32 | entries;
@@ -254,7 +254,7 @@ EP_DEV bool ep_stage_claim(const struct ep_dev_group &g, const struct ep_op &op,
 	return ok;
 }
 
-/* What the warp has posted to r reads from the side. One warp. */
+/* Notes the last WQE to r that reads from the side. One warp. */
 EP_DEV void ep_stage_mark(const struct ep_dev_group &g, const struct ep_mlx5_post &post, uint32_t r,
 			  uint32_t channel, uint32_t side)
 {

@@ -42,7 +42,7 @@ EP_DEV uint64_t ep_signature_mark(uint32_t step, uint32_t seal)
 	return (uint64_t)step << 32 | seal;
 }
 
-/* What lies here where rank r's mark of the step belongs: perhaps one of an earlier step. */
+/* Loads the place of rank r's mark of the step: perhaps one of an earlier step. */
 EP_DEV uint64_t ep_signature_load(const struct ep_dev_group &g, uint32_t step, uint32_t r)
 {
 	return ep_ld_retired_sys_u64(&ep_signature_at(g, g.own, step, r)->mark);

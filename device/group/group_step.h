@@ -217,7 +217,7 @@ EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_dev_la
 	}
 }
 
-/* What ep_bank_wait() found. */
+/* Results of ep_bank_wait(). */
 enum ep_bank_state {
 	EP_BANK_ABORTED, /* nothing may be done */
 	EP_BANK_FREE,

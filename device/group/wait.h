@@ -24,7 +24,7 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
  * stands: ep_wait_extended(). doc/failures.md, example 2, has the longest waits that follow.
  */
 #define EP_WAIT_GRACE_NS 1000000000u
-/* What a peer is granted at least that another rank may hold up: that one is granted 1/2 s itself. */
+/* The least time for a peer that another rank may hold up: that one has 1/2 s itself. */
 #define EP_WAIT_HELD_NS (EP_WAIT_GRACE_NS / 8 * 5)
 
 /* Where a peer stands that is waited for: grace is EP_WAIT_GRACE_NS >> this. */

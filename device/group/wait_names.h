@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What waits wait for, and operations, in words for people. Host only. */
+/* Names of wait sites and operations, for people. Host only. */
 #ifndef EP_DEVICE_GROUP_WAIT_NAMES_H
 #define EP_DEVICE_GROUP_WAIT_NAMES_H
 

@@ -12,7 +12,7 @@
 #include "device/simt/language.h"
 #include "device/simt/wait_site.h"
 
-/* What ep_record.is_combine is besides 0, a dispatch, and 1. */
+/* Values of ep_record.is_combine besides 0, a dispatch, and 1. */
 #define EP_RECORD_UPDATE 2u /* the operation is UpdateHandle */
 
 #define EP_WAIT_SHOW_NS 100000000u

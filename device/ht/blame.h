@@ -53,7 +53,7 @@ EP_DEV bool ep_ht_cause_find(const struct ep_ht_common &c, uint32_t step, uint32
 	return true;
 }
 
-/* What happens to a wait. */
+/* Events of a wait. */
 enum ep_ht_event {
 	EP_HT_CHECKS, /* nothing yet */
 	EP_HT_FAILS, /* it is over: the peer is lost, or its connection is down, or another wait has failed */

@@ -31,7 +31,7 @@ EP_DEV struct ep_ht_fan ep_ht_hop_fan(const struct ep_ht_dispatch_args &a, uint3
 	return f;
 }
 
-/* What the lane's unit has to move: from the chunk's number of tokens, masks, or rows. */
+/* Finds what the lane's unit has to move, from the chunk's number of tokens, masks, or rows. */
 EP_DEV uint32_t ep_ht_hop_rows(const struct ep_ht_dispatch_args &a, struct ep_ht_hop *hop)
 {
 	const struct ep_ht_common &c = a.c;
@@ -107,7 +107,7 @@ EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_dispatch_args &a, const
 	return EP_HT_NONE;
 }
 
-/* What a unit waits for, of the lane's share; *site says what that is. */
+/* Finds whom a unit waits for, of the lane's share; *site: for what. */
 EP_DEV uint32_t ep_ht_hop_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				  const struct ep_ht_hop &hop, enum ep_wait_site *site)
 {

@@ -135,7 +135,7 @@ EP_DEV void ep_ht_due_publish(const struct ep_ht_combine_args &a, const struct e
 	}
 }
 
-/* What ep_ht_unit_prepare() did. */
+/* Results of ep_ht_unit_prepare(). */
 struct ep_ht_prepared {
 	struct ep_ht_work w;
 	struct ep_ht_due due;

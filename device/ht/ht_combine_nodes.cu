@@ -15,7 +15,7 @@
 
 #include "device/kernels.h"
 
-/* What is loaded next of a unit. */
+/* The next part of a unit to be loaded. */
 struct ep_ht_reader {
 	uint32_t rows;            /* rows of the unit that are not begun, as bits */
 	uint32_t i;               /* the row that is being loaded, */

@@ -25,7 +25,7 @@
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
-/* What lane i knows of the batch whose first slot is i. */
+/* Lane i's state of the batch whose first slot is i. */
 struct ep_ht_note {
 	uint64_t to;   /* where the row's part of the result goes; copies: that of the first row */
 	uint32_t what; /* EP_HT_NOTE_* */
@@ -171,7 +171,7 @@ EP_DEV uint32_t ep_ht_row_shift(uint32_t n)
 	return shift;
 }
 
-/* What follows from the lists of the group that begins with `row`. Nothing waits for what is loaded. */
+/* Takes the lists of the group that begins with `row`. Nothing waits for the loads. */
 EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
 			      uint32_t row)
 {

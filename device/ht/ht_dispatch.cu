@@ -68,7 +68,7 @@ EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struc
 	return true;
 }
 
-/* What is in a slot of the stage, as it was noted. */
+/* The content of a slot of the stage, as it was noted. */
 struct ep_ht_item {
 	bool sends, last;
 	uint32_t chunk, part, source, i;
@@ -116,7 +116,7 @@ EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a,
 	}
 }
 
-/* What the storing side keeps from item to item. */
+/* State of the storing side, from item to item. */
 struct ep_ht_stored {
 	struct ep_ht_unpublished unpublished;
 	struct ep_ht_starts starts; /* of the chunk that is being sent */

@@ -49,7 +49,7 @@ struct ep_ht_work {
 	bool open; /* a unit is being loaded: */
 	struct ep_ht_unit unit;
 	uint32_t i; /* its next row */
-	/* What the storing side has to know, noted with the slots of the stage. */
+	/* Notes for the storing side, with the slots of the stage. */
 	uint32_t note_chunk;
 	uint32_t note_slot; /* received: row of the flat order */
 	uint32_t note_what; /* source, row of the unit, EP_HT_NOTE_*, part */

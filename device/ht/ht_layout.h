@@ -239,7 +239,7 @@ EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
 	return stage_chunks / 2 >> shift << shift;
 }
 
-/* What this rank keeps about a remote rank, to post to it whom it takes for lost: ht/blame_word.h. */
+/* State of a remote rank, for posting to it whom this rank takes for lost: ht/blame_word.h. */
 struct ep_ht_blame_sent {
 	uint64_t word; /* that was posted last */
 	uint32_t open; /* epoch of the last operation that has done with the control queue */
@@ -252,13 +252,13 @@ struct ep_ht_flow {
 	uint32_t there; /* the flow's number there */
 };
 
-/* Who writes rows of source r to this rank, and reads what this rank returns for it. */
+/* The rank that writes rows of source r to this rank, and reads what this rank returns for it. */
 struct ep_ht_return_ring {
 	uint32_t rank;   /* r itself, or the rank of this node that is its forwarder */
 	uint32_t number; /* of the return ring for r and this rank there */
 };
 
-/* What kernels of groups with several nodes need besides. Tables are in device memory. */
+/* More for kernels of groups with several nodes. Tables are in device memory. */
 struct ep_ht_remote {
 	uint32_t near;    /* ranks of this node */
 	uint32_t nodes;   /* other nodes */
@@ -328,7 +328,7 @@ struct ep_ht_dev_handle {
 /* recv_sel: a selection whose place is beyond the limit. It counts as a list entry. */
 #define EP_HT_DROPPED 0xfffffffeu
 
-/* What the three kernels have in common. */
+/* Arguments that the three kernels have in common. */
 struct ep_ht_common {
 	struct ep_dev_group g; /* first */
 	struct ep_ht_areas areas;

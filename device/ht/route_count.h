@@ -24,7 +24,7 @@
 #define EP_HT_RUN_INDEX(r) ((r) >> 8 & 0xffu)
 #define EP_HT_RUN_COUNT(r) ((r) >> 16)
 
-/* What a block knows. Tables are in shared memory, two of them in scratch if they are large. */
+/* State of a block. Tables are in shared memory, two of them in scratch if they are large. */
 struct ep_ht_route {
 	uint32_t experts; /* E */
 	uint32_t columns; /* E + R */

@@ -16,7 +16,7 @@ EP_DEV uint64_t *ep_ht_out_count(const struct ep_ht_common &c)
 	return (uint64_t *)(c.g.own + c.areas.out_count_off);
 }
 
-/* What remote rank d is to get of the tables. */
+/* Returns the part of the tables for remote rank d. */
 EP_DEV uint32_t *ep_ht_out_sel(const struct ep_ht_common &c, uint32_t d)
 {
 	return (uint32_t *)(c.g.own + c.areas.out_off) + (size_t)d * c.max_tokens * c.width;

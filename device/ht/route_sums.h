@@ -100,7 +100,7 @@ EP_DEV bool ep_ht_counts_here(const struct ep_ht_common &c, const struct ep_op &
 	return ok;
 }
 
-/* What a thread learns of a column: rows of all ranks, of this one, of those before it, and of blocks before this. */
+/* Sums of a column: rows of all ranks, of this one, of those before it, and of blocks before this. */
 struct ep_ht_column {
 	uint32_t all;
 	uint32_t own;
@@ -284,7 +284,7 @@ EP_DEV void ep_ht_bases_make(const struct ep_ht_route_args &a, const struct ep_h
 	}
 }
 
-/* What is to come to rank d: slots, or places. */
+/* Returns how many rows are to come to rank d: slots, or places. */
 EP_DEV uint32_t ep_ht_total(const struct ep_ht_common &c, const struct ep_ht_route &route,
 			    uint32_t d)
 {

@@ -135,7 +135,7 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 	}
 }
 
-/* What lane k knows of its row of the token. */
+/* Lane k's state of its row of the token. */
 struct ep_ll_term {
 	uint32_t route;
 	float weight;

@@ -5,7 +5,7 @@
 
 #include "device/ll/rows.h"
 
-/* What dispatch noted for k of a received slot; rank-major: nothing. */
+/* Returns dispatch's note for k of a received slot; rank-major: none. */
 EP_DEV uint32_t ep_ll_return_note(const struct ep_ll_common &c, uint32_t received, uint32_t k)
 {
 	return c.layout == EP_LL_EXPERT_MAJOR ? c.h.slot_row[(size_t)received * c.topk + k]

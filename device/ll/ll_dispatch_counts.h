@@ -6,7 +6,7 @@
 #include "device/group/arrival.h"
 #include "device/ll/ll_dispatch_rows.h"
 
-/* What a block knows of a source; see arrival.h. */
+/* A block's state of a source; see arrival.h. */
 enum ep_ll_source_state {
 	EP_LL_SOURCE_HERE,   /* its counts are awaited, or here */
 	EP_LL_SOURCE_ABSENT, /* as all blocks agree */
@@ -107,7 +107,7 @@ EP_DEV bool ep_ll_counts_poll(const struct ep_ll_dispatch_args &a, const struct 
 	return ep_all(EP_FULL_MASK, have);
 }
 
-/* What the first receiving block keeps of source r: for combine, for the caller, for statistics. */
+/* Keeps source r's counts in the first receiving block: for combine, for the caller, for statistics. */
 EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
 				const struct ep_ll_recv_tables &tables, uint32_t r, uint64_t waited)
 {

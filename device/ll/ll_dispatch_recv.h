@@ -209,7 +209,7 @@ EP_DEV bool ep_ll_header_wait(const struct ep_ll_dispatch_args &a, const struct 
 	return ok;
 }
 
-/* What became of a part, or of all that a warp has to do. */
+/* The result of a part, or of all that a warp has to do. */
 enum ep_ll_recv_result {
 	EP_LL_RECV_DONE,
 	EP_LL_RECV_FAILED, /* the source failed on the way */

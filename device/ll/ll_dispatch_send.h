@@ -238,7 +238,7 @@ EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_s
 	}
 }
 
-/* What goes to remote rank d on the control queue: control packets, then counts. */
+/* Returns the place of the control queue's data for remote rank d: control packets, then counts. */
 EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
 {
 	return c.g.own + c.areas.post_off + d * c.areas.post_stride;

@@ -119,7 +119,7 @@ struct ep_ll_dev_handle {
 	uint32_t *route;    /* [B][K]: who returns (token, k), EP_LL_ROUTE_* */
 };
 
-/* What dispatch and combine have in common. */
+/* Arguments that dispatch and combine have in common. */
 struct ep_ll_common {
 	struct ep_dev_group g; /* first */
 	struct ep_ll_areas areas;

@@ -34,7 +34,7 @@ EP_DEV uint64_t *ep_ll_row_flag(const struct ep_ll_common &c, const struct ep_op
 	return flags + (size_t)at * EP_LL_MAX_PARTS + part;
 }
 
-/* What it holds, as that of a line does: the epoch, and `flag`. */
+/* Its content, as that of a line: the epoch, and `flag`. */
 EP_DEV uint64_t ep_ll_flag_value(const struct ep_op &op, uint32_t flag)
 {
 	return (uint64_t)flag << 32 | op.epoch;

@@ -109,7 +109,7 @@ struct __attribute__((aligned(EP_MLX5_WQEBB))) ep_mlx5_wqe {
 	uint32_t w[EP_MLX5_WQEBB / 4];
 };
 
-/* What each of our WQEs consists of; reading aids for those who take one apart. */
+/* The parts of each of our WQEs, for those who take one apart. */
 struct ep_mlx5_wqe_write {
 	struct ep_mlx5_ctrl_seg ctrl;
 	struct ep_mlx5_raddr_seg raddr;
@@ -312,7 +312,7 @@ enum ep_mlx5_region_id {
 	EP_MLX5_REGIONS
 };
 
-/* What ended the use of a queue. 0: nothing. */
+/* Reasons for the end of a queue's use. 0: none. */
 enum ep_mlx5_status {
 	EP_MLX5_OK = 0,
 	EP_MLX5_ERR_CQE = 1,        /* the NIC reported an error */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device-side wait waits for: shared by kernels, host and virtual cluster. Plain C. */
+/* Sites of device-side waits: shared by kernels, host and virtual cluster. Plain C. */
 #ifndef EP_DEVICE_WAIT_SITE_H
 #define EP_DEVICE_WAIT_SITE_H
 

@@ -88,7 +88,7 @@ struct ep_board {
 	struct ep_board_call call[EP_BOARD_CALLS];
 };
 
-/* What a file of version 1 looks like. */
+/* The layout of a file of version 1. */
 _Static_assert(sizeof(struct ep_board_call) == 64, "struct ep_board_call");
 _Static_assert(sizeof(struct ep_board_rank) == 96, "struct ep_board_rank");
 _Static_assert(offsetof(struct ep_board, mode) == 104, "struct ep_board");
@@ -124,7 +124,7 @@ enum ep_board_life {
 	EP_BOARD_FOREIGN /* its process ids are not those of this process */
 };
 
-/* What has become of the process. */
+/* The state of the process. */
 enum ep_board_life ep_board_life(const struct ep_board *board);
 
 /* Removes the files of processes of this user that have ended. */

@@ -23,7 +23,7 @@ static void ep_boot_pause(uint64_t waited_ns)
 	}
 }
 
-/* What fails is replaced, so that the rank can report its failure. */
+/* Allocates, and replaces what fails, so that the rank can report its failure. */
 static ncclResult_t ep_boot_alloc(struct ep_boot *boot, ncclResult_t *mine)
 {
 	size_t bytes = (size_t)boot->nranks * EP_BOOT_BYTES;
@@ -277,7 +277,7 @@ static ncclResult_t ep_boot_texts_open(const struct ep_boot *boot, uint32_t long
 	return ncclSuccess;
 }
 
-/* What the first exchange did not bring, a piece of all texts at a time. */
+/* Exchanges the rest of the texts, a piece of all of them at a time. */
 static ncclResult_t ep_boot_texts_rest(struct ep_boot *boot, const unsigned char *text,
 				       uint32_t bytes, uint32_t longest, struct ep_boot_texts *all,
 				       const char *what)

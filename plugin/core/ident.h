@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who a rank is: host, process, GPU. Exchanged as bytes at group creation. */
+/* Identity of a rank: host, process, GPU. Exchanged as bytes at group creation. */
 #ifndef EP_CORE_IDENT_H
 #define EP_CORE_IDENT_H
 

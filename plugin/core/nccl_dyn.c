@@ -40,7 +40,7 @@ static struct ep_nccl_dyn ep_nccl_calls;
 static bool ep_nccl_found;
 static pthread_mutex_t ep_nccl_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What `scope` has of NCCL. Returns the first function that is missing and must not be, or NULL. */
+/* Loads NCCL's functions from `scope`. Returns the first that is missing and must not be, or NULL. */
 static const char *ep_nccl_take(void *scope, struct ep_nccl_dyn *calls)
 {
 	const char *missing = NULL;

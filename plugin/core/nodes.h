@@ -25,7 +25,7 @@ static inline uint32_t ep_nodes_forwarder(uint32_t index, uint32_t ranks)
 	return index % ranks;
 }
 
-/* What a rank has at most. */
+/* The most of each kind that a rank has. */
 struct ep_nodes_most {
 	uint32_t near;         /* ranks of its node, itself included */
 	uint32_t remote;       /* and others */

@@ -253,7 +253,7 @@ static ncclResult_t ep_param_list_parse(const struct ep_param_def *def, const ch
 	return ncclSuccess;
 }
 
-/* What else `v` must be, and whether it is. */
+/* Checks what else `v` must be. */
 static bool ep_param_step(enum ep_param_id id, int64_t v, const char **rule)
 {
 	switch (id) {
@@ -418,7 +418,7 @@ bool ep_param_nvls_allowed(struct ep_reason *why)
 	const char *text = getenv("NCCL_NVLS_ENABLE");
 	char *end;
 
-	/* What is no number NCCL ignores; whoever wrote it may have meant "off". */
+	/* NCCL ignores a text that is no number; whoever wrote it may have meant "off". */
 	if (text && (strtoll(text, &end, 0) == 0 || *end)) {
 		return ep_reason_set(why, "NCCL_NVLS_ENABLE=%.16s", text);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel says of processes of this host. Needs neither CUDA nor NCCL. */
+/* States of processes of this host, from the kernel. Needs neither CUDA nor NCCL. */
 #ifndef EP_CORE_PROCESS_H
 #define EP_CORE_PROCESS_H
 

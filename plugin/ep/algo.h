@@ -34,7 +34,7 @@ struct ep_limits {
 	bool quantises; /* dispatch knows the recipe DS_FP8E3M4 */
 };
 
-/* What the heap's layout depends on besides the top-k. Equal on all ranks. */
+/* The heap's layout depends on this, and on the top-k. Equal on all ranks. */
 struct ep_shape {
 	uint32_t nranks;
 	uint32_t nlocal; /* experts of a rank */
@@ -70,7 +70,7 @@ struct ep_algo {
 	/* How many channels a group of several nodes has; NULL: as the config says. */
 	uint32_t (*channels)(const struct ep_group_config *config);
 
-	/* What a config must be besides the limits, and a handle; NULL: nothing. */
+	/* Checks of a config besides the limits, and of a handle; NULL: none. */
 	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config, uint32_t nranks);
 	ncclResult_t (*handle_check)(const struct ep_group_config *config, ncclEpLayout_t layout,
 				     const ncclEpHandleConfig_t *handle, uint32_t topk);

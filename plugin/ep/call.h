@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "nccl_ep.h"
 
-/* What is wrong with one of the five calls of masks; the argument is its name. */
+/* Errors of the five calls of masks; the argument is the call's name. */
 #define EP_CALL_NO_MASK                                                                            \
 	"%s: the group was created without enable_mask, or in high throughput mode, which has no " \
 	"masks"

@@ -38,7 +38,7 @@ static ncclResult_t ep_feasible_row(const struct ep_group_config *config,
 		EP_CHECK(ep_row_check_quantised(shape->hidden));
 		row->out = (uint32_t)ep_row_quantised_bytes(shape->hidden);
 	}
-	/* What was quantised comes back as bf16, and so is never smaller than what was sent. */
+	/* A quantised row comes back as bf16, and so is never smaller than what was sent. */
 	view.datatype = ep_dtype_is_token(shape->datatype) ? shape->datatype : ncclBfloat16;
 	view.elem_bytes = ep_dtype_bytes(view.datatype);
 	EP_CHECK(ep_view_row_bytes(&view, 0, &row->results, "inputs->tokens of ncclEpCombine"));

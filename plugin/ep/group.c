@@ -23,7 +23,7 @@
 #include "ep/times.h"
 #include "ep/version.h"
 
-/* What each rank sends to the others first. */
+/* The first message of each rank to the others. */
 struct ep_group_handshake {
 	struct ep_verdict verdict;
 	struct ep_ident ident;
@@ -36,7 +36,7 @@ struct ep_group_handshake {
 
 _Static_assert(sizeof(struct ep_group_handshake) <= EP_BOOT_BYTES, "ep_group_handshake");
 
-/* What lies where in the group's own device memory. */
+/* Offsets in the group's own device memory. */
 struct ep_group_workspace {
 	uint64_t state_off;
 	uint64_t stats_off;

@@ -49,7 +49,7 @@ uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote
 /* Makes the heap's layout again for those nodes. */
 void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
 
-/* What ranks have to agree in. */
+/* The part of a config in which ranks must agree. */
 #define EP_GROUP_AGREED 17
 struct ep_group_agreed {
 	uint64_t value[EP_GROUP_AGREED];

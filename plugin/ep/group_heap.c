@@ -75,7 +75,7 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 			    : ncclSuccess;
 }
 
-/* What must be over on this rank before its heap can be replaced. *busy: its GPU may run something. */
+/* Waits until nothing uses the heap on this rank, before it is replaced. *busy: its GPU may run something. */
 static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
 					 bool *busy)
 {
@@ -129,7 +129,7 @@ static ncclResult_t ep_group_replace_heap(struct ncclEpGroup *g, struct ep_boot 
 	return ep_group_heap_bind(g, boot);
 }
 
-/* What each rank sends to the others before its heap grows. */
+/* The message of each rank to the others before its heap grows. */
 struct ep_group_growth {
 	struct ep_verdict verdict;
 	uint32_t topk;

@@ -50,7 +50,7 @@ struct ncclEpHandle {
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
 			     const ncclEpHandleConfig_t *handle, int num_topk);
 
-/* What the calls of these names do, inside the group. */
+/* The calls of these names, inside the group. */
 ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *group, ncclEpLayout_t layout,
 				const ncclEpHandleConfig_t *config, size_t *size_out, int num_topk);
 ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *group,

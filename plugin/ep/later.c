@@ -16,7 +16,7 @@ struct ep_remains {
 	struct ep_remains *next;
 };
 
-/* What waits for a thread. */
+/* Work that waits for a thread. */
 static struct ep_remains *ep_remains_list;
 static pthread_mutex_t ep_remains_lock = PTHREAD_MUTEX_INITIALIZER;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is left of a group that could not be made, or of its growth. */
+/* Remains of a group that could not be made, or of its growth. */
 #ifndef EP_EP_LATER_H
 #define EP_EP_LATER_H
 

@@ -15,7 +15,7 @@ ncclResult_t ep_mask_query(struct ncclEpGroup *g, int *mask, cudaStream_t stream
 	return ncclSuccess;
 }
 
-/* What follows from a new mask, behind it on the stream. */
+/* Launches MaskUpdate behind a new mask on the stream. */
 static ncclResult_t ep_mask_settle(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint32_t threads = (uint32_t)ep_min_u64(32 * (uint64_t)g->nranks, EP_GROUP_MAX_THREADS);

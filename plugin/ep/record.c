@@ -211,7 +211,7 @@ static const char *ep_record_misuse(const struct ep_record *record)
 	}
 }
 
-/* What high throughput finds wrong with a routing. ncclSuccess: the record is of something else. */
+/* Returns high throughput's error about a routing; ncclSuccess: the record is of something else. */
 static ncclResult_t ep_record_routed(const struct ncclEpGroup *group,
 				     const struct ep_record *record)
 {

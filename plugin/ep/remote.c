@@ -279,7 +279,7 @@ ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_
 	return ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
 }
 
-/* What kernels do when they find a peer lost: ep_group_settle() masks it. */
+/* Notes a lost peer as kernels do when they find one: ep_group_settle() masks it. */
 static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 {
 	if (rank >= 0) {

@@ -46,7 +46,7 @@ void ep_group_remote_leave(struct ncclEpGroup *group, struct ep_heap_remote *hea
  */
 ncclResult_t ep_group_remote_poll(struct ncclEpGroup *group);
 
-/* What is known about the connection with that rank, " (text)" or "". */
+/* Describes the connection with that rank: " (text)" or "". */
 void ep_group_remote_explain(struct ncclEpGroup *group, uint32_t rank, char *text, size_t size);
 
 /* How many ranks below it are of the same node. */

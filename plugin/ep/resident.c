@@ -8,7 +8,7 @@
 static pthread_mutex_t ep_resident_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ep_resident *ep_resident_groups;
 
-/* What the groups of one device ask for. */
+/* Sum of what the groups of one device ask for. */
 struct ep_resident_sum {
 	uint32_t sm_count;
 	uint32_t groups;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rows of a dispatch may be: for dispatches, and for the question whether one is possible. */
+/* Limits of rows of a dispatch: for dispatches, and for the question whether one is possible. */
 #ifndef EP_EP_ROW_H
 #define EP_EP_ROW_H
 

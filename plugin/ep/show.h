@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a group shows of itself on its board: core/board.h. Nothing here can fail a call. */
+/* Shows a group's state on its board: core/board.h. Nothing here can fail a call. */
 #ifndef EP_EP_SHOW_H
 #define EP_EP_SHOW_H
 

@@ -25,7 +25,7 @@ void ep_signature_complete(struct ep_dev_launch *launch);
 /* Is that the whole signature of the step, as the rank passed it? */
 bool ep_signature_whole(const struct ep_signature_slot *slot, uint32_t step);
 
-/* What the call is, by its signature. */
+/* The name of the call, by its signature. */
 const char *ep_signature_call(const struct ep_signature *signature);
 
 /* The first field that two ranks have not alike, with both values. `halves`: of low latency. */

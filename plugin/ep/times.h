@@ -25,7 +25,7 @@ struct ep_times {
 
 void ep_times_start(struct ep_times *times);
 
-/* What this rank has done itself since the last phase was of this kind. */
+/* Counts this rank's own time since the last phase for this kind. */
 void ep_times_phase(struct ep_times *times, const struct ep_boot *boot, enum ep_time kind);
 
 /* "31.0 ms: ..." */

@@ -206,7 +206,7 @@ static void ep_gda_get_order(struct ep_gda_queue *queue, uint32_t word)
 
 /* ---- lists of all queues ---- */
 
-/* What this rank sends and receives, in the order of g->queue. */
+/* Lists that this rank sends and receives, in the order of g->queue. */
 struct ep_gda_lists {
 	struct ep_gda *g; /* NULL: no queues */
 	struct ep_boot *boot;
@@ -246,7 +246,7 @@ static uint32_t ep_gda_node(const struct ep_gda *g)
 	return r;
 }
 
-/* Who is of which node: all ranks find the same, and whether it is what they meant themselves. */
+/* Finds the node of each rank: all ranks find the same, and whether it is what they meant themselves. */
 static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t *mine)
 {
 	const struct ep_gda_handshake *own = &lists->handshake[lists->boot->rank];

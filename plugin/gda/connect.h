@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks say to each other to connect their queues. */
+/* Connects the queues of all ranks. */
 #ifndef EP_GDA_CONNECT_H
 #define EP_GDA_CONNECT_H
 
 #include "gda/state.h"
 
-/* What ranks share is the result; what only this rank knows of goes to *mine. */
+/* Connects all queues. Returns a result that all ranks share; this rank's own errors go to *mine. */
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine);
 /* Calls fn for all queues, from several threads if there are many. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a device can do for DevX queues. */
+/* Capabilities of a device for DevX queues. */
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known to be wrong with connections. */
+/* Failures of connections, and their causes. */
 #ifndef EP_GDA_FAILURE_H
 #define EP_GDA_FAILURE_H
 

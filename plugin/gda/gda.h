@@ -15,7 +15,7 @@
 
 #define EP_GDA_MAX_QUEUES 16 /* per peer */
 
-/* Who writes WQEs where, and who rings. Best first. */
+/* Modes: who writes WQEs where, and who rings. Best first. */
 enum ep_gda_mode {
 	EP_GDA_AUTO,      /* the best that is possible */
 	EP_GDA_GPU,       /* GPU rings the doorbell; queues in its own memory */

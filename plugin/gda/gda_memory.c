@@ -227,7 +227,7 @@ static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 	return true;
 }
 
-/* What a rank sends to the others about its heap. */
+/* The message of a rank to the others about its heap. */
 struct ep_gda_keys {
 	struct ep_verdict verdict;
 	uint64_t addr, bytes;

@@ -24,7 +24,7 @@ struct ep_gda_queue_memory {
 #define EP_GDA_AT_DBR 128u
 #define EP_GDA_AT_CQ_DBR 256u
 
-/* What firmware can do for DevX queues. */
+/* Capabilities of firmware for DevX queues. */
 struct ep_gda_caps {
 	uint32_t log_max_qp_sz;
 	bool error_syndrome; /* QUERY_QP reports why a queue pair failed */
@@ -34,7 +34,7 @@ struct ep_gda_caps {
 	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
 };
 
-/* What a NIC's queue pairs can beyond the standard; vendor 0: nothing, or it does not say. */
+/* Extensions of a NIC's queue pairs (ECE); vendor 0: none, or it does not report them. */
 struct ep_gda_ece {
 	uint32_t vendor, options;
 };
@@ -77,7 +77,7 @@ struct ep_gda_nic {
 	struct ibv_mr *heap[EP_MLX5_REGIONS];
 };
 
-/* What DevX queues need of a device that is open; false: plain verbs are left. */
+/* Opens what DevX queues need of a device that is open; false: plain verbs are left. */
 bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
 
 /* Capabilities of a set; `out` has EP_PRM_CAP_OUT_BYTES. */

@@ -66,7 +66,7 @@ static void ep_gda_ring(struct ep_gda_queue *queue, uint64_t next)
 
 /* ---- CPU_PROXY ---- */
 
-/* What a NIC would write, the last word last. */
+/* Writes what a NIC would write, the last word last. */
 static void ep_gda_complete(struct ep_gda_queue *queue, uint64_t index, uint8_t opcode,
 			    uint8_t wqe_op, uint8_t syndrome, uint8_t vendor)
 {
@@ -97,7 +97,7 @@ static void ep_gda_proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_
 		return; /* flushed: the cause stays where it is */
 	}
 	queue->broken = true;
-	/* Whoever sees the completion first may be the one who reports it. */
+	/* The thread that sees the completion first may report it. */
 	__atomic_store_n(&queue->note, note, __ATOMIC_RELAXED);
 	ep_gda_complete(queue, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
 	ep_gda_fail_queue(queue, &cause);

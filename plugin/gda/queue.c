@@ -107,7 +107,7 @@ static bool ep_gda_modify(struct ep_gda_queue *queue, const char *what, uint32_t
 	return ep_gda_modify_out(queue, what, opcode, in, bytes, out, why);
 }
 
-/* What the peer may do through the queue pair. */
+/* Sets what the peer may do through the queue pair. */
 static void ep_gda_allow(const struct ep_gda_queue *queue, unsigned char *qpc)
 {
 	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
@@ -298,7 +298,7 @@ static void ep_gda_tier_set(struct ep_gda_queue *queue, const unsigned char *qpc
 	}
 }
 
-/* What the firmware made of it. */
+/* Reads back what the firmware made of it. */
 static bool ep_gda_read_back(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			     struct ep_reason *why)
 {

@@ -5,7 +5,7 @@
 
 #include "gda/gda_nic.h"
 
-/* What is known of a queue's failure. */
+/* The cause of a queue's failure, as far as it is known. */
 struct ep_gda_cause {
 	uint32_t status; /* enum ep_mlx5_status; 0: none known */
 	uint8_t syndrome, vendor;

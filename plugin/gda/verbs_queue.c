@@ -50,7 +50,7 @@ static bool ep_gda_verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
 	return true;
 }
 
-/* What the NIC's queue pairs can beyond the standard; they are all alike. */
+/* Reads the extensions of the NIC's queue pairs (ECE); they are all alike. */
 static void ep_gda_verbs_ece_query(struct ep_gda_queue *queue)
 {
 	const struct ep_verbs *v = queue->nic->base.v;
@@ -80,7 +80,7 @@ bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	return true;
 }
 
-/* What both ends can, before the queue pair learns its peer. */
+/* Sets the extensions of both ends, before the queue pair learns its peer. */
 static bool ep_gda_verbs_ece_set(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	struct ibv_ece ece = { .vendor_id = queue->nic->ece.vendor, .options = queue->ece };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the process keeps of each of its heaps: its memory, its mappings, its window; and the list of all. */
+/* Entries of the process's heaps: memory, mappings, window; and the list of all. */
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
@@ -70,7 +70,7 @@ void ep_heap_entry_free(struct ep_heap_entry *entry)
 {
 	bool ended = ep_context_ended(&entry->context);
 
-	/* What has begun there goes on also where a call has failed; ncclMemFree does not wait for it. */
+	/* Work that has begun there goes on also where a call has failed; ncclMemFree does not wait for it. */
 	if (!ended && cudaStreamSynchronize(entry->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}

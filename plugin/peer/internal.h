@@ -24,7 +24,7 @@ struct ep_heap_head {
 
 _Static_assert(sizeof(struct ep_heap_stamp) == EP_HEAP_STAMP_BYTES, "heap stamp");
 
-/* What a rank sends to its peers of its heap: what any mapping needs. */
+/* The message of a rank to its peers about its heap: what any mapping needs. */
 struct ep_heap_export {
 	struct ep_verdict verdict;
 	struct ep_heap_stamp stamp;

@@ -251,7 +251,7 @@ static ncclResult_t ep_choose_fail(const struct ep_peer_offers *offers, const st
 	for (int r = 0; r < offers->nranks; r++) {
 		any |= ep_peer_offers_get(offers, r).mappings;
 	}
-	/* What nobody may use is not worth a word. */
+	/* A mapping that nobody may use gets no line. */
 	window &= any >> EP_KIND_WINDOW & 1 || !(any >> EP_KIND_IPC & 1);
 	ipc &= any >> EP_KIND_IPC & 1;
 	return ep_fail(ncclInvalidUsage,

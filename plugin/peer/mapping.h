@@ -13,7 +13,7 @@
 #include "core/nodes.h"
 #include "core/param.h"
 
-/* What a rank can do, for the others. */
+/* Mappings that a rank can use, for the others. */
 struct ep_peer_offer {
 	uint32_t mappings;  /* bits; mapping.c */
 	uint32_t first;     /* of the ranks of its LSA team, if it can use windows */

@@ -61,7 +61,7 @@ static void ep_multicast_ask(void *arg)
 	job->result = ep_nccl_dyn()->get_lsa_multimem_device_pointer(job->window, 0, &job->address);
 }
 
-/* What each rank has got. */
+/* The result of each rank. */
 struct ep_multicast_got {
 	uint32_t ok;
 	char why[60];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What CUDA says of the GPUs of a node before any memory is mapped. */
+/* Checks the GPUs of a node by CUDA before any memory is mapped. */
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
@@ -87,7 +87,7 @@ bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 	for (int r = 0; r < nranks && all; r++) {
 		int device;
 
-		/* What maps GPUs of other hosts is NVLink. */
+		/* A mapping of GPUs of other hosts is by NVLink. */
 		if (r == rank || !ep_ident_same_node(self, &idents[r]) ||
 		    !ep_ident_same_host(self, &idents[r]) ||
 		    strcmp(self->bus_id, idents[r].bus_id) == 0) {

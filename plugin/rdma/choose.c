@@ -81,7 +81,7 @@ static bool ep_nic_topo_ask(struct ep_topo_module_query *query, char *why, size_
 	return false;
 }
 
-/* What NCCL_NET_GDR_LEVEL must be for a distance, in a word that NCCL understands as well. */
+/* Returns the NCCL_NET_GDR_LEVEL for a distance, in a word that NCCL understands as well. */
 static const char *ep_nic_level_for(const char *dist)
 {
 	enum ep_topo_dist level = EP_TOPO_SYS;

@@ -14,7 +14,7 @@
 void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 		     const struct ep_topo_hca *hca);
 
-/* Who chooses. */
+/* The rank that chooses. */
 struct ep_nic_user {
 	const char *bus_id; /* of its GPU */
 	const char *uuid;   /* of its MIG instance as NVML spells it; "": unknown */

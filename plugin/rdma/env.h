@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NCCL_IB_* say of RDMA. */
+/* Settings of RDMA by NCCL_IB_*. */
 #ifndef EP_RDMA_ENV_H
 #define EP_RDMA_ENV_H
 

@@ -48,7 +48,7 @@ struct ep_nic {
  */
 bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const struct ep_port *port,
 		 const struct ep_ib_env *env, struct ep_reason *why, ncclResult_t *result);
-/* What depends on the port's state, of a NIC whose context is open; as ep_nic_open(). */
+/* Opens what depends on the port's state, of a NIC whose context is open; as ep_nic_open(). */
 bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep_reason *why,
 		      ncclResult_t *result);
 /* `keep`: something else has pages of the context mapped, so that this stays open. */

@@ -82,7 +82,7 @@ struct ep_mlx5dv {
 const struct ep_verbs *ep_verbs(const char **why);
 const struct ep_mlx5dv *ep_mlx5dv(const char **why);
 
-/* What the inline of <infiniband/verbs.h> does, without needing the library at link time. */
+/* As the inline of <infiniband/verbs.h>, without the library at link time. */
 int ep_verbs_query_port(const struct ep_verbs *verbs, struct ibv_context *ctx, uint8_t port,
 			struct ibv_port_attr *attr);
 

@@ -13,7 +13,7 @@ struct sums {
 	double memory[PERF_OPS];              /* bytes */
 };
 
-/* What a rank sends to the others. */
+/* The message of a rank to the others. */
 struct share {
 	struct oracle_traffic traffic;
 	uint64_t memory[PERF_OPS];

@@ -198,7 +198,7 @@ static int parse(int id, const char *text, struct perf_options *opt)
 	return parse_option(id, text, opt);
 }
 
-/* What getopt_long() would not take: `id` is '?' or ':', as it says. */
+/* Prints what getopt_long() would not take: `id` is '?' or ':', as it returns. */
 static int refuse(int id, char **argv)
 {
 	const char *argument = argv[optind - 1];

@@ -58,7 +58,7 @@ extern const struct perf_option perf_option_table[PERF_NOPTIONS];
 
 void perf_args_usage(FILE *to);
 
-/* What ep_perf has in place of an option of nccl-tests, given as on the command line; NULL: no such. */
+/* Returns what ep_perf has in place of an option of nccl-tests, given as on the command line; NULL: no such. */
 const char *perf_args_instead(const char *argument);
 
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* What the JSON says of a size beyond the table: clocks, and the routing that was measured. */
+/* Details of a size in the JSON, beyond the table: clocks, and the routing that was measured. */
 #include <stdlib.h>
 
 #include "perf.h"

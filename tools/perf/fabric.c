@@ -201,7 +201,7 @@ static void measure(struct gpu *g, int m, int size)
 	}
 }
 
-/* What came from each other GPU is what that one has for this. */
+/* Checks that each other GPU's data is what that one has for this. */
 static void compare(struct gpu *g)
 {
 	size_t bytes = block_bytes() * (size_t)npeers;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ep_fabric and its kernels share. */
+/* Declarations that ep_fabric and its kernels share. */
 #ifndef TOOLS_PERF_FABRIC_H
 #define TOOLS_PERF_FABRIC_H
 

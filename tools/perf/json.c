@@ -117,7 +117,7 @@ static void put_text(FILE *f, const char *before, const char *key, const char *t
 	}
 }
 
-/* What `mark` is followed by in the library's line about itself, up to a comma or blank. */
+/* Finds the text behind `mark` in the library's line about itself, up to a comma or blank. */
 static void put_word(FILE *f, const char *before, const char *key, const char *mark)
 {
 	const char *at = strstr(perf_library_text(), mark);
@@ -130,7 +130,7 @@ static void put_word(FILE *f, const char *before, const char *key, const char *m
 	put_text(f, before, key, word);
 }
 
-/* What was run, when, and by which library. */
+/* Prints what was run, when, and by which library. */
 static void put_origin(FILE *f, const struct perf *perf)
 {
 	char started[40] = "";

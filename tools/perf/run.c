@@ -135,7 +135,7 @@ static uint64_t check_round(struct perf_rank *rank, const struct halves *halves,
 	return verdict.wrong;
 }
 
-/* What the last dispatch of the chain has left. */
+/* Checks what the last dispatch of the chain has left. */
 static uint64_t check_left(struct perf_rank *rank)
 {
 	struct oracle_mem mem = { copy, copy, rank };

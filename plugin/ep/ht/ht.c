@@ -132,7 +132,7 @@ static uint32_t ep_ht_channels(const struct ep_group_config *config)
 	return EP_HT_ROWS + queues;
 }
 
-/* What ep_ht_check_rows() lets a tensor have, and what fits any routing. */
+/* The most rows by ep_ht_check_rows(), which fit any routing. */
 static uint64_t ep_ht_tensor_rows(const struct ep_shape *shape, ncclEpLayout_t layout,
 				  uint32_t topk, uint64_t alignment)
 {
@@ -141,7 +141,7 @@ static uint64_t ep_ht_tensor_rows(const struct ep_shape *shape, ncclEpLayout_t l
 		       : ep_ht_most_rows(shape, layout, topk, ep_max_u64(alignment, 1));
 }
 
-/* What the routing brings. */
+/* Reads how many tokens and rows the routing brings. */
 static ncclResult_t ep_ht_received(const struct ncclEpHandle *handle, uint64_t *tokens,
 				   uint64_t *rows, cudaStream_t stream)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What high throughput wants of configs, handles, counters and operations, besides the rest. */
+/* Checks of configs, handles, counters and operations that only high throughput has. */
 #include "device/mlx5/mlx5_layout.h"
 #include "ep/ht/ht.h"
 #include "ep/struct.h"

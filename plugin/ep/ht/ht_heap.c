@@ -58,7 +58,7 @@ static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape
 	}
 }
 
-/* What groups of several nodes have besides. */
+/* More for groups of several nodes. */
 static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
 			       uint64_t *at)
 {

@@ -5,7 +5,7 @@
 #include "ep/group_heap.h"
 #include "ep/ht/ht.h"
 
-/* What the tables are made of. All by rank. */
+/* Input of the tables. All by rank. */
 struct ep_ht_nodes {
 	const struct ep_ident *idents;
 	uint32_t nranks;

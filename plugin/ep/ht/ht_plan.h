@@ -13,14 +13,14 @@ enum ep_ht_kind {
 	EP_HT_COMBINE
 };
 
-/* What the device, and the group's config, allow one block, and all of them. */
+/* Limits of the device and of the group's config for one block, and for all of them. */
 struct ep_ht_device {
 	uint32_t max_blocks;
 	bool auto_sms;         /* the caller leaves it to us how many of those an operation has */
 	uint32_t shared_bytes; /* dynamic */
 };
 
-/* What a launch depends on. */
+/* Input of a launch plan. */
 struct ep_ht_operation {
 	struct ep_shape shape;
 	struct ep_ht_device device;

@@ -111,7 +111,7 @@ static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *handle,
 	return ep_ll_shared_check(handle);
 }
 
-/* What tensors with received rows look like. */
+/* Shapes of tensors with received rows. */
 static struct ep_received ep_ll_received_make(const struct ep_shape *shape, ncclEpLayout_t layout)
 {
 	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the layouts of low latency mode want besides tokens and scales. */
+/* Checks of tensors that only layouts of low latency have, besides tokens and scales. */
 #include "ep/ll/ll.h"
 
 /* An int32 counter tensor of exactly `extent`. */

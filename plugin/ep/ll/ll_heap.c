@@ -27,7 +27,7 @@ struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape 
 	return p;
 }
 
-/* What leaves by the NIC: rows and their headers, counts. */
+/* Bytes that leave by the NIC: rows and their headers, counts. */
 static void ep_ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape, uint32_t topk)
 {
 	uint64_t headers = ep_max_u64(ep_ll_header_bytes(EP_LL_EXPERT_MAJOR, topk),

@@ -68,7 +68,7 @@ static ncclResult_t ep_ll_check_coresidence(uint32_t threads, uint32_t bytes)
 	return ncclSuccess;
 }
 
-/* What operations of the handle have in common. */
+/* Arguments that operations of the handle have in common. */
 static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *handle)
 {
 	const struct ncclEpGroup *g = handle->group;

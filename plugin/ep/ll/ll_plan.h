@@ -26,7 +26,7 @@ enum ep_ll_kernel {
 	EP_LL_KERNELS = 2 * EP_LL_KERNEL_REMOTE
 };
 
-/* What a launch depends on. */
+/* Input of a launch plan. */
 struct ep_ll_operation {
 	struct ep_shape shape;
 	struct ep_ll_geometry geometry;
@@ -42,7 +42,7 @@ struct ep_ll_operation {
 	enum ep_dtype dtype; /* combine */
 };
 
-/* What the kernel gets: see struct ep_ll_common and struct ep_ll_dispatch_args. */
+/* Arguments of the kernel: see struct ep_ll_common and struct ep_ll_dispatch_args. */
 struct ep_ll_plan {
 	enum ep_ll_kernel kernel;
 	bool lines;

@@ -160,7 +160,7 @@ typedef ncclResult_t ep_net_set_attr_fn(void *ctx, struct ep_net_attr *attr);
 
 /* ---- the tables ---- */
 
-/* What all begin with. The arguments are versions of calls, and of properties. */
+/* The first members of all tables. The arguments are versions of calls, and of properties. */
 #define EP_NET_MEMBERS(init_v, props_v, listen_v, connect_v, data_v)                               \
 	const char *name;                                                                          \
 	ep_net_init_##init_v##_fn *init;                                                           \

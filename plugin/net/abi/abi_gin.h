@@ -67,7 +67,7 @@ typedef ncclResult_t ep_rma_create_fn(void *coll, struct ep_rma_config_v14 *conf
 typedef ncclResult_t ep_gin_test_fn(void *coll, void *request, int *done);
 typedef ncclResult_t ep_gin_error_fn(void *ctx, bool *failed);
 
-/* What a put says, and what its signal does, between the arguments that differ. */
+/* Arguments of a put and of its signal, between those that differ. */
 #define EP_GIN_PUT_ARGS                                                                            \
 	uint64_t from_at, void *from, size_t size, uint64_t to_at, void *to, uint32_t rank
 #define EP_GIN_SIGNAL_ARGS                                                                         \

@@ -39,7 +39,7 @@ struct ep_net_dev {
 	uint32_t broken;    /* atomic: the device failed, for all its users */
 };
 
-/* What NCCL takes for a device: a port, or several that it has had merged. */
+/* A device of NCCL: a port, or several that it has had merged. */
 struct ep_net_nic {
 	int index, nports;
 	struct ep_net_dev *dev[EP_NET_NIC_PORTS];
@@ -52,7 +52,7 @@ struct ep_net_nic {
  */
 bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why);
 const struct ep_ib_env *ep_net_env(void);
-/* What GIN and RMA need and the device lacks, in words; NULL: nothing. */
+/* Returns in words what GIN and RMA need and the device lacks; NULL: nothing. */
 const char *ep_net_dev_lacks(const struct ep_net_dev *dev);
 /* An error if there is no such device. */
 ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev);

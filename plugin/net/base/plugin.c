@@ -150,7 +150,7 @@ ncclResult_t ep_net_count_ports(int *ndevs)
 	return ncclSuccess;
 }
 
-/* What ports have in common, and what they are together. */
+/* Combines properties of ports that are merged. */
 static void ep_net_properties_sum(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
 {
 	props->ptr_support = ~0;

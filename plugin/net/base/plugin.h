@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all versions of NCCL's tables stand on. */
+/* Base of all versions of NCCL's tables. */
 #ifndef EP_NET_PLUGIN_H
 #define EP_NET_PLUGIN_H
 

@@ -19,7 +19,7 @@ struct ep_net_window {
 	size_t each, offset, bytes; /* of each rank's data; of the window in all of it */
 };
 
-/* What this rank and another one have for each other in a gather. */
+/* State of a gather between this rank and another one. */
 struct ep_net_share {
 	uint64_t asked, sent; /* bytes that receives are posted for; that are being sent, or were */
 	uint64_t group;       /* bytes of the receives under way */

@@ -17,7 +17,7 @@ static struct ep_net_share *ep_net_share_of(const struct ep_net_coll *c, uint64_
 	return &c->share[number % EP_NET_GATHERS * c->mesh->nranks + r];
 }
 
-/* What rank r has of the window: from..to, in all ranks' data. */
+/* Finds rank r's part of the window: from..to, in all ranks' data. */
 static void ep_net_slice(const struct ep_net_window *window, uint32_t r, uint64_t *from,
 			 uint64_t *to)
 {

@@ -24,7 +24,7 @@ void ep_net_dialing_end(struct ep_net_dialing *dialing)
 	}
 }
 
-/* What may pass: an ARP answer or a route that is late, a listener with too many callers. */
+/* Whether the failure may pass: an ARP answer or a route that is late, a listener that is full. */
 static bool ep_net_dial_passing(int error)
 {
 	return error == ECONNREFUSED || error == ETIMEDOUT || error == EHOSTUNREACH ||

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all versions of NCCL's tables for GIN (of type PROXY) and RMA stand on. */
+/* Base of all versions of NCCL's tables for GIN (of type PROXY) and RMA. */
 #ifndef EP_NET_GIN_H
 #define EP_NET_GIN_H
 

@@ -123,7 +123,7 @@ struct ep_net_lost {
 	char text[EP_NET_LOST_TEXT];
 };
 
-/* Who does not read has no room left for more, and finds out by himself. */
+/* A rank that does not read has no room left for more, and finds out by itself. */
 static void ep_net_lost_send(struct ep_net_mesh *mesh)
 {
 	struct ep_net_lost msg = { .head = { .magic = EP_NET_MAGIC,
@@ -267,7 +267,7 @@ static ncclResult_t ep_net_exchange_gone(const struct ep_net_exchange *exchange,
 		       ep_net_round_text[exchange->round]);
 }
 
-/* What can be sent to and taken from a rank now. */
+/* Sends to and receives from a rank as much as goes now. */
 static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *exchange, uint32_t r)
 {
 	enum ep_net_io_state sent = EP_NET_IO_DONE, state = EP_NET_IO_DONE;

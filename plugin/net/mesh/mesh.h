@@ -14,13 +14,13 @@
 #define EP_NET_WHO (EP_NET_ADDR_TEXT + 16)
 #define EP_NET_MESH_RANKS 4096u
 
-/* Who meets at a handle; those of different uses do not. */
+/* Uses of a mesh; ranks of different uses do not connect. */
 enum ep_net_use {
 	EP_NET_FOR_RMA = 1,
 	EP_NET_FOR_COLL
 };
 
-/* What all ranks do together. */
+/* An exchange between all ranks. */
 enum ep_net_round {
 	EP_NET_ROUND_PORTS = 1,
 	EP_NET_ROUND_QUEUES,
@@ -82,7 +82,7 @@ ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round ro
 
 /* This rank has failed: sends the reason to all others, once, in between rounds. */
 void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text);
-/* What rank r has said of itself so, if it has. Any thread; takes nothing from the connection. */
+/* Peeks at rank r's report that it has failed, if there is one. Any thread; takes nothing from the connection. */
 bool ep_net_mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT]);
 /* An error if a rank has: what this one waits for may never come. */
 ncclResult_t ep_net_mesh_check(const struct ep_net_mesh *mesh);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What programs ask of a mesh: puts, gets, signals and flushes. */
+/* Requests of programs to a mesh: puts, gets, signals and flushes. */
 #include "core/log.h"
 #include "net/mesh/rma.h"
 

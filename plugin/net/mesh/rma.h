@@ -23,7 +23,7 @@ enum ep_net_op_kind {
 	EP_NET_FLUSH
 };
 
-/* What a port of this rank's has for the contexts that go by it. */
+/* State of a port of this rank for the contexts that use it. */
 struct ep_net_port_ctx {
 	struct ep_net_dev *dev;
 	struct ibv_cq *cq; /* NULL: no context does */
@@ -141,7 +141,7 @@ ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma);
 ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want,
 			     uint32_t *number);
 ncclResult_t ep_net_link_push(struct ep_net_rma *rma, struct ep_net_link *link);
-/* What waited for room that work of other links has given back. */
+/* Posts what waited for room that work of other links has given back. */
 ncclResult_t ep_net_starved_push(struct ep_net_rma *rma);
 
 /* rma_poll.c: takes up completions, of all ports, and no more. *all: how many there were. */

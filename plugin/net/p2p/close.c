@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NCCL asks of a connection of either kind: registration of memory, and the end. */
+/* Calls for a connection of either kind: registration of memory, and the end. */
 #include "core/log.h"
 #include "net/base/plugin.h"
 #include "net/p2p/comm.h"

@@ -87,7 +87,7 @@ static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *
 	c->split = env->split != 0;
 }
 
-/* What routes need beyond queue pairs, where there are several. */
+/* Makes what several routes need beyond queue pairs. */
 static ncclResult_t ep_net_comm_routes(struct ep_net_comm *c)
 {
 	pthread_mutex_init(&c->lock, NULL);

@@ -49,7 +49,7 @@ struct ep_net_slot_entry {
 	uint64_t seq;                    /* of the group, from 1 */
 };
 
-/* What a message was, as its receiver sees it. */
+/* A message, as its receiver sees it. */
 struct ep_net_record {
 	uint64_t size, seq;
 };
@@ -72,7 +72,7 @@ _Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lin
 #define EP_NET_IMM_PARTS(imm) (((imm) >> 12 & 0xff) + 1)
 #define EP_NET_IMM_RECORD(imm) ((imm)&1)
 
-/* What a NIC can beyond the standard, in its maker's words; travels between ends. */
+/* Extensions of a NIC, in its maker's words (ECE); travel between ends. */
 struct ep_net_ece {
 	uint32_t there; /* 0: it does not say */
 	uint32_t vendor, options, mask;
@@ -205,7 +205,7 @@ struct ep_net_comm {
 	struct ep_net_counts own_counts; /* where nobody reads them */
 };
 
-/* What is known of the other end. */
+/* The other end, as it is known. */
 struct ep_net_peer {
 	uint32_t nremotes, nqps;
 	const struct ep_net_remote *remote;
@@ -238,7 +238,7 @@ void ep_net_comm_free(struct ep_net_comm *c);
 /* qp.c */
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
-/* What the NIC of the other end can, for a queue pair that does not know it yet. */
+/* Sets the extensions of the other end's NIC, for a queue pair that does not know them yet. */
 void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp,
 		    const struct ep_net_ece *to);
 /* Which of them messages go over: those of open routes. */
@@ -309,7 +309,7 @@ ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
 /* One line of a queue pair: ports, numbers, GIDs of both ends. Returns text. */
 #define EP_NET_WHICH 320
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
-/* What is known of a port beyond that, to be appended; "": nothing. */
+/* More about a port, to be appended; "": nothing. */
 const char *ep_net_port_print(const struct ep_net_local *port);
 
 /* part.c */

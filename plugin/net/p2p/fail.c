@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is wrong with a connection, in one line. */
+/* Describes a connection's failure in one line. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What each call of NCCL does for a connection. */
+/* Progress of a connection, at each call of NCCL. */
 #include "core/log.h"
 #include "net/base/net_queue.h"
 #include "net/link/sock.h"

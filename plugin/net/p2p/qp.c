@@ -15,7 +15,7 @@
 
 /* ---- making ---- */
 
-/* What the NIC can with its queue pairs as they are now; nothing where it does not say. */
+/* Reads the extensions of the NIC's queue pairs as they are now; none if it does not report them. */
 static void ep_net_ece_query(struct ep_net_local *port, struct ibv_qp *qp)
 {
 	const struct ep_verbs *v = port->dev->nic.v;

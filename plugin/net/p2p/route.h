@@ -82,7 +82,7 @@ void ep_net_routes_close(struct ep_net_comm *c);
 /* recovery.c */
 /* Takes the steps of routes that are on their way back, or could be. */
 ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now);
-/* What the other end says: it has new queue pairs, or they are connected. */
+/* Takes a control message of the other end: it has new queue pairs, or they are connected. */
 ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg);
 
 /* Whether what comes by a route counts: it is open, or the other end may take it for that. */

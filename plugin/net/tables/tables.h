@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tables that NCCL looks up have in common. */
+/* Functions that the tables which NCCL looks up have in common. */
 #ifndef EP_NET_TABLES_H
 #define EP_NET_TABLES_H
 

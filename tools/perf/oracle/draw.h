@@ -5,7 +5,7 @@
 
 #include "oracle.h"
 
-/* What a stream of random numbers is for; part of its key. */
+/* Uses of a stream of random numbers; part of its key. */
 enum {
 	KEY_TOKENS = 1,
 	KEY_ROUTE,

@@ -147,7 +147,7 @@ static void add_all(float *to, const float *from, uint32_t n, int *any)
 	*any = 1;
 }
 
-/* What the ranks of another node return comes as their sum, rounded; the source's own add theirs. */
+/* Ranks of another node return their sum, rounded; the source's own add theirs. */
 void oracle_ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			uint32_t src, uint32_t token, void *row)
 {

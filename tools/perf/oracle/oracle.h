@@ -106,7 +106,7 @@ struct oracle_mem {
 	void *context;
 };
 
-/* What was found wrong. `text` describes the first mistakes, one line each. */
+/* Mistakes that were found. `text` describes the first ones, one line each. */
 struct oracle_verdict {
 	uint64_t wrong;
 	uint32_t lines;

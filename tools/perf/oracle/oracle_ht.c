@@ -232,7 +232,7 @@ uint32_t oracle_ht_rows(const struct oracle_ht_table *table, uint32_t src, uint3
 	return slot == ORACLE_HT_NOWHERE ? 0 : table->width;
 }
 
-/* What recv_total_counter says on the rank that has most. */
+/* Returns recv_total_counter of the rank that has most. */
 uint64_t oracle_ht_most(const struct oracle_ht *ht)
 {
 	uint64_t *rows = calloc(ht->p.experts + (size_t)ht->p.nranks, sizeof(*rows));

@@ -195,7 +195,7 @@ void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint
 	oracle_quantise(input, problem->hidden, problem->pow2_scales, row, scales);
 }
 
-/* What an expert sees in one column, as raw bits of the combine type. */
+/* Returns an expert's input of one column, as raw bits of the combine type. */
 static uint32_t seen_bits(const struct oracle_problem *problem, const void *row,
 			  const float *scales, uint32_t column)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Who sends what to whom. Integers only: every machine draws the same routing. */
+/* Draws who sends what to whom. Integers only: every machine draws the same routing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

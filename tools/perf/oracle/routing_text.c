@@ -52,7 +52,7 @@ static int parse_line(const char *at, int32_t *ids)
 	return n;
 }
 
-/* What of a line is shown: its beginning, and nothing that a terminal takes for a command. */
+/* The part of a line that is shown: its beginning, and nothing that a terminal takes for a command. */
 static void quote(char *line)
 {
 	line[strcspn(line, "\n")] = '\0';

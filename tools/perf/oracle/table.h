@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the oracle share; users need oracle.h only. */
+/* Declarations that the files of the oracle share; users need oracle.h only. */
 #ifndef TOOLS_PERF_ORACLE_TABLE_H
 #define TOOLS_PERF_ORACLE_TABLE_H
 
