@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The Debian packages: built, and unpacked together into one root beside a library of another package.
+# The Debian packages: built, unpacked together into one root beside a library of another package, and installed in a bare
+# Debian 12.
 #   deb.sh SOURCE_ROOT BUILD_DIR gpu|none ARCH
 
 set -euo pipefail
@@ -39,4 +40,8 @@ LD_PRELOAD=$work/root/$lib/switchyard/libnccl_ep.so.0 /bin/true || fail 'it cann
 PKG_CONFIG_PATH=$work/root/$lib/pkgconfig pkg-config --cflags nccl-ep | grep -q -- '-I/usr/include/switchyard' ||
     fail 'pkg-config does not name the headers'
 "$work/root/usr/bin/ep_info" -V | grep -q '^ep_info [0-9.]*$' || fail 'ep_info does not run'
+# Where bare roots can be made, apt installs and removes them in one.
+status=0
+"$source/test/build/fresh.sh" --dir "$source/.deps/fresh" --packages "$work/out" debian/bookworm || status=$?
+[ $status = 0 ] || [ $status = 77 ] || fail 'not in a bare root'
 exit $failed

@@ -4,6 +4,7 @@
 # Ubuntu, made by debootstrap, with a clean clone of HEAD. Prints what each of them said last and took.
 #   fresh.sh [--quick] [--dir DIR] RELEASE...   debian/bookworm, ubuntu/noble, ...
 #     --quick     ./check --quick
+#     --packages DIR   instead: Debian's packages of DIR, installed by apt, tried, and removed (deb_inside.sh)
 #     --dir DIR   where bare roots are kept for the next time, and logs [.deps/fresh]
 # It needs root. What this machine knows of the way to packages goes into the root: the mirror of its own
 # sources (or DEBIAN_MIRROR, UBUNTU_MIRROR), apt's and pip's settings, proxies, certificates, hosts.
@@ -36,10 +37,15 @@ fi
 
 dir=$top/.deps/fresh
 check=(./check)
+packages=
 releases=()
 while [ $# -gt 0 ]; do
     case $1 in
     --quick) check+=(--quick) ;;
+    --packages)
+        packages=$(cd "$2" && pwd) || exit 2
+        shift
+        ;;
     --dir)
         dir=$2
         shift
@@ -158,6 +164,18 @@ try() {
     done
 }
 
+# try_packages SYSTEM/RELEASE: the same for packages.
+try_packages() {
+    local root log=$dir/${1#*/}.packages.log status=0
+    root=$(root_of "$1")
+    copy_base "$1" || return 1
+    cp "$packages"/*.deb "$top/test/build/deb_inside.sh" "$root/root/switchyard/" || return 1
+    in_root "$1" ./deb_inside.sh >"$log" 2>&1 || status=$?
+    printf '%s: packages: %s\n' "${1#*/}" "$(tail -n 1 "$log")"
+    [ $status -eq 0 ] || tail -n 40 "$log"
+    return $status
+}
+
 failed=0 tried=0
 for release in "${releases[@]}"; do
     if ! make_base "$release" >"$dir/base.log" 2>&1; then
@@ -165,7 +183,11 @@ for release in "${releases[@]}"; do
         continue
     fi
     tried=1
-    try "$release" || failed=1
+    if [ -n "$packages" ]; then
+        try_packages "$release" || failed=1
+    else
+        try "$release" || failed=1
+    fi
     rm -rf --one-file-system "$(root_of "$release")"
 done
 [ $tried -eq 1 ] || exit 77

