@@ -2,6 +2,8 @@
 /*
  * Where memory comes from: the caller's allocator, sizes announced beforehand, explicit and growing
  * buffers, handle memory of the caller, and allocations that fail.
+ *
+ *     memory [captures]     captures: only groups and handles that are made while streams are captured
  */
 #include <sys/resource.h>
 #include <unistd.h>
@@ -529,18 +531,21 @@ static void captured(struct world *w)
  * A group that is made while a stream is being captured, as by a first layer that comes to it late: by all ranks, or by
  * one, of which the others need not know. Nothing of it becomes part of the graph, and the capture goes on.
  */
-static void captured_group(struct world *w, enum cudaStreamCaptureMode captures, bool all)
+static void captured_group(struct world *w, enum cudaStreamCaptureMode captures, bool all,
+			   bool high)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 20, ORACLE_RANK_MAJOR);
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
 	bool mine = all || w->rank == 1;
 	size_t nodes = 9;
 	cudaGraph_t graph;
 	struct bench b;
 	void *memory;
 
-	check_context("a group in a capture of mode %d, %s, rank %d", (int)captures,
-		      all ? "all ranks" : "rank 1", w->rank);
+	check_context("a group of algorithm %d in a capture of mode %d, %s, rank %d", high,
+		      (int)captures, all ? "all ranks" : "rank 1", w->rank);
+	config.algorithm = high ? NCCL_EP_ALGO_HIGH_THROUGHPUT : NCCL_EP_ALGO_LOW_LATENCY;
 	NEED_CUDA(cudaMalloc(&memory, 64));
 	world_meet(w); /* a capture of mode global concerns all threads */
 	if (mine) {
@@ -548,7 +553,7 @@ static void captured_group(struct world *w, enum cudaStreamCaptureMode captures,
 		NEED_CUDA(cudaMemsetAsync(memory, 0, 64, w->stream));
 	}
 	world_meet(w);
-	b.group = bench_group(w, &p, 0);
+	NEED_OK(ncclEpCreateGroup(&b.group, w->comm, &config));
 	NEED_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
 	CHECK_INT(mode, cudaStreamCaptureModeGlobal); /* the thread's is as before */
 	NEED_CUDA(cudaThreadExchangeStreamCaptureMode(&mode));
@@ -560,16 +565,24 @@ static void captured_group(struct world *w, enum cudaStreamCaptureMode captures,
 		NEED_CUDA(cudaGraphDestroy(graph));
 	}
 	world_meet(w);
-	bench_open(&b, w, b.group, &p, 0);
-	bench_pair(&b);
-	bench_end(&b);
+	if (high) {
+		OK(ncclEpGroupDestroy(b.group));
+	} else {
+		bench_open(&b, w, b.group, &p, 0);
+		bench_pair(&b);
+		bench_end(&b);
+	}
 	NEED_CUDA(cudaFree(memory));
 }
 
-static void run(struct world *w, void *arg)
+static void run(struct world *w, void *only_captures)
 {
-	for (int i = 0; i < 6; i++) {
-		captured_group(w, (enum cudaStreamCaptureMode)(i % 3), i < 3);
+	for (int i = 0; i < 12; i++) {
+		captured_group(w, (enum cudaStreamCaptureMode)(i % 3), i / 3 % 2, i < 6);
+	}
+	if (*(bool *)only_captures) {
+		captured(w);
+		return;
 	}
 	sizes(w);
 	explicit_size(w);
@@ -589,11 +602,12 @@ static void run(struct world *w, void *arg)
 	failures(w, WATCH_MEMSET);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	bool only_captures = argc > 1 && !strcmp(argv[1], "captures");
 	long before = watch_live();
 
-	world_run(world_size(3), run, NULL);
+	world_run(world_size(3), run, &only_captures);
 	CHECK_INT(watch_live(), before);
 	return check_end();
 }
