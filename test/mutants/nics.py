@@ -267,7 +267,7 @@ MUTANTS = [
      "old": "\t\tep_net_mesh_lose(c->mesh, c->failed.text);\n", "new": "", "tests": ["coll_lost_device"]},
     # It is the port of the context that failed which is named, also of a merged NIC.
     {"name": "lost_port", "file": "plugin/net/mesh/op.c",
-     "old": "[rma->mesh->rank].port[link->port];", "new": "[rma->mesh->rank].port[0];", "tests": ["gin_lost_merged"]},
+     "old": "[rma->mesh->rank].port[link->port],", "new": "[rma->mesh->rank].port[0],", "tests": ["gin_lost_merged"]},
     # Rails and planes of NCCL_IB_HCA reach NCCL,
     {"name": "plane_zero", "file": "plugin/net/base/plugin.c",
      "old": "(nic->nports > 1 ? planes : nic->dev[0]->plane)",

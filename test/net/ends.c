@@ -43,8 +43,10 @@ struct ep_net_mr *ends_register(const struct ep_net_nic *nic, void *data, size_t
 static void add_port(struct ep_net_nic *nic, int device)
 {
 	struct ep_net_dev **dev = &nic->dev[nic->nports++];
+	const struct ep_net_nic *port;
 
-	NEED(ep_net_dev_get(device, dev) == ncclSuccess);
+	NEED(ep_net_nic_get(device, &port) == ncclSuccess);
+	*dev = port->dev[0];
 	NEED(ep_net_dev_hold(*dev, false) == ncclSuccess);
 }
 

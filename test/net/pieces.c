@@ -43,15 +43,15 @@ int main(void)
 	struct ep_net_span source = { 1, NULL }, target = { 3, NULL };
 	struct ep_net_signal signal = { { 8, NULL }, 5, EP_NET_SIGNAL_ADD };
 	struct ep_net_rma *rma;
-	struct ep_net_dev *dev;
+	const struct ep_net_nic *nic;
 
 	/* (not by ep_net_gin_init: here no NIC has to reach GPUs) */
 	NEED(ep_net_context_new(NULL, -1, &ctx) == ncclSuccess);
 	NEED(ep_net_gin_listen(ctx, 0, handle, &listener) == ncclSuccess);
 	NEED(ep_net_gin_connect(handles, 1, 0, 1, listener, &coll) == ncclSuccess);
 	NEED(ep_net_gin_contexts(coll, &rma) == ncclSuccess);
-	NEED(ep_net_dev_get(0, &dev) == ncclSuccess);
-	dev->nic.log_max_msg = 12;
+	NEED(ep_net_nic_get(0, &nic) == ncclSuccess);
+	nic->dev[0]->nic.log_max_msg = 12;
 	mr[0] = register_it(coll, from, sizeof(from), 0);
 	mr[1] = register_it(coll, to, sizeof(to), 0);
 	mr[2] = register_it(coll, signals, sizeof(signals), EP_NET_MR_FORCE_SO);

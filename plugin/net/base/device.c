@@ -220,17 +220,6 @@ const char *ep_net_dev_lacks(const struct ep_net_dev *dev)
 			       : NULL;
 }
 
-ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev)
-{
-	pthread_once(&ep_net_found.once, ep_net_devs_find);
-	if (index < 0 || index >= ep_net_found.n) {
-		return ep_fail(ncclInvalidArgument, "there is no device %d, devices are 0..%d",
-			       index, ep_net_found.n - 1);
-	}
-	*dev = &ep_net_found.dev[index];
-	return ncclSuccess;
-}
-
 /* ---- opening them ---- */
 
 static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev, bool even_down)

@@ -54,8 +54,6 @@ bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why);
 const struct ep_ib_env *ep_net_env(void);
 /* Returns in words what GIN and RMA need and the device lacks; NULL: nothing. */
 const char *ep_net_dev_lacks(const struct ep_net_dev *dev);
-/* An error if there is no such device. */
-ncclResult_t ep_net_dev_get(int index, struct ep_net_dev **dev);
 
 /*
  * merged.c: NICs, which are never freed: those with one port, whose indices are the devices', then the

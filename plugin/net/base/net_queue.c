@@ -68,6 +68,26 @@ bool ep_net_status_blames_path(enum ibv_wc_status status)
 	       status == IBV_WC_FATAL_ERR || status == IBV_WC_GENERAL_ERR;
 }
 
+const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NET_WHICH])
+{
+	const struct ep_nic_end *end = which->end, *remote = which->remote;
+	char mine[EP_GID_TEXT], theirs[EP_GID_TEXT];
+
+	snprintf(text, EP_NET_WHICH, "%s:%d QP 0x%06x (%s) %s %s %s:%u QP 0x%06x (%s)", end->name,
+		 end->port, which->qpn, ep_gid_print(end->gid, mine), which->verb, which->peer,
+		 remote->name, remote->port, which->remote_qpn, ep_gid_print(remote->gid, theirs));
+	return text;
+}
+
+const char *ep_net_dev_print(const struct ep_net_dev *dev)
+{
+	return __atomic_load_n(&dev->broken, __ATOMIC_RELAXED)
+		       ? "; the device reports a fatal error"
+	       : __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)
+		       ? "; the port is down: see the cable and the switch"
+		       : "";
+}
+
 const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT])
 {
 	const struct ep_syndrome *s = ep_syndrome_find(ep_syndrome_of_status(wc->status));

@@ -26,6 +26,16 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 
 /* Whether a failure is one of the path to the peer, and not of what was asked for. */
 bool ep_net_status_blames_path(enum ibv_wc_status status);
+/* Writes a queue pair in one line: ports, numbers, GIDs of both ends. Returns text. */
+#define EP_NET_WHICH 320
+struct ep_net_which {
+	const struct ep_nic_end *end, *remote;
+	uint32_t qpn, remote_qpn;
+	const char *verb, *peer; /* "to" or "from" */
+};
+const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NET_WHICH]);
+/* What is known of a port beyond that, to be appended; "": nothing. */
+const char *ep_net_dev_print(const struct ep_net_dev *dev);
 /* Writes what a completion says of its failure, and what to do about it. Returns text. */
 #define EP_NET_WC_TEXT 320
 const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT]);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "core/log.h"
+#include "net/base/net_queue.h"
 #include "net/mesh/rma.h"
 
 /* ---- errors ---- */
@@ -16,25 +17,23 @@ ncclResult_t ep_net_rma_failed(const struct ep_net_rma *rma)
 ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *link,
 			     ncclResult_t code, const char *fmt, ...)
 {
-	const struct ep_nic_end *from = &rma->mesh->ends[rma->mesh->rank].port[link->port];
-	const struct ep_nic_end *to = &rma->mesh->ends[link->rank].port[link->remote_port];
-	struct ep_net_dev *dev = link->port_ctx->dev;
-	char mine[EP_GID_TEXT], theirs[EP_GID_TEXT], what[280];
-	bool down = __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED);
-	bool broken = __atomic_load_n(&dev->broken, __ATOMIC_RELAXED);
+	const struct ep_net_which to = {
+		.end = &rma->mesh->ends[rma->mesh->rank].port[link->port],
+		.remote = &rma->mesh->ends[link->rank].port[link->remote_port],
+		.qpn = link->qp->qp_num,
+		.remote_qpn = link->remote_qpn,
+		.verb = "to",
+		.peer = rma->mesh->who[link->rank],
+	};
+	char what[280], which[EP_NET_WHICH];
 	va_list args;
 
 	EP_CHECK(ep_net_rma_failed(rma));
 	va_start(args, fmt);
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
-	code = ep_fail(code, "%s:%d QP 0x%06x (%s) to %s %s:%u QP 0x%06x (%s): %s%s", from->name,
-		       from->port, link->qp->qp_num, ep_gid_print(from->gid, mine),
-		       rma->mesh->who[link->rank], to->name, to->port, link->remote_qpn,
-		       ep_gid_print(to->gid, theirs), what,
-		       broken ? "; the device reports a fatal error"
-		       : down ? "; the port is down: see the cable and the switch"
-			      : "");
+	code = ep_fail(code, "%s: %s%s", ep_net_which_print(&to, which), what,
+		       ep_net_dev_print(link->port_ctx->dev));
 	ep_error_get(NULL, &rma->failed);
 	__atomic_store_n(&rma->broken, 1, __ATOMIC_RELAXED);
 	return code;

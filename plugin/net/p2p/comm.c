@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
 #include "net/p2p/route.h"
 #include "net/p2p/ctrl.h"
 

@@ -23,6 +23,7 @@
 #include "net/base/device.h"
 #include "net/base/handles.h"
 #include "net/base/mr.h"
+#include "net/base/net_queue.h"
 #include "net/link/handshake.h"
 #include "net/p2p/counts.h"
 
@@ -306,11 +307,8 @@ ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t
 			      const char *fmt, ...) EP_PRINTF(4, 5);
 ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
 
-/* One line of a queue pair: ports, numbers, GIDs of both ends. Returns text. */
-#define EP_NET_WHICH 320
+/* See ep_net_which_print(). */
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
-/* More about a port, to be appended; "": nothing. */
-const char *ep_net_port_print(const struct ep_net_local *port);
 
 /* part.c */
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,

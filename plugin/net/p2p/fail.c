@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
 #include "net/p2p/comm.h"
 
 ncclResult_t ep_net_comm_failed(struct ep_net_comm *c)
@@ -15,24 +14,14 @@ ncclResult_t ep_net_comm_failed(struct ep_net_comm *c)
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH])
 {
 	const struct ep_net_qp *q = &c->qp[qp];
-	const struct ep_nic_end *end = &c->local[q->local_port].end,
-				*remote = &c->remote[q->remote_port].end;
-	char mine[EP_GID_TEXT], theirs[EP_GID_TEXT];
+	const struct ep_net_which which = { .end = &c->local[q->local_port].end,
+					    .remote = &c->remote[q->remote_port].end,
+					    .qpn = q->qp->qp_num,
+					    .remote_qpn = q->remote_qpn,
+					    .verb = c->sender ? "to" : "from",
+					    .peer = c->peer };
 
-	snprintf(text, EP_NET_WHICH, "%s:%d QP 0x%06x (%s) %s %s %s:%u QP 0x%06x (%s)", end->name,
-		 end->port, q->qp->qp_num, ep_gid_print(end->gid, mine), c->sender ? "to" : "from",
-		 c->peer, remote->name, remote->port, q->remote_qpn,
-		 ep_gid_print(remote->gid, theirs));
-	return text;
-}
-
-const char *ep_net_port_print(const struct ep_net_local *port)
-{
-	return __atomic_load_n(&port->dev->broken, __ATOMIC_RELAXED)
-		       ? "; the device reports a fatal error"
-	       : __atomic_load_n(&port->dev->port_down, __ATOMIC_RELAXED)
-		       ? "; the port is down: see the cable and the switch"
-		       : "";
+	return ep_net_which_print(&which, text);
 }
 
 ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
@@ -48,7 +37,7 @@ ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
 	code = ep_fail(code, "%s: %s%s", ep_net_qp_print(c, qp, which), what,
-		       ep_net_port_print(&c->local[c->qp[qp].local_port]));
+		       ep_net_dev_print(c->local[c->qp[qp].local_port].dev));
 	ep_error_get(NULL, &c->failed);
 	c->counts->failed = (uint32_t)code;
 	return code;

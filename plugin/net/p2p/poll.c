@@ -5,7 +5,6 @@
  */
 #include <endian.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
 #include "net/p2p/route.h"
 
 /* ---- what is left to ep_net_routes_act() ---- */

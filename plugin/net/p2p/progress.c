@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Progress of a connection, at each call of NCCL. */
 #include "core/log.h"
-#include "net/base/net_queue.h"
 #include "net/link/sock.h"
 #include "net/p2p/route.h"
 

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
 #include "net/p2p/comm.h"
 #include "net/p2p/route.h"
 

@@ -20,7 +20,6 @@
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
 #include "net/p2p/route.h"
 #include "net/p2p/ctrl.h"
 

@@ -188,7 +188,7 @@ static void ep_net_route_rest(struct ep_net_route *route, enum ep_net_route_why 
 static void ep_net_route_close_print(const struct ep_net_comm *c, uint32_t route,
 				     enum ep_net_route_why why, const char *what, bool was_open)
 {
-	const char *state = ep_net_port_print(&c->local[c->route[route].local_port]);
+	const char *state = ep_net_dev_print(c->local[c->route[route].local_port].dev);
 	char which[EP_NET_WHICH];
 
 	ep_net_qp_print(c, route, which);

@@ -6,7 +6,6 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/base/async.h"
-#include "net/base/net_queue.h"
 #include "net/p2p/route.h"
 #include "net/p2p/ctrl.h"
 
