@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One MoE layer in training: a step forward and back, in high throughput mode, expert-major. One
  * process per GPU, as processes.c:

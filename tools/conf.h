@@ -3,7 +3,7 @@
 #define EP_TOOLS_CONF_H
 
 /*
- * What NCCL's configuration files say, put into the environment as NCCL puts it there in a job:
+ * Puts settings of NCCL's configuration files into the environment, as NCCL does in a job:
  * $NCCL_CONF_FILE, or ~/.nccl.conf without it, then /etc/nccl.conf. What is there first stays.
  */
 void ep_conf_load(void);

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writes nccl_ep_env(7) from the tables by which the library reads its environment. */
 #include <ctype.h>
 #include <inttypes.h>

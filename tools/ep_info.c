@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what is installed here, what the library would make of it, and why. */
 #include <dlfcn.h>
 #include <errno.h>

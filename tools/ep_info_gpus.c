@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Ports of each GPU, as a rank with that GPU would choose them. */
 #include <stdio.h>
 #include <stdlib.h>

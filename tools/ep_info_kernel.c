@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The last lines of the kernel's log about NICs, GPUs and the bus between them. */
 #include <ctype.h>
 #include <errno.h>

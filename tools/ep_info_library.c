@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which library programs get here, and the one that was installed with this program. */
 #include <dlfcn.h>
 #include <limits.h>

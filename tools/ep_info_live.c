@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups of this host, and whom they wait for: a table, or as ep_info_live_text.c has it. */
 #include <inttypes.h>
 #include <stdio.h>

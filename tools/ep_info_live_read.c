@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the boards of this host's groups (core/board.h), and says who waits for whom by them. */
 #include <ctype.h>
 #include <dirent.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* States of groups for programs: as JSON, and as Prometheus reads it. */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-// SPDX-License-Identifier: Apache-2.0
-/* What a group takes, and whether it is possible: the library answers (ncclEpExtFeasible), so this is what creation does. */
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prints what a group takes, and whether it is possible: the library answers (ncclEpExtFeasible), so this is what creation does. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Counts of the network plugin's connections, from files of this machine's processes. */
 #include <ctype.h>
 #include <dirent.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* RDMA devices: which open, which ports they have, which know DevX. */
 #include <errno.h>
 #include <stdio.h>

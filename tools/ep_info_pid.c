@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which libraries of NCCL and of expert parallelism a running process has mapped, by its maps and their files. */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this machine has of what RDMA needs. Opens the RDMA devices, as the library does, but makes
+ * Finds what this machine has of what RDMA needs. Opens the RDMA devices, as the library does, but makes
  * nothing on them, and creates no CUDA context. Where only trying would show it, what it would depend on
  * is looked at.
  */

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which ways of posting RDMA are possible here, from what was found out. */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A report of the machine and of this process, for an operator. */
 #include <dirent.h>
 #include <dlfcn.h>

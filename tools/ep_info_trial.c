@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RDMA devices in full, and what comes of making a queue pair on each port as the library does and connecting
  * it with itself: what firmware refuses shows here, without a peer and without a GPU.

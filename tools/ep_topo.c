@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Prints which NICs each GPU uses, for this machine or for a recorded one. */
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tools/nccl_vars.h"
 
 const struct ep_nccl_var ep_nccl_var_table[EP_NCCL_VARS] = {

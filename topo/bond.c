@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How fast a port is, as the kernel's files have it; also one that is a bond of several ports (RoCE LAG),
  * of which verbs and the file "rate" report the rate of one. The library has this file, too.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* This machine: the PCIe tree from hwloc, GPUs from it and from NVML, NICs from sysfs. */
 #include "topo/tree.h"
 

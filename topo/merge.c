@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A topology file given for this machine is right about places; the machine is right about what
  * there is: devices, ports, links. NCCL reads its files in the same spirit. */
 #include "topo/tree.h"

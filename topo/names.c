@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What people write and read: distance names, NCCL_IB_HCA, reasons. Stands alone: the library, which
+ * Texts that people write and read: distance names, NCCL_IB_HCA, reasons. Stands alone: the library, which
  * has nothing else of topo/ in it, has this.
  */
 #include "topo/tree.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* hwloc's XML, versions 1 and 2. Read here and not through libhwloc, whose parser trusts its input
  * and, without its libxml2 plugin, takes only what libhwloc itself wrote. */
 #include "topo/tree.h"

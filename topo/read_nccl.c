@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's topology XML: <system> holds <cpu numaid>, which hold nested <pci>, whose leaves hold
  * <gpu> (with <nvlink>) or <nic> (with <net>). Written by NCCL itself with every attribute, or by
  * hand with hardly any: then the class shows what a device is, or nothing does. */

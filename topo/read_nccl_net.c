@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The <nic>s in NCCL's XML: which devices and ports of verbs its <net>s are. */
 #include "topo/read_nccl.h"
 

@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What NVML knows of the GPUs: which are ours, MIG, NVLink, fabric. Loaded by dlopen, never linked:
+ * Reads from NVML what the GPUs are: which are ours, MIG, NVLink, fabric. Loaded by dlopen, never linked:
  * the library comes with the driver. The declarations below are the part of NVML's ABI in use.
  */
 #include "topo/tree.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Files of the kernel. Nothing else of topo/ is needed here: the library has this file, too. */
 #include <fcntl.h>
 #include <limits.h>

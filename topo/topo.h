@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the machine looks like to the network: GPUs, RDMA NICs and their ports, the PCIe tree
+ * The machine, as the network sees it: GPUs, RDMA NICs and their ports, the PCIe tree
  * between them, NVLink domains, and which NICs each GPU uses.
  *
  * Functions return 0 or a negative errno and, on failure, fill struct ep_topo_err with one line:

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "topo/usable.h"
 
 struct ep_topo_port *ep_topo_usable_at(const struct ep_topo_usable *usable, int u)

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's topology XML, written. read_nccl.c reads it. */
 #include <ctype.h>
 #include <errno.h>

@@ -273,7 +273,7 @@ EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_boar
 }
 
 /*
- * What all have to go on from: the highest step of those who came; or, when nobody came of those
+ * Finds the step that all go on from: the highest of those who came; or, when nobody came of those
  * who have ended a MaskClean without this rank, what they found then. A rank that is ahead of them
  * cannot adopt it: it would mark data with epochs that it has used before. One thread.
  */

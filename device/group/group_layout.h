@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the host and the kernels of every algorithm share about a group. Plain C, included by both.
+ * Declarations of a group that the host and the kernels of every algorithm share. Plain C, included by both.
  * doc/protocol.md has the protocol, with pictures; this is its short form.
  *
  * Every rank owns one heap that its peers write. It begins with
@@ -71,7 +71,7 @@ EP_HOST_DEV uint32_t ep_step_after(uint32_t step)
 }
 
 /*
- * What all ranks must pass alike to the operation of a step: its *signature*. The host makes all words
+ * The *signature* of a step's operation: all that ranks must pass to it alike. The host makes all words
  * but the last (plugin/ep/signature.c, which names them, too), and a hash of those.
  */
 enum ep_signature_field {
@@ -211,7 +211,7 @@ struct ep_dev_pending {
 };
 
 /*
- * What a dispatch leaves when it has been received, last of all. A combine that finds another one
+ * The receipt of a dispatch, which it leaves last of all when it has been received. A combine that finds another one
  * here is refused: handle memory does not say what it has to send and to expect.
  */
 struct ep_dev_receipt {

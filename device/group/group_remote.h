@@ -44,7 +44,7 @@ EP_DEV uint32_t ep_remote_peer(const struct ep_dev_group &g, uint32_t r)
 }
 
 /*
- * What a peer is granted that may be dead. A NIC that lives takes microseconds, unless its link is
+ * The time that a peer is granted which may be dead. A NIC that lives takes microseconds, unless its link is
  * away for a while or a host that posts for it has no time: how long that may be, the timeout says.
  */
 EP_DEV uint64_t ep_remote_masked_ns(const struct ep_dev_group &g)

@@ -41,7 +41,7 @@ EP_DEV uint32_t ep_seq_freed(const struct ep_dev_seq &seq, uint32_t b)
 }
 
 /*
- * What a kernel reads from memory before it can begin. Each of these takes as long as a trip to L2:
+ * A kernel reads this from memory before it can begin. Each of these takes as long as a trip to L2:
  * they are issued together, ahead of everything that waits for one of them.
  */
 struct ep_step_found {

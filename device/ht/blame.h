@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whom a wait of high throughput names. In a ring ranks wait for one another: rank A waits for rows of B, and
+ * Finds the rank that a wait of high throughput names. In a ring ranks wait for one another: rank A waits for rows of B, and
  * B has stopped because C has, who has died. All these waits begin within microseconds, and any may be the
  * first to expire. So a rank whose wait has lasted half of the timeout says so to all ranks, and whom it takes
  * for the cause: the rank that it waits for, or, if that one has said the same of itself, whom that one names.
@@ -32,7 +32,7 @@ EP_DEV bool ep_ht_held_up(const struct ep_ht_common &c, uint32_t step, uint32_t 
 }
 
 /*
- * Who holds `peer` up, in the end: the last one of whom others have said that it does, and who has said
+ * Finds the rank that holds `peer` up in the end: the last one of whom others have said that it does, and who has said
  * nothing itself. (The peer may wait for this rank, of which another wait has said why.) False: nobody
  * knows, for that is this rank, or they name one another in a ring; *cause is the peer.
  */
@@ -65,7 +65,7 @@ enum ep_ht_event {
 #define EP_HT_LATE_BIT (1u << 31)
 
 /*
- * Whom a wait for `peer` that began then has to name; this rank's word says what follows from the event. One
+ * Finds the rank that a wait for `peer` has to name, which began then; publishes what follows from the event. One
  * thread. Out of line, and given few values, and nothing of it out of line again: what is live in a kernel
  * must be kept from all that is called.
  */

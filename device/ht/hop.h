@@ -179,7 +179,7 @@ EP_DEV void ep_ht_cursors_drop(struct ep_ht_cursors *cur, uint32_t kind)
 }
 
 /*
- * What follows is the same for dispatch and combine, which say by functions of their own, overloaded
+ * The rest is the same for dispatch and combine, which define by functions of their own, overloaded
  * for their arguments, what units there are:
  *   ep_ht_hop_fan(a, kind)          how units of a kind are numbered
  *   ep_ht_hop_rows(a, &hop)         the lane's unit: what it has to move

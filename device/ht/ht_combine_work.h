@@ -5,7 +5,7 @@
  * A warp has units of two kinds. *Returns*: a part of the rows that this rank holds for a chunk of a
  * source; expert-major, the rows of a token's local experts are summed. *Sums*: a part of a chunk of
  * this rank's own tokens, of what all ranks have returned; out of windows, where nobody is waited for,
- * a part of every so-manieth token. Either way a row of the result is a sum of contributions, which are
+ * a part of every n-th token. Either way a row of the result is a sum of contributions, which are
  * loaded one after the other into the warp's stage, and added from there. Where they are follows from
  * lists; lanes find it for a group of rows at once, which costs little more than for one row.
  *
@@ -95,7 +95,7 @@ EP_DEV bool ep_ht_alone(const struct ep_ht_combine_args &a)
 }
 
 /*
- * From token to token of a sum. A sum that waits for nobody has every so-manieth token, so that there
+ * From token to token of a sum. A sum that waits for nobody has every n-th token, so that there
  * is one for each warp, all of the same size, and what warps load at a time lies side by side.
  */
 EP_DEV uint32_t ep_ht_sum_stride(const struct ep_ht_combine_args &a)

@@ -70,7 +70,7 @@ EP_DEV void ep_ht_entry_out(const struct ep_ht_dispatch_args &a, uint32_t slot, 
 }
 
 /*
- * What an item's stores need of the tables, one entry for each lane. It is loaded one item ahead:
+ * An item's entries of the tables, for its stores: one entry for each lane. It is loaded one item ahead:
  * each of these is a trip to L2 or further.
  */
 struct ep_ht_list {

@@ -135,7 +135,7 @@ EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_dispatch_args &a)
 }
 
 /*
- * What comes, as the tables say. With few units the first warps send and the last ones receive.
+ * Finds the units of the block, by the tables. With few units the first warps send and the last ones receive.
  */
 EP_DEV void ep_ht_work_find(const struct ep_ht_dispatch_args &a, struct ep_ht_work *work)
 {

@@ -89,7 +89,7 @@ EP_DEV void ep_ht_leads_add(const struct ep_ht_route &route, uint32_t i, bool le
 }
 
 /*
- * What follows from the order: the row's list, of which each selection is a part. Those of a rank lie side
+ * Writes the row's list, of which each selection is a part, by the order. Those of a rank lie side
  * by side, and a warp looks at as many whole tokens as it has lanes for.
  */
 EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
@@ -125,7 +125,7 @@ EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht
 }
 
 /*
- * What belongs to selection i of the span, in the order of `sel`: its row, and its place, if its expert is
+ * Finds the rest of selection i of the span, in the order of `sel`: its row, and its place, if its expert is
  * marked.
  */
 EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht_route &route,

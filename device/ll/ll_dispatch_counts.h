@@ -233,7 +233,7 @@ EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct e
 }
 
 /*
- * What has been said of source r decides. False: it is here for this block, and absent. The tables
+ * Adopts the decision about source r. False: it is here for this block, and absent. The tables
  * stay as they are: other warps may not have looked yet.
  */
 EP_DEV_COLD bool ep_ll_decision_adopt(const struct ep_ll_dispatch_args &a, struct ep_op op,

@@ -219,7 +219,7 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 }
 
 /*
- * What tokens [w0, w0 + n) send to remote peers, those of the channels index, index + stride, ...
+ * Sends the rows of tokens [w0, w0 + n) to remote peers, those of the channels index, index + stride, ...
  * One block; the span is marked. *side: where the next batch goes.
  */
 template <bool FP8>

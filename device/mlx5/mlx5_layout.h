@@ -283,7 +283,7 @@ enum ep_mlx5_signal_policy {
 };
 
 /*
- * What one key covers. `addr` is the address under which the NIC knows its first byte (the IOVA of
+ * A region that one key covers. `addr` is the address under which the NIC knows its first byte (the IOVA of
  * the registration, often but not always the address that kernels use).
  */
 struct ep_mlx5_region {

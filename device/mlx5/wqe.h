@@ -157,7 +157,7 @@ EP_HOST_DEV uint32_t ep_mlx5_cqe_counter(uint32_t word)
 }
 
 /*
- * What a counter says about a queue whose `rung` was read before the CQE: the new `done`, or 0 when
+ * Returns the new `done` by a counter of a queue whose `rung` was read before the CQE, or 0 when
  * nothing can be said. Never too much: if more than `rung` has completed meanwhile, the answer is a
  * value of the past.
  */

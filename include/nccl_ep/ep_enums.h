@@ -56,7 +56,7 @@ typedef enum {
 	NCCL_EP_EXPERT_ID_GLOBAL = 2           /* 0 .. E-1 */
 } ncclEpExpertIdKind_t;
 
-/* What dispatch does to the tokens on their way. */
+/* Recipes of dispatch for tokens on their way. */
 typedef enum {
 	NCCL_EP_DISP_QUANT_NONE = 0, /* bf16, fp16 or fp32 rows, copied */
 	/* Rows that the caller has quantised, of any supported type, and their scales; copied. */
@@ -65,7 +65,7 @@ typedef enum {
 	NCCL_EP_DISP_QUANT_DS_FP8E3M4 = 2
 } ncclEpDispQuant_t;
 
-/* What combine does to the tokens on their way. */
+/* Recipes of combine for tokens on their way. */
 typedef enum {
 	NCCL_EP_COMB_QUANT_NONE = 0,
 	NCCL_EP_COMB_QUANT_NVFP4 = 1 /* experimental; refused on devices without it */

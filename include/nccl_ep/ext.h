@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this library offers beyond the NCCL EP API. Programs that must also run on others look the
+ * Functions of this library beyond the NCCL EP API. Programs that must also run on others look the
  * functions up (dlsym). They obey the rules of nccl_ep.h.
  */
 #ifndef NCCL_EP_EXT_H_
@@ -67,7 +67,7 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 				   ncclEpLayout_t layout, int num_topk, ncclEpExtMemory_t *memory);
 
 /*
- * What operations are to be, and what they take. memory_bytes and what is before it are input.
+ * The shape of operations, and the memory that they take. memory_bytes and what is before it are input.
  */
 typedef struct {
 	unsigned int size;
@@ -103,7 +103,7 @@ ncclResult_t ncclEpExtFeasible(const ncclEpGroupConfig_t *config, int nranks,
 			       ncclEpExtShape_t *shape);
 
 /*
- * What the handle's last completed dispatch received: *tokens, distinct (source rank, token)
+ * Returns what the handle's last completed dispatch received: *tokens, distinct (source rank, token)
  * pairs; *rows, rows in outputs->tokens (expert-major: one per local expert of a token). Either
  * may be NULL. Synchronises `stream`, which must be ordered after the dispatch. High throughput: what
  * the handle's routing brings, without padding and dropped rows; a dispatch need not have run.

@@ -22,7 +22,7 @@ struct ep_boot {
 	struct ep_context context; /* of the device */
 	cudaStream_t stream;       /* NULL: none could be made, and the default one serves */
 	/*
-	 * What goes out and comes in, nranks * EP_BOOT_BYTES of host memory that the device reaches: so
+	 * Buffers of an exchange, nranks * EP_BOOT_BYTES of host memory that the device reaches: so
 	 * nothing but the exchange itself can fail. A rank that cannot have it says so through device
 	 * memory, `spare`, and receives nothing.
 	 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What libnccl-net-ep.so has from NCCL and libnccl_ep.so would have, too, in a process that has both: NCCL's
+ * Lends libnccl_ep.so what libnccl-net-ep.so has from NCCL, in a process that has both: NCCL's
  * logger. The first exports a function, the second looks for it by name.
  */
 #ifndef EP_CORE_NCCL_LOGGER_H

@@ -17,7 +17,7 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 			     int nranks);
 
 /*
- * What reaches a node from a rank of another one by way of one of its ranks only goes through the rank
+ * Data that reaches a node from a rank of another one through one of its ranks only goes through the rank
  * with this index, of `ranks`. `index`: of the sender in its own node.
  */
 static inline uint32_t ep_nodes_forwarder(uint32_t index, uint32_t ranks)

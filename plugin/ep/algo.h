@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the rest of this directory knows of an algorithm: its limits, what the heap and a handle's
+ * An algorithm, as the rest of this directory knows it: its limits, what the heap and a handle's
  * memory have to hold for it, and its functions.
  */
 #ifndef EP_EP_ALGO_H

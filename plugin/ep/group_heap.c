@@ -104,7 +104,7 @@ static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, u
 }
 
 /*
- * What the ranks have left here in their MaskCleans goes along: a rank that was away learns from it
+ * Copies what the ranks have left here in their MaskCleans: a rank that was away learns from it
  * where the others are. Nobody writes there before all ranks are through with the old heaps.
  */
 static ncclResult_t ep_group_keep_rounds(const struct ncclEpGroup *g, struct ep_heap *grown,

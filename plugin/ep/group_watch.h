@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who looks at the waits of the process's groups while their callers wait: a thread, a few times a second. A wait that
+ * Watches the waits of the process's groups while their callers wait: a thread checks them, a few times a second. A wait that
  * lasts for a tenth of the timeout goes to the log once.
  */
 #ifndef EP_EP_GROUP_WATCH_H

@@ -85,7 +85,7 @@ ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *handle, const str
 ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool send_only,
 				       const char *name);
 
-/* What the receipt of a dispatch of so many tokens says, and whose handle a receipt is of. */
+/* Returns the receipt of a dispatch of so many tokens, and whether a receipt is of this handle. */
 uint64_t ep_handle_receipt_id(const struct ncclEpHandle *handle, uint32_t num_tokens);
 bool ep_handle_receipt_mine(const struct ncclEpHandle *handle,
 			    const struct ep_dev_receipt *receipt);

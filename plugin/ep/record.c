@@ -124,7 +124,7 @@ static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char 
 /* A peer's signature follows its mark within microseconds, or never. */
 #define EP_RECORD_SIGNATURE_NS 1000000000ull
 
-/* What ranks `peer` and this one have passed to the step; false: it is not known. */
+/* Reads what ranks `peer` and this one have passed to the step; false: it is not known. */
 static bool ep_record_signatures(struct ncclEpGroup *group, uint32_t step, uint32_t peer,
 				 struct ep_signature_slot *theirs, struct ep_signature_slot *ours)
 {

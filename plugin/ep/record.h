@@ -10,7 +10,7 @@
 ncclResult_t ep_record_poll(struct ncclEpGroup *group);
 
 /*
- * What looking leaves to be done on the group's device, which must be current: records that were
+ * Does what ep_record_poll() leaves to be done on the group's device, which must be current: records that were
  * taken can be written again, lost ranks are masked. A thread of any device, or none, may look.
  */
 void ep_group_settle(struct ncclEpGroup *group);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all ranks must pass alike to an operation: made at each launch, compared by kernels
+ * Signatures, of all that ranks must pass to an operation alike: made at each launch, compared by kernels
  * (device/group/group_signature.h), and put into words where two ranks differ.
  */
 #ifndef EP_EP_SIGNATURE_H

@@ -89,7 +89,7 @@ bool ep_gda_each(struct ep_gda *g,
 
 /* ---- agreement ---- */
 
-/* What cannot be, whichever NIC the other end has: memory is indexed and shifted by it. */
+/* Refuses what no NIC of the other end can have: memory is indexed and shifted by it. */
 static ncclResult_t ep_gda_end_check(const struct ep_gda_handshake *handshake, int rank)
 {
 	static const char next[] = "do all ranks use the same library?";

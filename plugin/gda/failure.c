@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is known to be wrong with connections. The first failure of a peer counts; what follows from
+ * Failures of connections. The first failure of a peer counts; what follows from
  * it, flushed work and stopped queues, adds nothing, unless the first did not say why.
  */
 #include <stdio.h>

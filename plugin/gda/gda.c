@@ -383,7 +383,7 @@ static bool ep_gda_drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *
 }
 
 /*
- * What kernels have posted and not waited for shall reach the peers: they may be waiting for it.
+ * Waits for what kernels have posted and not waited for, which shall reach the peers: they may be waiting for it.
  * Not every peer answers any more, so this ends when nothing moves.
  */
 static void ep_gda_drain(struct ep_gda *g)

@@ -97,7 +97,7 @@ struct ep_gda_failure {
 bool ep_gda_poll(struct ep_gda *gda, struct ep_gda_failure *failure);
 
 /*
- * What is known about the connection with `peer`, in words, right now: reads error records and, if
+ * Describes the state of the connection with `peer` right now: reads error records and, if
  * the cause was overwritten, asks the NIC. False: nothing wrong is known. For errors found by
  * kernels, whose cause should be in the message. Bounded, may take a millisecond.
  */

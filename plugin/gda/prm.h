@@ -47,7 +47,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 	0x80, 32               /* of the transitions: what of the context is optional and set */
 #define EP_PRM_OBJECT 0x48, 24 /* number of the queue, in and out */
 /*
- * What queue pairs can beyond the standard (enhanced connection establishment): CREATE_QP asks and gets it,
+ * Extensions of queue pairs (enhanced connection establishment): CREATE_QP asks and gets it,
  * INIT2RTR passes what the other end can, too, and gets what is left; linux/mlx5/mlx5_ifc.h: ece
  */
 #define EP_PRM_ECE_IN 0xa0, 32

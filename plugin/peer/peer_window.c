@@ -108,7 +108,7 @@ static ncclResult_t ep_window_late(const struct ep_heap *heap, struct ep_boot *b
 		       ep_boot_gone(boot, gone));
 }
 
-/* What has come of it. */
+/* Takes the result of a job. */
 static ncclResult_t ep_window_done(struct ep_heap *heap, struct ep_boot *boot,
 				   const struct ep_window_job *job)
 {

@@ -90,6 +90,9 @@ FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.
 MAX_COLUMNS, MAX_WORDS = 100, 30
 RIDDLES = re.compile(r"^(?:What|Who|Whoever|Whom)\b.*[^?]$|\b(?:all the same|is none|are none|such as are|be that as"
                      r"|hardly do but|manieth|by itself says|tells?|told|hears?|heard)\b", re.S)
+# The same in comments of the product, and in its messages.
+DARK = re.compile(r"\b(?:tells?|told|hears?|heard|manieth|hardly do but)\b")
+DARK_BEGINNING = re.compile(r"/\*[\s*]*(What|Who|Whoever|Whom)\b")
 # Names of ours that pages write as code, and pages that may name what is gone.
 OUR_NAME = re.compile(r"\b(?:ep_\w+|EP_\w+|NCCL_EP_\w+|ncclEp\w+)\b")
 MAY_NAME_THE_PAST = {"CHANGELOG.md"}
@@ -196,6 +199,16 @@ def check_identifiers(path, text):
             if word:
                 complain(path, "has a word of our own in %s at line %d: not %s but %s" % (
                     name, i + 1, word, PRIVATE[word]))
+
+
+def check_comments(path, text):
+    if not path.startswith(PRODUCT):
+        return
+    for found in COMMENT.finditer(text):
+        dark = DARK.search(found[0]) or (found[1] and DARK_BEGINNING.match(found[1]))
+        if dark:
+            complain(path, "has a riddle at line %d: %s..." % (
+                text.count("\n", 0, found.start() + dark.start()) + 1, dark[0].split()[-1]))
 
 
 def check_parameters(path, text):
@@ -347,6 +360,7 @@ def check_file(root, path, paths):
         check_functions(path, text)
         check_identifiers(path, text)
         check_parameters(path, text)
+        check_comments(path, text)
         check_includes(root, path, text)
 
 

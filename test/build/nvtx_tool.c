@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A tool that NVTX loads (NVTX_INJECTION64_PATH): prints domains and ranges to standard error. */
 #include <stdint.h>
 #include <stdio.h>

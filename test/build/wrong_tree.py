@@ -32,6 +32,9 @@ FILES = {
     "topo/words.c": LICENCE + '/*\n * hello\n */\nint ep_hello_make(int sway); // way\nchar *s = "way", c = \'"\';\n'
                     "enum { EP_WAYS, EP_FAREWELL };\n",
     "test/words.c": LICENCE + "int hello(struct x *x, struct y *y);\n",
+    "topo/dark.c": LICENCE + "/*\n * What it is.\n */\n/* It does what it can. */\nchar *s = \"is\" \"told\";\n/* one\n"
+                   " * hears */\nint told(int what); /* Who */\n",
+    "test/dark.c": LICENCE + "/* What is told. */\n",
     "topo/letters.c": LICENCE + "int fits(struct x *a, const struct x *b, struct y *g, int i, struct z *op);\n"
                       "int first(struct x *a,\n\t  struct y *b);\nint ref(const struct x &w, union y v[2])\n{\n}\n",
     "test/fault.c": LICENCE,
@@ -89,6 +92,11 @@ tools/perf/oracle/rows.h: has the base name of device/ll/rows.h
 tools/perf/oracle/rows.h: includes device/simt/simt.h, which tools/perf/oracle must not know
 tools/perf/perf.c: includes plugin/core/climbs.h, which tools/perf must not know
 tools/run.sh: names gone.py, which does not exist
+topo/dark.c: has a riddle at line 2: What...
+topo/dark.c: has a riddle at line 6: told...
+topo/dark.c: has a riddle at line 8: hears...
+topo/dark.c: has a riddle at line 9: Who...
+topo/dark.c: has a word of our own in told at line 9: not told but acked, notified, logged
 topo/letters.c: has a parameter of one letter at line 3: struct y b
 topo/letters.c: has a parameter of one letter at line 5: struct x w
 topo/letters.c: has a parameter of one letter at line 5: struct y v

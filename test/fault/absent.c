@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank that dies while a group is made, after the ranks have met, or before its heap grows: the
  * others say which one it was.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank that fails while queue pairs are connected, after all have told each other theirs: it ends
  * the call of every rank, in time, with its number and, if it lives, its reason.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput: a rank is killed or stopped before or in the middle of UpdateHandle, a dispatch or a
  * combine (VC_FAULT in the environment says when; three launches make a step). Within the timeout and a

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput: ranks that disagree, handle memory without the routing that an operation is for,
  * tensors with too few rows, rows beyond the limit. An error on every rank, within two seconds, that names

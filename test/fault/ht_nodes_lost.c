@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput, and ranks are killed in the middle of their work (VC_FAULT in the environment says when),
  * or a rank's connection with a rank of another node fails (VC_NIC_FAULTS). Within

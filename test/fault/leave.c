@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks leave their groups in any order, by any thread, or not at all: nobody waits for long, no
  * memory is lost. NCCL_EP_CLOSE_TIMEOUT_MS is far above what any call may take.

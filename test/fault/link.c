@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The connection of rank 1 with a rank of the other node fails (VC_NIC_FAULTS in the environment
  * says how and when).

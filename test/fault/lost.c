@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank is killed or stopped in the middle of its work (VC_FAULT in the environment says when).
  *

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What maps a peer's memory is there as long as a kernel may need it, whoever goes first:
  *

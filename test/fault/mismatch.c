@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that disagree: in a field of the group's config (refused on all ranks by name), or in what
  * they pass or do: an error of every rank within two seconds, that names the field with both values. With

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The n-th call that the library makes on one rank fails, from the making of a group to its end. Every
  * rank has results that are right, or an error that says something, soon; the next group of the same

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The last rank resets its device (cudaDeviceReset) while it has groups and handles. Its own calls
  * say so and end at once, the others' name the rank that is lost, and all have a new group.

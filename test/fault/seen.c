@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ep_info --live says from outside when a rank has been stopped: all other ranks name it within two seconds, in
  * each format; the log names it once; and nothing is left when it goes on, and when the groups are gone.

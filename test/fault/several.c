@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Several ranks are lost between a dispatch and its combine: the waits for them do not add up, also
  * where the same warp waits for one after the other. And a rank that one of them holds up is not taken

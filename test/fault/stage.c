@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A packet of rank 0's rows for rank 1 is lost, and sent again only after rank 0 would need the memory
  * for other rows. Rank 1 must not take those for what it waits for: it has the right rows or an

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A group is made, and one call of the driver or of NCCL fails on one rank: all ranks have a group, by
  * the next mapping, or none has. Nothing of the attempt stays behind.

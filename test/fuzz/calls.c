@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Low latency: dispatch, combine, and the routing of handles. */
 #include "fuzz/calls.h"
 

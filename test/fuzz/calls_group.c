@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Groups, masks, descriptors, and calls on what is not there. */
 #include "fuzz/model.h"
 

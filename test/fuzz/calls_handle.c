@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Handles: what both algorithms have alike. */
 #include "fuzz/model.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Strange environments. Each case is a process of its own, one or two ranks in it, which creates a
  * group, dispatches and combines: a setting that the documentation allows must give right results,

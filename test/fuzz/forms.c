@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The structs of operations and handles, as mutate.c wants to know them. */
 #include "fuzz/calls.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* High throughput: dispatch, combine, and the routing of handles. */
 #include "fuzz/ht_fuzz.h"
 #include "support/watch.h"

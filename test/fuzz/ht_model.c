@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Dispatch, combine and routing of high throughput. */
 #include "fuzz/ht_fuzz.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * structs.c for high throughput: every call with mistakes, on a group of two ranks that make the same.
  * Here a model of what nccl_ep.h says (model.h) knows of each call whether it must fail, and of one that

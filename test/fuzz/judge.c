@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is expected of any call, and the run of a case. */
 #include "fuzz/calls.h"
 

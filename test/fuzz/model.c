@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "fuzz/ht_fuzz.h"
 
 const char *model_import(void *own, const struct form *form, const void *caller)

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Expert ids of random bits, of both widths. An id that names no expert counts as none whatever its
  * bits are; one of E and above is reported with its place and value, and nothing else is reported.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every call with mistakes in its structs, descriptors, numbers and pointers, on a group of two
  * ranks that make the same mistakes. A call that fails has a reason, writes nothing and launches

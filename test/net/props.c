@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the network plugin tells NCCL of RDMA devices: each line of the input is "NAME PORT GUID MBPS" of an
  * active port, whose device is below SYSFS, and each line of the output "NAME PATH PORT GUID MBPS", in

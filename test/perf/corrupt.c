@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preloaded into ep_perf: the library as it would be with a mistake, to see it found. CORRUPT is
  * "dispatch" or "combine": after every call of it one byte of its output is overwritten. High throughput

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * MaskClean by all ranks, by those alone that have not been left out, and by a rank that comes later:
  * afterwards all are active, and whoever has called goes on together with the others.

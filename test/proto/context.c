@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Threads beside the one that uses the group: they ask for its errors without a CUDA context of their
  * own, and without waiting for a call that takes long.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Numbers that the library tells about its work: received tokens and rows of a handle, rows and
  * bytes per peer. They must be what the oracle counts.

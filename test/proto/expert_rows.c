@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ncclEpExtAddExpertRows: counts of a routing are those of its ids, step by step, by a graph too, in both modes; ids that
  * are no experts are left out; and handles without a routing are refused, or add nothing.

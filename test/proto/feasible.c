@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ncclEpExtFeasible answers before there is anything, compared with what a group, a handle and their calls then
  * take, accept and refuse.

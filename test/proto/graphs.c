@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Captured operations: graphs of UpdateHandle, dispatch and combine are replayed in any mixture with
  * each other and with eager calls while the routing changes in the same buffers. One graph has an

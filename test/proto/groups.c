@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Groups of one GPU on a stream each, whose operations ranks launch in different orders. An SM holds one
  * of their blocks, as on hardware, so the groups of one rank must leave each other room.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Halves of operations that do not run in turn, and combines without their dispatch, because graphs
  * with one of them were launched too often or never. The host cannot see it. The kernel must end in

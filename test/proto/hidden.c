@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * In which form rows travel, by how the GPUs are joined and by which of them a process sees:
  *

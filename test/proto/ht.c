@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput on random shapes and routings: update, dispatch and combine, forward and backward,
  * twice with different routings, all bytes compared with the oracle.

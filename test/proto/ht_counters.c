@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ncclEpExtPeerStats tells of high throughput: rows and bytes of dispatches as the oracle counts
  * them, and for whom operations have waited.

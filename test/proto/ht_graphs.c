@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput in CUDA graphs, with two handles that live at once, beside a low-latency group of
  * the same communicator; and handle memory alone that carries a routing from handle to handle.

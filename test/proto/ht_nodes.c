@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The same as ht.c with ranks of several nodes and RDMA between them, posted in mode MODE or in any (0);
  * rings have RING bytes, or in some cases are as small as can be. NCCL_EP_NODE_SIZE, if it is set, says what

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput: memory with a routing goes from a group to another one of the same shape. One whose
  * nodes are the same ranks dispatches and combines by it. One with other nodes refuses it, and launches

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput for long: many steps on small shapes, forward and backward in any order, the routing
  * changed now and then, ranks that come early or late by turns and never meet but in the library. All

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Expert ids that are not: every value of E and above is reported with its place and treated as
  * none, every negative one is none and no error. Too many duplicates of one expert, more than its

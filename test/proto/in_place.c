@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NICs read rows for other nodes from the caller's windows: which operations do that, inputs that are
  * overwritten right afterwards, more windows than a group takes, memory that comes again, several NICs

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Handles of one group interleave freely: whole operations and split ones, in any order that the
  * API allows, on two streams, without a pause of the host. Each handle is of another layout, type

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How the memory of a group is mapped, and which nodes that makes. Whichever it is, results are right.
  *

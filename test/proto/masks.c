@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Masks by hand, and the ranks that stay away: MaskUpdate leaves a rank out without a wait, an
  * expired wait does it by itself, MaskClean and ErrorClear undo it. Repeated.

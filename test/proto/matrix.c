@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Dispatch and combine against the oracle, over random shapes, types, routings and settings.
  *

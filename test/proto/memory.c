@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where memory comes from: the caller's allocator, sizes announced beforehand, explicit and growing
  * buffers, handle memory of the caller, and allocations that fail.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tables of mistakes. A list is a macro with a line M(name, statements, result, part) per mistake: the
  * statements spoil the right arguments of a call in `c`, and the call must be refused with `result`

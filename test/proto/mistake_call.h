@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A dispatch and a combine whose arguments mistakes spoil (mistake.h), of either algorithm. */
 #ifndef TEST_PROTO_MISTAKE_CALL_H
 #define TEST_PROTO_MISTAKE_CALL_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Mistakes in the arguments of dispatch and combine: each is refused with the promised code and a
  * line that names it, launches nothing, and leaves the group and the handle as they were.

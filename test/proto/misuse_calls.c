@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Mistakes in all calls but dispatch and combine: groups, handles, masks, extensions. */
 #include "proto/mistake.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NVLink multicast, emulated: who uses it, who decides, and how long NCCL's window stays.
  *

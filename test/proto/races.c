@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A word that all blocks of a kernel look at changes while they do: the group is aborted, or a rank
  * is masked, by whoever sees the failure first (here: a thread of the host). The lanes of a warp look

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The shapes of public models (hidden, experts, top-k) on the numbers of ranks that people have. Where the experts
  * divide among the ranks every mode and layout moves them, each byte compared with the oracle; where they do

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Sizes at the edges of what the kernels do in one go (windows of 256 tokens or 2048 ids, quads of
  * rows, units of FP8 rows), the largest models' rows, and the most tokens, in both wire forms.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steady state: no call of the data path allocates, synchronises, copies or talks to NCCL; an
  * operation is one ordinary launch of at most max_num_sms blocks; new handles come from the pool.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ncclEpComplete on another stream than the send half's, with nothing of the caller's between the
  * two: the receive half comes after the send half, and what follows on either stream after both.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All blocks of a kernel must agree on who takes part, or rows of ranks that are well get lost: where
  * they lie follows from it. Groups with masks and several receiving blocks, and a rank that is in

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One handle with all that its operations need on one rank: buffers, descriptors and the oracle's
  * problem, which says what goes in and what must come out. The library promises the exact place of

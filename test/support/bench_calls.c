@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of a bench, as a caller of API version 1 or 2 makes them. */
 #include "support/bench.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Results of a bench against the oracle, and the exact place of every row. */
 #include "support/bench.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Checks, for every test. A failed CHECK is printed and counted; a failed NEED ends the process,
  * because its rank could not go on without hanging the others. Nothing here needs a library.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "support/check_nccl.h"
 
 static const char *last_text(ncclEpGroup_t group, ncclResult_t *code)

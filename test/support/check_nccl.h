@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of the library's calls. */
 #ifndef TEST_SUPPORT_CHECK_NCCL_H
 #define TEST_SUPPORT_CHECK_NCCL_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers, descriptors and calls of a high-throughput bench. */
 #include "support/ht_bench.h"
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * One high-throughput handle with all that its operations need on one rank: buffers, descriptors,
  * and the oracle's tables of all ranks.

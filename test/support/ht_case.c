@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "support/ht_case.h"
 
 static uint32_t one_of(uint64_t *s, const uint32_t *values, uint32_t n)

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Random problems of high throughput, for tests that try many. */
 #ifndef TEST_SUPPORT_HT_CASE_H
 #define TEST_SUPPORT_HT_CASE_H

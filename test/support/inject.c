@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>

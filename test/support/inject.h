@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls that fail: of those by which the library asks for host memory, threads and descriptors, and of
  * those of CUDA, the driver and NCCL, the n-th one. A program that is linked with inject.c defines these

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* For programs that link the library's objects. */
 #ifndef TEST_SUPPORT_REASON_H
 #define TEST_SUPPORT_REASON_H

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "support/tape.h"
 
 static void inputs(struct bench *b, struct bench_tensor **list)

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Many steps of a bench without the host: the inputs of each step wait in device memory and its
  * outputs are kept there, all moved by the stream, and checked at the end.

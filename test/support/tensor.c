@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "support/tensor.h"
 
 ncclDataType_t tensor_float(enum oracle_dtype dtype)

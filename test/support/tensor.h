@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A tensor with its buffer, for benches of either algorithm, and what goes into the inputs. */
 #ifndef TEST_SUPPORT_TENSOR_H
 #define TEST_SUPPORT_TENSOR_H

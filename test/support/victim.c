@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>

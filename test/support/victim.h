@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank that dies or stops without taking its launcher with it: the rank runs in a child, and the
  * process that was started watches over it.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Calls of the CUDA runtime and NCCL that the library makes, counted and made to fail: a program
  * that is linked with watch.c defines these functions itself and passes them on.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks of a test. Under a launcher (RANK, WORLD_SIZE) a process is one rank, else ranks are
  * threads of this process. Either way they share a board: flags and numbers that all see. With

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random machines: whatever the tree, the choice must keep its promises.
  *   - a GPU has a NIC if there is a usable one, and only such as are equally near, nearest of all;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for libcuda.so.1, as far as the tools ask. FAKE_CUDA=DMABUF,ORDER: the attributes.
  * FAKE_CUDA_GPUS: PCI addresses, separated by commas. FAKE_CUDA_MULTICAST=10: of two GPUs only the
  * first has that attribute. */

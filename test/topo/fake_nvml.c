@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for libnvidia-ml.so.1. FAKE_NVML says which machine: "switch": 4 GPUs on an NVSwitch,
  * one not in its fabric yet; "cliques": 6 GPUs on NVSwitches, fabrics as in the table below; "peers":
  * 4 GPUs, joined in pairs by NVLink, with one link to the CPU each; "mig": 2 GPUs, the first with MIG

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Damaged topology files: cut short, bytes changed, pieces copied over each other, values replaced
  * by extreme or foreign ones. Every input must end in a topology that can be printed, or in an error

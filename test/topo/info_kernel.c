@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ep_info tells of the kernel's log. The kernel gives a record for each read; a socket that keeps
  * messages apart stands for it.

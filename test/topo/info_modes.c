@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* ep_info's choice of posting modes for every combination of what a machine may have. */
 #include <stdlib.h>
 #include <string.h>

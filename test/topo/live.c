@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * This machine as the readers see it, with a stand-in for NVML (found through LD_LIBRARY_PATH) and
  * a made-up /sys for the NICs; and a topology file laid over that.

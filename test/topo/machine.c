@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Whole machines, made up below a directory that hwloc and the readers take for this one's (with
  * stand-ins for NVML and CUDA through LD_LIBRARY_PATH), and the table that each must give.

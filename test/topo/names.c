@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL_IB_HCA's grammar, distance names, PCI addresses. */
 #include <errno.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which ports a GPU gets: by topology files, and where the topology is of no help. The library finds
  * the topology's module beside itself, so this program becomes a copy of itself in a directory of its

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NCCL_IB_*: defaults, every value at its limits and one beyond, words; then a flood of texts that a
  * shell could put there.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which entry of a port's GID table is taken. */
 #include <arpa/inet.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What ranks must agree in to make a group: each field of the config and each variable, in both modes. A
  * difference names the field with both values; what may differ makes none.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The board of a group: whose it is, what becomes of it when its process stops and dies, which files are none; and the
  * words of waits there.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * MaskClean with more ranks than a block has threads: the kernel of rank 600 of 700. All heaps are one
  * piece of memory, and a thread plays the other ranks: it leaves their calls before, and their results

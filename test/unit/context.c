@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a device's context has ended, by what a driver says that is made here. */
 #include <cuda.h>
 #include <cuda_runtime_api.h>

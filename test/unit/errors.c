@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Error records: per thread, per slot, one line. And who a rank is, for those that name it. */
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Fields of a group's config: their limits, and what AUTO means. */
 #include <limits.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Life of a group on four ranks in four processes: creation succeeds on all ranks or fails on all
  * with a reason that names the culprit; memory is what was announced; destruction never hangs.

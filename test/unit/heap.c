@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where things lie in a heap and in handle memory. */
 #include "peer/peer_heap.h"
 #include "ep/group_config.h"

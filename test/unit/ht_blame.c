@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Waits of high throughput: whom one names that others may hold up, and what it tells them; and that the end
  * of a warp's stage does not wait once more for copies that are stuck.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* High throughput: fields of a group's and of a handle's config. */
 #include "ep/ht/ht.h"
 #include "nccl_ep/ext.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* High throughput: where things lie in a heap, in handle memory and in the group's own. */
 #include "peer/peer_heap.h"
 #include "ep/group_config.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The send warp of high throughput, one flow of it: how many rows a signal and a doorbell serve, which must not
  * hold up few rows, announce rows that are not there, or take room that is not free.

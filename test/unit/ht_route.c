@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The routing kernel of high throughput, on ranks without a host side (ht_route.h): random shapes and ids
  * against the definitions, several updates on the same memory, and what a rank says that fails, that

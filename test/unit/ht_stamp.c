@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A routing is in handle memory if no block has failed, whether the block that leaves it there comes first or
  * the one that fails; and what an earlier routing has left does not matter.

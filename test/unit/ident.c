@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a rank's process is known to have ended, and sets of ranks. */
 #include <sys/resource.h>
 #include <sys/wait.h>

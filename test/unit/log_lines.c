@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines as NCCL writes them, and who decides whether they are written. */
 #include <fcntl.h>
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The oracle itself: it accepts what a plain reference does, and nothing else. Each mutation below
  * is a mistake that a library could make.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The oracle of high throughput: it accepts what a plain reference makes, which looks at all tokens for
  * each row, and finds every mistake that is made in it.

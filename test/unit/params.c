@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The parameter table: values, limits, misspelt names. */
 #include <stdlib.h>
 #include "core/nodes.h"

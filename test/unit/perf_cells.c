@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Cells of ep_perf's table: they never touch, and keep what the numbers say. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* What is decided about a launch: some plans as they were tuned, and rules that all obey. */
 #include <string.h>
 #include "ep/ll/ll_plan.h"

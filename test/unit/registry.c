@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The set of live objects against a plain list, with additions and removals in any order. */
 #include "core/registry.h"
 #include "support/world.h"

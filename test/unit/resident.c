@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How groups of one process share a GPU's SMs: rules that hold for any of them, in any order of
  * creation, some shares by name, and when a warning is due.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of words as runs: what is written is read again, is short where it can be, and bounded. */
 #include <stdlib.h>
 #include <string.h>

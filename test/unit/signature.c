@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Signatures: all that ranks must pass alike is in them, and the first field that differs is named with both values. */
 #include "ep/signature.h"
 #include "support/check.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Callers' structs and descriptors of any API version, through calls that need no device. */
 #include <stdlib.h>
 #include "support/check_nccl.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Where the time of making a group goes: exchanges do not count as this rank's own work. */
 #include <string.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A wait for a peer that has masked this rank ends, because the peer sends nothing more; but what it
  * sent before must still be found. A wait for a remote peer ends when the host has given up the

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Prints what a shell completes of a tool's command line, from the tool's own table of options.
  *   completions bash|zsh ep_perf|ep_plot|ep_routes|ep_info|ep_topo

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Bytes that must move, and what the measured times make of them. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The command line. Letters mean what they mean in nccl-tests; sizes are tokens per rank. */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A rank's group, handles and device memory, and what is put into it. */
 #include <dlfcn.h>
 #include <nccl_ep/ext.h>
@@ -60,7 +60,7 @@ static ncclEpLayout_t layout_of(const struct perf_options *opt)
 }
 
 /*
- * What the library allocates on each GPU, as it says itself; a library that cannot say so is held to
+ * Finds what the library allocates on each GPU, by itself; a library that does not report it is held to
  * the memory that went away, which has NCCL's own buffers in it.
  */
 static double library_mib(const struct perf_rank *rank, const ncclEpGroupConfig_t *config,

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of the table. A cell begins with a space, so that two never become one number. */
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep_collectives: NCCL's collectives between processes of this machine that take each other for
  * different hosts (NCCL_HOSTID), so that all they exchange goes through a network plugin. Every word

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Kernel times from CUPTI's activity records. The library is loaded at run time and never needed.
  * An operation is one kernel (two when staged) whose name contains "dispatch" or "combine"; the

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Details of a size in the JSON, beyond the table: clocks, and the routing that was measured. */
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Asks NVML for the driver's version and the clocks of GPUs. NVML comes with the driver and is loaded
  * by name; the declarations are the part of its ABI in use.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Threads, devices, communicators, the ladder, and the end of it all. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * ep_fabric: what plain copies between the GPUs of this process reach, all GPUs at once, each to and
  * from all others in turn. It is the ceiling that dispatch and combine are held against. With one

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Plain copies of rows between GPUs, the two ways in which an SM can make them; and a flag. */
 #include "device/simt/bulk.h"
 #include "fabric.h"

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The same as the table, for programs. Numbers that were not measured are null. */
 #include <errno.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which ranks reach each other by RDMA, and how many bytes went by which path, by the library's count. */
 #include <dlfcn.h>
 #include <math.h>

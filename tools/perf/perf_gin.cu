@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Each way in which NCCL's device API sends over a network, in one all-to-all: signals alone as the
  * barrier in the beginning, puts whose source is known to be free by a counter, and a last word whose

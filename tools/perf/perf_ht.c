@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* High throughput: budgets, device memory and arguments of its calls. */
 #include <stdlib.h>
 

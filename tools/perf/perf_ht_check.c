@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every byte that high throughput has written, against the oracle. There are gigabytes of it: they come
  * to the host in pieces, and several threads look at each.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which process of the run this is, and where its processes meet. */
 #include <ctype.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Which options there are, what they mean, and what nccl-tests have that is called otherwise here. */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connections between processes: a star with process 0 in the middle, TCP. Process 0 listens at an
  * agreed address, or on any port, which it publishes in an agreed file together with a random

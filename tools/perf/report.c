@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The table, at most 100 columns wide, in the manner of nccl-tests. */
 #include <dlfcn.h>
 #include <math.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* One line of the table: check, time, check again. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of tensors, and their descriptors for the library. */
 #include "perf.h"
 

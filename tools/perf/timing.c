@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is timed, and how.
+ * Times launches and calls.
  *
  * Drained: one operation at a time, between two events. Nothing is measured of the moment at which
  * a rank's host gets to launch: everything is enqueued behind a gate (a host function that waits

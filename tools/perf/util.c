@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Time, memory, and the end of a process that cannot go on. */
 #include <dlfcn.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What NCCL holds as `void *`: not addresses but numbers, of a slot in a table and of how often the
+ * Handles that NCCL holds as `void *`: not addresses but numbers, of a slot in a table and of how often the
  * slot was used. So a pointer that is none, one of another kind, and one to what was closed are found
  * out without a look at memory behind it; asking takes no lock, which the data path could not bear.
  * (core/registry.h, which serves calls that are rarer, does take one.)

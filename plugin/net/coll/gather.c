@@ -235,7 +235,7 @@ static ncclResult_t ep_net_window_check(const struct ep_net_coll *c,
 	return ncclSuccess;
 }
 
-/* What this rank has, and where it wants the window. */
+/* Fills in this rank's part, and where it wants the window. */
 static ncclResult_t ep_net_gather_fill(const struct ep_net_coll *c, struct ep_net_gather *g)
 {
 	const struct ep_net_window *w = &g->window;

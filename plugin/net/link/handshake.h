@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What messages over TCP begin with, in all versions alike, so that ends of two versions can say so; and
- * what ends say of their ports.
+ * The head of messages over TCP, in all versions alike, so that ends of two versions find that out; and
+ * checks of what ends send about their ports.
  */
 #ifndef EP_NET_HANDSHAKE_H
 #define EP_NET_HANDSHAKE_H

@@ -281,7 +281,7 @@ static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *exchange, uint3
 		return ep_net_exchange_gone(exchange, r, sent);
 	}
 	/*
-	 * Whoever has closed may have said something before. And where this rank waits for room to say
+	 * An end that has closed may have sent something before. And where this rank waits for room to send
 	 * more, the other one may wait until this rank receives.
 	 */
 	if (exchange->received[r] < sizeof(struct ep_net_exchange_head)) {

@@ -99,7 +99,7 @@ static ncclResult_t ep_net_take_rep(struct ep_net_connecting *connecting)
 	return ep_net_comm_connect(connecting->comm, &peer);
 }
 
-/* What the stage is for, as far as it goes. *done: all of it. */
+/* Does the work of the stage, as far as it goes. *done: all of it. */
 static ncclResult_t ep_net_connecting_do(struct ep_net_connecting *connecting, bool *done)
 {
 	static const uint32_t ready = EP_NET_READY;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What connections have done. With NCCL_EP_NET_COUNTS=1 a process keeps it in a file of its own,
+ * Counts of what connections have done. With NCCL_EP_NET_COUNTS=1 a process keeps it in a file of its own,
  *
  *     /dev/shm/nccl-ep-net.<process id>
  *

@@ -5,7 +5,7 @@
 #include "net/p2p/route.h"
 
 /*
- * What a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come
+ * Flushes: data that a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come
  * back: PCIe lets no read pass writes.
  */
 static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uint32_t request)

@@ -137,7 +137,7 @@ static ncclResult_t ep_net_do_recv_req(struct ep_net_listen *listener, bool *don
 	return result;
 }
 
-/* What the stage is for, as far as it goes. *done: all of it. */
+/* Does the work of the stage, as far as it goes. *done: all of it. */
 static ncclResult_t ep_net_listen_do(struct ep_net_listen *listener, bool *done)
 {
 	struct ep_net_comm *c = listener->comm;

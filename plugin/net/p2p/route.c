@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What happens to a route that fails, while the connection has others.
+ * Closes and repairs a route that fails, while the connection has others.
  *
  * A sender cannot know which of its writes have reached memory: it misses the acknowledgements, not
  * only what they acknowledge. If it wrote again at once, a message could come twice, and a packet

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares what a combine returned with the same sum, done here in the order that is promised. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Compares what a dispatch delivered with what it had to deliver, whatever order it chose. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The experts' work, and what a combine makes of it. */
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions between floating-point formats, to nearest even, in integers. */
 #include <string.h>
 

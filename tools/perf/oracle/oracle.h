@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What dispatch and combine must do, said a second time without a line of the library.
+ * Results of dispatch and combine, computed a second time without a line of the library.
  *
  * Everything is a pure function of struct oracle_problem: any rank can regenerate the inputs of
  * any other rank, so the expected result of a collective is computed without communication.

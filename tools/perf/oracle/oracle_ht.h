@@ -1,6 +1,6 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What high throughput must do, said a second time without a line of the library: where each row of
+ * Results of high throughput, computed a second time without a line of the library: where each row of
  * a dispatch belongs, on every rank, and what a combine makes of rows that a function gives.
  */
 #ifndef TOOLS_PERF_ORACLE_HT_H
@@ -77,7 +77,7 @@ void oracle_ht_answer_row(const struct oracle_ht *ht, uint32_t d, uint64_t row, 
 float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t j);
 
 /*
- * What combine gives for token `token` of `src`: the row as bytes of the problem's dtype. tables[d] is
+ * Computes what combine gives for token `token` of `src`: the row as bytes of the problem's dtype. tables[d] is
  * that of rank d.
  */
 void oracle_ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,

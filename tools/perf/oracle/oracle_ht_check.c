@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Outputs of a rank in host memory, some rows at a time, against the table. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Token rows, the reference quantiser, and the experts' work. */
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /*
  * How popular experts are: zipf, khot and power. Integers only: every machine draws the same routing.
  * Fractions have 32 bits.

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Draws who sends what to whom. Integers only: every machine draws the same routing. */
 #include <stdio.h>
 #include <stdlib.h>

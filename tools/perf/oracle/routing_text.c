@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Routing families in words: uniform, zipf:s, power:a, khot:n,f, hot:f[,rank], group:G,g, file:NAME. */
 #include <errno.h>
 #include <stdio.h>

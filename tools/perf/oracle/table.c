@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* The routing of all ranks, and an index of the tokens that one rank receives. */
 #include <stdarg.h>
 #include <stdio.h>
