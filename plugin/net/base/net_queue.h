@@ -34,7 +34,7 @@ struct ep_net_which {
 	const char *verb, *peer; /* "to" or "from" */
 };
 const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NET_WHICH]);
-/* What is known of a port beyond that, to be appended; "": nothing. */
+/* More about a port, to be appended; "": nothing. */
 const char *ep_net_dev_print(const struct ep_net_dev *dev);
 /* Writes what a completion says of its failure, and what to do about it. Returns text. */
 #define EP_NET_WC_TEXT 320
