@@ -42,6 +42,7 @@ static const struct model models[] = {
 	{ "olmoe", 2048, 64, 8 },
 	{ "jamba", 4096, 16, 2 },
 	{ "class-2026", 3584, 896, 16 },
+	{ "widest", 16384, 16, 2 }, /* of none yet */
 };
 
 static struct oracle_problem problem(const struct world *w, const struct model *m,
