@@ -74,7 +74,7 @@ const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NE
 	char mine[EP_GID_TEXT], theirs[EP_GID_TEXT];
 
 	snprintf(text, EP_NET_WHICH, "%s:%d QP 0x%06x (%s) %s %s %s:%u QP 0x%06x (%s)", end->name,
-		 end->port, which->qpn, ep_gid_print(end->gid, mine), which->verb, which->peer,
+		 end->port, which->qpn, ep_gid_print(end->gid, mine), which->toward, which->peer,
 		 remote->name, remote->port, which->remote_qpn, ep_gid_print(remote->gid, theirs));
 	return text;
 }

@@ -31,7 +31,7 @@ bool ep_net_status_blames_path(enum ibv_wc_status status);
 struct ep_net_which {
 	const struct ep_nic_end *end, *remote;
 	uint32_t qpn, remote_qpn;
-	const char *verb, *peer; /* "to" or "from" */
+	const char *toward, *peer; /* toward: "to" or "from" */
 };
 const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NET_WHICH]);
 /* More about a port, to be appended; "": nothing. */

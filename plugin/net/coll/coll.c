@@ -108,6 +108,14 @@ static ncclResult_t ep_net_coll_step(struct ep_net_coll *c, void *listener,
 	return ncclSuccess;
 }
 
+/* Names the peer in messages. The plugin's thread may print one now. */
+static void ep_net_comm_name(struct ep_net_comm *comm, const char *who)
+{
+	ep_net_enter(comm);
+	snprintf(comm->peer, sizeof(comm->peer), "%s", who);
+	ep_net_leave(comm);
+}
+
 /* Connects to all ranks. handle: of each rank's listener. */
 static ncclResult_t ep_net_coll_join(struct ep_net_coll *c, void *listener,
 				     struct ep_net_handle *handle)
@@ -126,11 +134,8 @@ static ncclResult_t ep_net_coll_join(struct ep_net_coll *c, void *listener,
 		}
 	}
 	for (uint32_t r = 0; r < mesh->nranks; r++) {
-		struct ep_net_comm *send = ep_net_handle_get(EP_NET_SEND, c->send[r]);
-		struct ep_net_comm *recv = ep_net_handle_get(EP_NET_RECV, c->recv[r]);
-
-		snprintf(send->peer, sizeof(send->peer), "%s", mesh->who[r]);
-		snprintf(recv->peer, sizeof(recv->peer), "%s", mesh->who[r]);
+		ep_net_comm_name(ep_net_handle_get(EP_NET_SEND, c->send[r]), mesh->who[r]);
+		ep_net_comm_name(ep_net_handle_get(EP_NET_RECV, c->recv[r]), mesh->who[r]);
 	}
 	return ncclSuccess;
 }

@@ -22,7 +22,7 @@ ncclResult_t ep_net_rma_fail(struct ep_net_rma *rma, const struct ep_net_link *l
 		.remote = &rma->mesh->ends[link->rank].port[link->remote_port],
 		.qpn = link->qp->qp_num,
 		.remote_qpn = link->remote_qpn,
-		.verb = "to",
+		.toward = "to",
 		.peer = rma->mesh->who[link->rank],
 	};
 	char what[280], which[EP_NET_WHICH];

@@ -18,7 +18,7 @@ const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[
 					    .remote = &c->remote[q->remote_port].end,
 					    .qpn = q->qp->qp_num,
 					    .remote_qpn = q->remote_qpn,
-					    .verb = c->sender ? "to" : "from",
+					    .toward = c->sender ? "to" : "from",
 					    .peer = c->peer };
 
 	return ep_net_which_print(&which, text);
