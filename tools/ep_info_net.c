@@ -33,15 +33,15 @@ static void clean(char *text, size_t size)
 	ep_log_flatten(text);
 }
 
-static void print_route(struct ep_net_counts_route *route, bool sends)
+static void print_path(struct ep_net_counts_path *path, bool sends)
 {
-	clean(route->from, sizeof(route->from));
-	clean(route->to, sizeof(route->to));
-	printf("      %s %s %s", route->from, sends ? "to" : "from", route->to);
+	clean(path->from, sizeof(path->from));
+	clean(path->to, sizeof(path->to));
+	printf("      %s %s %s", path->from, sends ? "to" : "from", path->to);
 	if (sends) {
-		printf(", %" PRIu64 " parts, %" PRIu64 " bytes", route->parts, route->bytes);
+		printf(", %" PRIu64 " parts, %" PRIu64 " bytes", path->parts, path->bytes);
 	}
-	puts(route->open ? "" : ", failed");
+	puts(path->open ? "" : ", failed");
 }
 
 static void print_entry(struct ep_net_counts *counts)
@@ -71,8 +71,8 @@ static void print_entry(struct ep_net_counts *counts)
 		       " parts sent again\n",
 		       counts->failovers, counts->failbacks, counts->resent);
 	}
-	for (int i = 0; i < EP_NET_COUNTS_ROUTES && counts->route[i].from[0]; i++) {
-		print_route(&counts->route[i], sends);
+	for (int i = 0; i < EP_NET_COUNTS_PATHS && counts->path[i].from[0]; i++) {
+		print_path(&counts->path[i], sends);
 	}
 }
 

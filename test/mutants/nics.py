@@ -188,8 +188,8 @@ MUTANTS = [
     {"name": "address_once", "file": "plugin/gda/address.c",
      "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
     # A failure that polling has noted closes the path.
-    {"name": "failure_dropped", "file": "plugin/net/p2p/routes.c",
-     "old": "EP_CHECK(ep_net_route_failed(c, i, &wc));", "new": "(void)wc;",
+    {"name": "failure_dropped", "file": "plugin/net/p2p/net_paths.c",
+     "old": "EP_CHECK(ep_net_path_failed(c, i, &wc));", "new": "(void)wc;",
      "tests": ["fails_lost", "counts", "merged_all"]},
     # The error of a connection, and of a mesh, says what the NIC reports.
     {"name": "status_unreported", "file": "plugin/net/base/net_queue.c",

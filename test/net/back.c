@@ -17,7 +17,7 @@
 
 #define WINDOW 8
 #define MOST 32768
-#define SMALL 2000 /* over one route */
+#define SMALL 2000 /* over one path */
 
 static struct net net;
 static struct net_pair pair;
@@ -50,19 +50,19 @@ static void counters_open(void)
 	NEED(end[0] && end[1]);
 }
 
-static uint64_t parts(int route)
+static uint64_t parts(int path)
 {
-	return end[0]->route[route].parts;
+	return end[0]->path[path].parts;
 }
 
-/* Whether all routes are open at both ends, each by these ports. */
+/* Whether all paths are open at both ends, each by these ports. */
 static bool all_open(void)
 {
 	bool open = true;
 
 	for (int i = 0; i < 2; i++) {
 		for (int r = 0; r < 2; r++) {
-			open &= end[i]->route[r].open != 0;
+			open &= end[i]->path[r].open != 0;
 		}
 	}
 	return open;
@@ -178,7 +178,7 @@ static void check_shared(void)
 	some_messages(SHARED);
 	for (int r = 0; r < 2; r++) {
 		had[r] = parts(r) - before[r];
-		CHECK(had[r] * 10 >= SHARED * 6, "route %d: %llu parts", r,
+		CHECK(had[r] * 10 >= SHARED * 6, "path %d: %llu parts", r,
 		      (unsigned long long)had[r]);
 	}
 }
@@ -210,20 +210,20 @@ static void test_again(void)
 	check_shared();
 	for (int i = 0; i < 8; i++) {
 		uint64_t before;
-		int route = i % 2;
+		int path = i % 2;
 
 		check_context("port %d, round %d", i % 4, i / 4);
 		failovers = end[0]->failovers;
 		failbacks = end[0]->failbacks;
 		port("port_down", i % 4);
 		messages(0, failed);
-		CHECK_INT(end[0]->route[route].open, 0);
-		before = parts(route);
+		CHECK_INT(end[0]->path[path].open, 0);
+		before = parts(path);
 		some_messages(10);
-		CHECK_INT(parts(route), before);
+		CHECK_INT(parts(path), before);
 		port("port_up", i % 4);
 		messages(0, is_back);
-		CHECK_HAS(net_log_find(3, "the route is used again"), "mlx5_");
+		CHECK_HAS(net_log_find(3, "the path is used again"), "mlx5_");
 		check_shared();
 	}
 	CHECK_INT(end[0]->failbacks, 8);
@@ -273,9 +273,9 @@ static bool across(void)
 {
 	for (int i = 0; i < 2; i++) {
 		for (int r = 0; r < 2; r++) {
-			if (end[i]->route[r].open &&
-			    !strcmp((const char *)end[0]->route[r].from, "mlx5_1:1") &&
-			    !strcmp((const char *)end[0]->route[r].to, "mlx5_2:1")) {
+			if (end[i]->path[r].open &&
+			    !strcmp((const char *)end[0]->path[r].from, "mlx5_1:1") &&
+			    !strcmp((const char *)end[0]->path[r].to, "mlx5_2:1")) {
 				return true;
 			}
 		}
@@ -287,7 +287,7 @@ static bool home(void)
 {
 	for (int i = 0; i < 2; i++) {
 		for (int r = 0; r < 2; r++) {
-			const volatile struct ep_net_counts_route *at = &end[i]->route[r];
+			const volatile struct ep_net_counts_path *at = &end[i]->path[r];
 
 			if (strcmp((const char *)at->from, i   ? r ? "mlx5_3:1" : "mlx5_2:1"
 							   : r ? "mlx5_1:1"
@@ -325,7 +325,7 @@ static void test_across(void)
 		messages(0, home);
 		check_shared();
 	}
-	CHECK_HAS(net_log_find(2, "no route is left"), "another one is looked for");
+	CHECK_HAS(net_log_find(2, "no path is left"), "another one is looked for");
 	/* The receiver's ports are up: that the sender's first one is down it was told. */
 	check_context("across, one side");
 	failovers = end[0]->failovers;
@@ -362,7 +362,7 @@ static void test_idle(void)
 	}
 	port("port_up", 0);
 	while (!both_back()) {
-		NET_NEED(net_now_ms() < limit, "the route does not come back");
+		NET_NEED(net_now_ms() < limit, "the path does not come back");
 		send_step();
 	}
 	messages(0, all_open);

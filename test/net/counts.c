@@ -160,8 +160,8 @@ static void test_hostile_file(const char *ep_info)
 						  .entries = EP_NET_COUNTS_ENTRIES,
 						  .entry_bytes = sizeof(struct ep_net_counts) };
 	static struct ep_net_counts entry = { .state = EP_NET_COUNTS_SENDS };
-	char *const texts[] = { head.program, entry.nic, entry.peer, entry.route[0].from,
-				entry.route[0].to };
+	char *const texts[] = { head.program, entry.nic, entry.peer, entry.path[0].from,
+				entry.path[0].to };
 	int shown = 0;
 	FILE *f;
 

@@ -103,14 +103,14 @@ static void connect_both(struct ep_net_comm *a, struct ep_net_comm *b)
 	}
 }
 
-void pair_of_routes(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t routes, uint32_t nqps,
-		    int tc, struct ep_net_comm *pair[2])
+void pair_of_paths(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t paths, uint32_t nqps,
+		   int tc, struct ep_net_comm *pair[2])
 {
 	struct ep_net_class class = { tc, tc };
 
-	NEED(ep_net_comm_new(from, true, routes, nqps, &class, &pair[0]) == ncclSuccess);
+	NEED(ep_net_comm_new(from, true, paths, nqps, &class, &pair[0]) == ncclSuccess);
 	class = (struct ep_net_class){ pair[0]->local[0].tc, pair[0]->local[0].sl };
-	NEED(ep_net_comm_new(to, false, routes, nqps, &class, &pair[1]) == ncclSuccess);
+	NEED(ep_net_comm_new(to, false, paths, nqps, &class, &pair[1]) == ncclSuccess);
 	connect_both(pair[0], pair[1]);
 	for (int i = 0; i < 2; i++) {
 		pair[i]->handle = ep_net_handle_new(i ? EP_NET_RECV : EP_NET_SEND, pair[i]);
@@ -121,7 +121,7 @@ void pair_of_routes(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t rou
 void pair_make(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t nqps, int tc,
 	       struct ep_net_comm *pair[2])
 {
-	pair_of_routes(from, to, 1, nqps, tc, pair);
+	pair_of_paths(from, to, 1, nqps, tc, pair);
 }
 
 void pair_free(struct ep_net_comm *pair[2])

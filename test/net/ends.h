@@ -27,8 +27,8 @@ struct ep_net_nic *ends_nic_two(int device, int other);
 void ends_nic_drop(struct ep_net_nic *nic);
 
 /* A sender and a receiver. */
-void pair_of_routes(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t routes, uint32_t nqps,
-		    int tc, struct ep_net_comm *pair[2]);
+void pair_of_paths(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t paths, uint32_t nqps,
+		   int tc, struct ep_net_comm *pair[2]);
 void pair_make(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t nqps, int tc,
 	       struct ep_net_comm *pair[2]);
 void pair_free(struct ep_net_comm *pair[2]);

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "net/ends.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
 
 /* ---- connections ---- */
@@ -26,7 +26,7 @@ static void two_open(struct two *t)
 	memset(t, 0, sizeof(*t));
 	t->from = ends_nic(0);
 	t->to = ends_nic_two(1, 2);
-	pair_of_routes(t->from, t->to, 2, 2, -1, t->pair);
+	pair_of_paths(t->from, t->to, 2, 2, -1, t->pair);
 	t->c = t->pair[1];
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, t->fd) == 0);
 	t->c->fd = t->fd[0];
@@ -80,14 +80,14 @@ static bool ends(void *request)
 	return ends_by(request, net_test);
 }
 
-/* The sender uses a route again that this end only knows to be connected: data may come by its port. */
-static void test_flush_early(enum ep_net_route_state state, bool reads)
+/* The sender uses a path again that this end only knows to be connected: data may come by its port. */
+static void test_flush_early(enum ep_net_path_state state, bool reads)
 {
 	static struct two t;
 
 	check_context("early flush, state %d", (int)state);
 	two_open(&t);
-	t.c->route[0].state = state;
+	t.c->path[0].state = state;
 	ep_net_qps_choose(t.c);
 	CHECK(ends(two_flush(&t)), "it does not end");
 	CHECK(t.c->local[1].flush_qp, "nothing is read by the port that is open");
@@ -133,19 +133,19 @@ static void test_flush_broken(void)
 	two_close(&t);
 }
 
-/* Both routes are closed on both ends, and the sender has these messages to say. */
+/* Both paths are closed on both ends, and the sender has these messages to say. */
 static ncclResult_t two_receive(struct two *t, const struct ep_net_ctrl_msg *msg, uint32_t n)
 {
-	for (uint32_t i = 0; i < t->c->nroutes; i++) {
-		t->c->route[i].state = EP_NET_ROUTE_CLOSED;
-		t->c->route[i].since = ep_now_ns();
+	for (uint32_t i = 0; i < t->c->npaths; i++) {
+		t->c->path[i].state = EP_NET_PATH_CLOSED;
+		t->c->path[i].since = ep_now_ns();
 	}
 	ep_net_qps_choose(t->c);
 	NEED(write(t->fd[1], msg, n * sizeof(*msg)) == (ssize_t)(n * sizeof(*msg)));
-	return ep_net_routes_check(t->c);
+	return ep_net_paths_check(t->c);
 }
 
-/* No route is open, and an offer is heard while this end would wait for a moment: nobody may call it again. */
+/* No path is open, and an offer is heard while this end would wait for a moment: nobody may call it again. */
 static void test_answered(void)
 {
 	static struct two t;
@@ -158,8 +158,8 @@ static void test_answered(void)
 	msg.end = t.c->remote[0].end;
 	msg.number[0] = t.pair[0]->qp[0].qp->qp_num;
 	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
-	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
-	CHECK_INT(t.c->route[1].state, EP_NET_ROUTE_CLOSED);
+	CHECK_INT(t.c->path[0].state, EP_NET_PATH_READY);
+	CHECK_INT(t.c->path[1].state, EP_NET_PATH_CLOSED);
 	two_close(&t);
 }
 
@@ -181,11 +181,11 @@ static void two_send(struct two *t, uint8_t kind, uint16_t generation)
 	struct ep_net_ctrl_msg msg = msg_of(t, kind, generation);
 
 	NEED(write(t->fd[1], &msg, sizeof(msg)) == sizeof(msg));
-	CHECK_INT(ep_net_routes_check(t->c), ncclSuccess);
+	CHECK_INT(ep_net_paths_check(t->c), ncclSuccess);
 }
 
 /*
- * A route comes back where none was open: nothing is lost any more. What its old queue pair has told is of
+ * A path comes back where none was open: nothing is lost any more. What its old queue pair has told is of
  * nobody; what the new one tells counts, also before the sender has said that it uses it.
  */
 static void test_generations(void)
@@ -199,13 +199,13 @@ static void test_generations(void)
 	size_t size = 0;
 	int tag = 0;
 
-	check_context("generations of a route");
+	check_context("generations of a path");
 	two_open(&t);
 	CHECK_INT(ep_net_irecv(t.c->handle, 1, &data, &size, &tag, &mr, &request), ncclSuccess);
 	t.c->lost = ep_now_ns();
 	msg = msg_of(&t, EP_NET_OFFER, 1);
 	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
-	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
+	CHECK_INT(t.c->path[0].state, EP_NET_PATH_READY);
 	vn_dv_complete(t.c->local[0].cq, &wc);
 	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
 	CHECK_INT(t.c->qp[0].received, 0);
@@ -216,8 +216,8 @@ static void test_generations(void)
 	CHECK(ends(request), "what has come does not count");
 	two_send(&t, EP_NET_READY_TOO, 1);
 	two_send(&t, EP_NET_PROVED, 1);
-	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_OPEN);
-	CHECK_INT(t.c->nopen_routes, 1);
+	CHECK_INT(t.c->path[0].state, EP_NET_PATH_OPEN);
+	CHECK_INT(t.c->nopen_paths, 1);
 	CHECK_INT(t.c->lost, 0);
 	two_close(&t);
 }
@@ -230,15 +230,15 @@ static void test_taken_back(void)
 
 	check_context("an offer that is taken back");
 	two_open(&t);
-	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
-	t.c->route[0].again = UINT64_MAX;
+	t.c->path[0].state = EP_NET_PATH_CLOSED;
+	t.c->path[0].again = UINT64_MAX;
 	ep_net_qps_choose(t.c);
 	for (uint16_t generation = 1; generation < 4; generation++) {
 		two_send(&t, EP_NET_OFFER, generation);
-		CHECK(t.c->route[0].offered, "generation %u", generation);
+		CHECK(t.c->path[0].offered, "generation %u", generation);
 		two_send(&t, EP_NET_CLOSED, generation);
-		CHECK(!t.c->route[0].offered, "generation %u", generation);
-		CHECK_INT(t.c->route[0].generation, generation);
+		CHECK(!t.c->path[0].offered, "generation %u", generation);
+		CHECK_INT(t.c->path[0].generation, generation);
 		CHECK_INT(read(t.fd[1], &msg, sizeof(msg)), sizeof(msg));
 		CHECK(msg.kind == EP_NET_CLOSED && msg.generation == generation, "%u, %u", msg.kind,
 		      msg.generation);
@@ -258,10 +258,10 @@ static void test_flush_first(void)
 	request = two_flush(&t);
 	ends_no_reads = false;
 	t.c->local[0].flush_ended = true;
-	t.c->route[0].state = EP_NET_ROUTE_CLOSED;
+	t.c->path[0].state = EP_NET_PATH_CLOSED;
 	ep_net_qps_choose(t.c);
 	two_send(&t, EP_NET_OFFER, 1);
-	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_CLOSED);
+	CHECK_INT(t.c->path[0].state, EP_NET_PATH_CLOSED);
 	for (uint32_t i = 0; i < 2; i++) {
 		uint64_t id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_WR_FLUSH_QP(i), 1,
 					   ep_net_request_number(request));
@@ -269,9 +269,9 @@ static void test_flush_first(void)
 		vn_dv_complete(t.c->local[i].cq, &(struct ibv_wc){ .wr_id = id });
 	}
 	CHECK(ends(request), "it does not end");
-	t.c->route[0].again = 0;
-	CHECK_INT(ep_net_routes_check(t.c), ncclSuccess);
-	CHECK_INT(t.c->route[0].state, EP_NET_ROUTE_READY);
+	t.c->path[0].again = 0;
+	CHECK_INT(ep_net_paths_check(t.c), ncclSuccess);
+	CHECK_INT(t.c->path[0].state, EP_NET_PATH_READY);
 	two_close(&t);
 }
 
@@ -313,8 +313,8 @@ int main(void)
 	test_flush_first();
 	test_offers();
 	test_flush_broken();
-	test_flush_early(EP_NET_ROUTE_OFFERED, false);
-	test_flush_early(EP_NET_ROUTE_READY, true);
-	test_flush_early(EP_NET_ROUTE_PROBING, true);
+	test_flush_early(EP_NET_PATH_OFFERED, false);
+	test_flush_early(EP_NET_PATH_READY, true);
+	test_flush_early(EP_NET_PATH_PROBING, true);
 	return check_end();
 }

@@ -10,7 +10,7 @@
 #include "net/ends.h"
 #include "net/base/net_queue.h"
 #include "net/mesh/rma.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
 
 static struct vn_dv_calls *calls;
@@ -93,7 +93,7 @@ static void test_mesh_overrun(int port)
 /* ---- ends that are gone ---- */
 
 /* What the NIC may still bring is waited for, whoever finds out that the other end is gone. */
-static void test_grace(uint32_t routes)
+static void test_grace(uint32_t paths)
 {
 	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	uint64_t began = ep_now_ns(), took;
@@ -102,8 +102,8 @@ static void test_grace(uint32_t routes)
 	struct ep_error error;
 	int fd[2];
 
-	check_context("grace, %u routes", routes);
-	pair_of_routes(from, to, routes, routes, -1, pair);
+	check_context("grace, %u paths", paths);
+	pair_of_paths(from, to, paths, paths, -1, pair);
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
 	pair[0]->fd = fd[0];
 	close(fd[1]);
@@ -134,7 +134,7 @@ static void test_broken(bool heard)
 	int fd[2], tag = 0;
 
 	check_context("broken");
-	pair_of_routes(from, to, 2, 2, -1, pair);
+	pair_of_paths(from, to, 2, 2, -1, pair);
 	c = pair[1];
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
 	c->fd = fd[0];
@@ -151,9 +151,9 @@ static void test_broken(bool heard)
 		calls->refusals = 1000;
 		calls->refusal = EIO;
 	}
-	CHECK_INT(ep_net_route_close(c, 0, EP_NET_WHY_FAILED, "it is given up"), ncclSuccess);
+	CHECK_INT(ep_net_path_close(c, 0, EP_NET_WHY_FAILED, "it is given up"), ncclSuccess);
 	CHECK_INT(read(fd[1], &word, sizeof(word)), sizeof(word));
-	CHECK_INT(word.route, 0);
+	CHECK_INT(word.path, 0);
 	CHECK_INT(word.number[0], 20);
 	CHECK_INT(to->dev[0]->broken, 1);
 	calls->refusals = 0;
@@ -286,7 +286,7 @@ static void test_no_flush(void)
 }
 
 /* Far more than a queue pair has room for, ended in any order; then as many again; one too many is an error. */
-static void test_flushes(uint32_t routes)
+static void test_flushes(uint32_t paths)
 {
 	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	static uint8_t target[64];
@@ -295,8 +295,8 @@ static void test_flushes(uint32_t routes)
 	struct ep_net_comm *pair[2];
 	int size = sizeof(target), done;
 
-	check_context("flushes, %u routes", routes);
-	pair_of_routes(from, to, routes, routes, -1, pair);
+	check_context("flushes, %u paths", paths);
+	pair_of_paths(from, to, paths, paths, -1, pair);
 	handle = ep_net_handle_new(EP_NET_MR, mr);
 	for (uint32_t round = 0; round < 2; round++) {
 		for (uint32_t i = 0; i <= EP_NET_FLUSHES; i++) {

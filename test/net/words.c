@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a peer may say of routes once a connection is made, and nonsense in its place. The test writes to
+ * What a peer may say of paths once a connection is made, and nonsense in its place. The test writes to
  * the sockets that the plugin has in this process, so that the other end hears it.
  *   words LIBRARY
  */
@@ -19,7 +19,7 @@
 /* As the plugin writes it. */
 struct word {
 	uint32_t magic;
-	uint16_t route, generation;
+	uint16_t path, generation;
 	uint8_t kind, why, port, pad;
 	uint8_t end[64];
 	uint32_t came[128];
@@ -114,7 +114,7 @@ static void test_nonsense(void)
 	int which;
 
 	net_fill(noise, sizeof(noise), 5);
-	far.route = 2;
+	far.path = 2;
 	old.magic++;
 	for (int i = 0; i < 2; i++) {
 		const void *const what[] = { noise, &far, &old };
@@ -144,7 +144,7 @@ static void test_half(void)
 	end();
 }
 
-/* A route is closed in the sender's name. It does so when it hears of it, and that is once too often. */
+/* A path is closed in the sender's name. It does so when it hears of it, and that is once too often. */
 static void test_closed(void)
 {
 	int which;
@@ -188,7 +188,7 @@ static void heard(void)
 	}
 }
 
-/* The receiver says that it closes, and does not: no route is left, and nothing is sent any more. */
+/* The receiver says that it closes, and does not: no path is left, and nothing is sent any more. */
 static void test_last(void)
 {
 	struct word word = good;
@@ -201,7 +201,7 @@ static void test_last(void)
 	CHECK_INT(net_irecv(&net, pair.recv, 1, &data, &size, &tag, &to_mr, &req), NET_OK);
 	word.why = 3;
 	say(true, &word, sizeof(word));
-	word.route = 1;
+	word.path = 1;
 	say(true, &word, sizeof(word));
 	heard();
 	until = net_now_ms() + 300;

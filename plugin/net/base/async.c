@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The asynchronous thread. NCCL does not call for a connection on which it has nothing under way. Its
- * other end may have, if a route has failed: it waits for a control message. So a thread reads the
+ * other end may have, if a path has failed: it waits for a control message. So a thread reads the
  * sockets of such connections. It sleeps until there is something to read, and ends with the last one.
  */
 #include <errno.h>

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
 
 /* ---- making ---- */
@@ -43,10 +43,10 @@ static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
 	c->flush_first = c->flush_last = EP_NET_NO_REQUEST;
 	c->nrequests = c->sender ? EP_NET_SENDS : EP_NET_GROUPS + EP_NET_FLUSHES;
 	c->request = calloc(c->nrequests, sizeof(*c->request));
-	if (c->route && c->sender) {
+	if (c->path && c->sender) {
 		c->again = calloc((size_t)c->nrequests * c->nqps, sizeof(*c->again));
 	}
-	if (!c->request || (c->route && c->sender && !c->again)) {
+	if (!c->request || (c->path && c->sender && !c->again)) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
 	for (uint32_t i = 0; i < c->nrequests; i++) {
@@ -86,22 +86,22 @@ static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *
 	c->split = env->split != 0;
 }
 
-/* Makes what several routes need beyond queue pairs. */
-static ncclResult_t ep_net_comm_routes(struct ep_net_comm *c)
+/* Makes what several paths need beyond queue pairs. */
+static ncclResult_t ep_net_comm_paths(struct ep_net_comm *c)
 {
 	pthread_mutex_init(&c->lock, NULL);
-	c->nopen_routes = c->nroutes;
-	if (c->nroutes > 1) {
-		c->route = calloc(c->nroutes, sizeof(*c->route));
+	c->nopen_paths = c->npaths;
+	if (c->npaths > 1) {
+		c->path = calloc(c->npaths, sizeof(*c->path));
 		c->ctrl = calloc(1, sizeof(*c->ctrl));
-		if (!c->route || !c->ctrl) {
+		if (!c->path || !c->ctrl) {
 			return ep_fail(ncclSystemError, "out of host memory for a connection");
 		}
 	}
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t nroutes,
+ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t npaths,
 			     uint32_t nqps, const struct ep_net_class *class,
 			     struct ep_net_comm **comm)
 {
@@ -114,7 +114,7 @@ ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t
 	c->fd = -1;
 	c->sender = sender;
 	c->nic = nic;
-	c->nroutes = nroutes;
+	c->npaths = npaths;
 	c->nqps = nqps;
 	c->counts = &c->own_counts;
 	memset(c->slot_request, 0xff, sizeof(c->slot_request)); /* EP_NET_NO_REQUEST */
@@ -124,7 +124,7 @@ ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t
 		return result;
 	}
 	ep_net_comm_ports(c, class);
-	EP_CHECK_GOTO(ep_net_comm_routes(c), err_free);
+	EP_CHECK_GOTO(ep_net_comm_paths(c), err_free);
 	EP_CHECK_GOTO(ep_net_comm_memory(c), err_free);
 	EP_CHECK_GOTO(ep_net_comm_requests(c), err_free);
 	EP_CHECK_GOTO(ep_net_qps_new(c), err_free);
@@ -158,8 +158,8 @@ void ep_net_comm_free(struct ep_net_comm *c)
 	if (!c) {
 		return;
 	}
-	if (c->route) {
-		ep_net_routes_close(c);
+	if (c->path) {
+		ep_net_paths_close(c);
 	}
 	for (uint32_t i = 0; c->qp && i < c->nqps; i++) {
 		if (c->qp[i].qp) {
@@ -177,7 +177,7 @@ void ep_net_comm_free(struct ep_net_comm *c)
 	ep_net_nic_drop(c->nic);
 	pthread_mutex_destroy(&c->lock);
 	free(c->ctrl);
-	free(c->route);
+	free(c->path);
 	free(c->again);
 	free(c->open_qp);
 	free(c->qp);
@@ -193,7 +193,7 @@ ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer
 	c->remote_shared = peer->shared;
 	c->nremotes = peer->nremotes;
 	memcpy(c->remote, peer->remote, peer->nremotes * sizeof(c->remote[0]));
-	for (uint32_t i = 0; i < c->nroutes; i++) {
+	for (uint32_t i = 0; i < c->npaths; i++) {
 		const struct ep_net_local *l = &c->local[i % c->nlocals];
 		const struct ep_net_remote *f = &c->remote[i % c->nremotes];
 		struct ep_reason why = { "" };

@@ -2,9 +2,9 @@
 /*
  * A connection: one end sends, the other receives.
  *
- * Its queue pairs belong to routes: a route leads from a port of this end's NIC to a port of the other
+ * Its queue pairs belong to paths: a path leads from a port of this end's NIC to a port of the other
  * end's, one for each port of the end that has more. Where there are several, what is under way on one
- * that fails goes over the others (route.c).
+ * that fails goes over the others (net_path.c).
  *
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
  * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to where the slot says, each message
@@ -14,7 +14,7 @@
  * they follow it, they carry a record with the length.
  *
  * One thread at a time uses a connection, except for registration of memory; of one with several
- * routes a thread of the plugin makes use, too (async.c), and both take its lock.
+ * paths a thread of the plugin makes use, too (async.c), and both take its lock.
  */
 #ifndef EP_NET_COMM_H
 #define EP_NET_COMM_H
@@ -35,7 +35,7 @@
 #define EP_NET_FLUSH_DEPTH 32u /* of which a port reads for so many at once */
 #define EP_NET_PART                                                                                \
 	128u /* a message is divided at multiples of this: GPUs poll whole lines of it */
-#define EP_NET_ONE_ROUTE 4096u       /* bytes; longer messages go over all routes */
+#define EP_NET_ONE_PATH 4096u        /* bytes; longer messages go over all paths */
 #define EP_NET_RECEIVES_TOGETHER 32u /* receives of a queue pair that are posted at once */
 #define EP_NET_SIGNAL_EVERY 8u       /* of so many groups the slot of one has a completion */
 #define EP_NET_PART_WR 4u /* work requests of a part: 2 GiB in pieces of 1 GiB, and its end */
@@ -88,11 +88,11 @@ struct ep_net_part {
 struct ep_net_qp {
 	struct ibv_qp *qp;
 	uint32_t remote_qpn;
-	uint16_t generation; /* of its route: how often that was opened, or should have been */
+	uint16_t generation; /* of its path: how often that was opened, or should have been */
 	uint32_t room;       /* of its send queue */
 	uint32_t owed;       /* receives that were used and not posted again */
-	uint8_t route, local_port, remote_port;
-	/* of connections with several routes */
+	uint8_t path, local_port, remote_port;
+	/* of connections with several paths */
 	struct ep_net_part *part; /* ring of sq_depth; sender */
 	uint32_t first, posted;   /* parts that have ended; that were posted */
 	uint32_t received;        /* receiver: parts */
@@ -136,7 +136,7 @@ struct ep_net_local {
 	uint32_t cq_lost; /* atomic: the NIC has lost completions */
 	struct ibv_qp *flush_qp;
 	uint32_t flush_room, flush_depth;
-	bool flush_ended; /* no route goes by the port any more: all that it was to read has come back, or does */
+	bool flush_ended; /* no path goes by the port any more: all that it was to read has come back, or does */
 };
 
 /* A port of the other end's NIC. Travels between ends. */
@@ -146,7 +146,7 @@ struct ep_net_remote {
 	uint32_t rkey; /* of the shared memory */
 };
 
-struct ep_net_route;
+struct ep_net_path;
 struct ep_net_ctrl;
 
 struct ep_net_comm {
@@ -156,7 +156,7 @@ struct ep_net_comm {
 	int fd; /* TCP: shows when the other end is gone */
 	char peer[EP_NET_PEER];
 	uint32_t rank; /* in collectives: the sender's */
-	uint32_t nlocals, nremotes, nroutes;
+	uint32_t nlocals, nremotes, npaths;
 	struct ep_net_local local[EP_NET_NIC_PORTS];
 	struct ep_net_remote remote[EP_NET_NIC_PORTS];
 
@@ -164,10 +164,10 @@ struct ep_net_comm {
 	uint64_t remote_shared;
 
 	struct ep_net_qp *qp;
-	uint32_t nqps; /* queue pair i is of route i modulo nroutes */
+	uint32_t nqps; /* queue pair i is of path i modulo npaths */
 	uint32_t *open_qp, nopen,
-		next_open; /* those of open routes; the place of the next to be used */
-	uint32_t nopen_routes;
+		next_open; /* those of open paths; the place of the next to be used */
+	uint32_t nopen_paths;
 	uint32_t slot_qp; /* receiver: announces receives to the sender */
 	uint32_t sq_depth, rq_depth, inline_bytes;
 	bool split;
@@ -187,16 +187,16 @@ struct ep_net_comm {
 		unsignaled_groups; /* WRITEs of slots since the last with a completion */
 	uint32_t slot_request[EP_NET_SLOTS];
 
-	/* of connections with several routes; else NULL */
-	struct ep_net_route *route;
+	/* of connections with several paths; else NULL */
+	struct ep_net_path *path;
 	struct ep_net_ctrl *ctrl; /* with the other end, over TCP */
 	pthread_mutex_t lock;
 	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
 	uint32_t again_first, again_last; /* with room for all that there can be */
 	uint64_t
-		lost; /* when no route was open any more, and others are looked for; 0: one is open */
+		lost; /* when no path was open any more, and others are looked for; 0: one is open */
 	bool leaving; /* the other end closes the connection */
-	bool due;     /* poll.c has noted something of a route */
+	bool due;     /* poll.c has noted something of a path */
 	bool async;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
@@ -214,8 +214,8 @@ struct ep_net_peer {
 	const uint32_t *qpn;
 };
 
-/* How many routes ends of so many ports have. */
-static inline uint32_t ep_net_routes(uint32_t ports, uint32_t others)
+/* How many paths ends of so many ports have. */
+static inline uint32_t ep_net_paths(uint32_t ports, uint32_t others)
 {
 	return ports > others ? ports : others;
 }
@@ -229,7 +229,7 @@ struct ep_net_class {
 };
 
 /* comm.c: a connection whose queue pairs are not connected yet; holds the devices. */
-ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t nroutes,
+ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t npaths,
 			     uint32_t nqps, const struct ep_net_class *class,
 			     struct ep_net_comm **comm);
 ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
@@ -242,7 +242,7 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
 /* Sets the extensions of the other end's NIC, for a queue pair that does not know them yet. */
 void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp,
 		    const struct ep_net_ece *to);
-/* Which of them messages go over: those of open routes. */
+/* Which of them messages go over: those of open paths. */
 void ep_net_qps_choose(struct ep_net_comm *c);
 /* A queue pair to itself, for iflush. */
 ncclResult_t ep_net_flush_open(struct ep_net_local *port);
@@ -289,14 +289,14 @@ enum ep_net_work {
 /* For everybody who uses a connection, from its handle to the end of the call. */
 static inline void ep_net_enter(struct ep_net_comm *c)
 {
-	if (c->route) {
+	if (c->path) {
 		pthread_mutex_lock(&c->lock);
 	}
 }
 
 static inline void ep_net_leave(struct ep_net_comm *c)
 {
-	if (c->route) {
+	if (c->path) {
 		pthread_mutex_unlock(&c->lock);
 	}
 }
@@ -313,7 +313,7 @@ const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[
 /* part.c */
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
 			      uint32_t qp, uint32_t number);
-/* Posts parts again that a closed route has not brought, as far as there is room. */
+/* Posts parts again that a closed path has not brought, as far as there is room. */
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 
 /* slot.c: announces groups to the sender, unless it can do without for now. */

@@ -7,7 +7,7 @@
 #include "net/base/plugin.h"
 #include "net/link/dial.h"
 #include "net/p2p/p2p_handshake.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
 enum ep_net_connect_stage {
 	EP_NET_DIALING,
@@ -53,20 +53,20 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 	const struct ep_net_nic *nic;
 	const struct ep_net_class class = { tc, tc };
 	struct ep_net_connecting *s;
-	uint32_t routes, qps;
+	uint32_t paths, qps;
 	ncclResult_t result;
 
 	EP_CHECK(ep_net_nic_get(dev, &nic));
 	ep_net_sweep_with(ep_net_connecting_sweep);
-	routes = ep_net_routes((uint32_t)nic->nports, handle->ports);
-	qps = (uint32_t)ep_min_u64((uint64_t)ep_net_env()->qps, EP_NET_MAX_QPS / routes);
+	paths = ep_net_paths((uint32_t)nic->nports, handle->ports);
+	qps = (uint32_t)ep_min_u64((uint64_t)ep_net_env()->qps, EP_NET_MAX_QPS / paths);
 	s = calloc(1, sizeof(*s));
 	if (!s) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
 	s->nonce = handle->nonce;
 	s->began = ep_now_ns();
-	result = ep_net_comm_new(nic, true, routes, qps * routes, &class, &s->comm);
+	result = ep_net_comm_new(nic, true, paths, qps * paths, &class, &s->comm);
 	if (result != ncclSuccess) {
 		free(s);
 		return result;
@@ -95,7 +95,7 @@ static ncclResult_t ep_net_take_rep(struct ep_net_connecting *connecting)
 		return ep_fail(ncclRemoteError, "%s refuses: %.*s", connecting->comm->peer,
 			       EP_NET_TEXT - 1, a->text);
 	}
-	EP_CHECK(ep_net_peer_check(&peer, connecting->comm->nroutes, connecting->comm->peer));
+	EP_CHECK(ep_net_peer_check(&peer, connecting->comm->npaths, connecting->comm->peer));
 	return ep_net_comm_connect(connecting->comm, &peer);
 }
 
@@ -183,7 +183,7 @@ static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *connecting, 
 		return ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
 	}
 	ep_net_counts_open(c);
-	result = ep_net_routes_async_add(c);
+	result = ep_net_paths_async_add(c);
 	if (result != ncclSuccess) {
 		ep_net_handle_drop(EP_NET_SEND, c->handle);
 		return result;

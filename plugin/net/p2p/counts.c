@@ -118,10 +118,10 @@ static struct ep_net_counts *ep_net_counts_take(void)
 	return e;
 }
 
-void ep_net_counts_route(struct ep_net_comm *c, uint32_t route)
+void ep_net_counts_path(struct ep_net_comm *c, uint32_t path)
 {
-	struct ep_net_counts_route *r = &c->counts->route[route];
-	const struct ep_net_qp *q = &c->qp[route]; /* the first of the route */
+	struct ep_net_counts_path *r = &c->counts->path[path];
+	const struct ep_net_qp *q = &c->qp[path]; /* the first of the path */
 	const struct ep_nic_end *end = &c->local[q->local_port].end,
 				*remote = &c->remote[q->remote_port].end;
 
@@ -141,8 +141,8 @@ void ep_net_counts_open(struct ep_net_comm *c)
 	snprintf(e->nic, sizeof(e->nic), "%.63s", c->nic->label);
 	snprintf(e->peer, sizeof(e->peer), "%.63s", c->peer);
 	c->counts = e;
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		ep_net_counts_route(c, i);
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		ep_net_counts_path(c, i);
 	}
 	__atomic_store_n(&e->state, c->sender ? EP_NET_COUNTS_SENDS : EP_NET_COUNTS_RECEIVES,
 			 __ATOMIC_RELEASE);

@@ -18,7 +18,7 @@
 #define EP_NET_COUNTS_MAGIC 0x746e756f432d7065ull
 #define EP_NET_COUNTS_VERSION 2u /* any change of what follows */
 #define EP_NET_COUNTS_ENTRIES 4096u
-#define EP_NET_COUNTS_ROUTES 8
+#define EP_NET_COUNTS_PATHS 8
 
 enum ep_net_counts_state {
 	EP_NET_COUNTS_FREE,
@@ -26,8 +26,8 @@ enum ep_net_counts_state {
 	EP_NET_COUNTS_RECEIVES
 };
 
-struct ep_net_counts_route {
-	char from[32], to[32]; /* ports; "": there are no more routes */
+struct ep_net_counts_path {
+	char from[32], to[32]; /* ports; "": there are no more paths */
 	uint64_t parts, bytes; /* of messages; sender */
 	uint32_t open, pad;
 };
@@ -41,11 +41,11 @@ struct ep_net_counts {
 	uint64_t early;           /* sender: asked to send where nobody received yet */
 	uint64_t full;            /* there was no room for a message or a receive */
 	uint64_t flushes;
-	uint64_t failovers; /* routes that were closed, */
+	uint64_t failovers; /* paths that were closed, */
 	uint64_t failbacks; /* and opened again */
-	uint64_t resent;    /* parts that were sent again over another route */
+	uint64_t resent;    /* parts that were sent again over another path */
 	uint64_t polls, completions;
-	struct ep_net_counts_route route[EP_NET_COUNTS_ROUTES];
+	struct ep_net_counts_path path[EP_NET_COUNTS_PATHS];
 };
 
 struct ep_net_counts_file {
@@ -61,8 +61,8 @@ struct ep_net_comm;
 
 /* Where the connection counts from now on, and what it is. Never fails: else it counts for itself. */
 void ep_net_counts_open(struct ep_net_comm *c);
-/* The ports that a route goes by, and that it is open. */
-void ep_net_counts_route(struct ep_net_comm *c, uint32_t route);
+/* The ports that a path goes by, and that it is open. */
+void ep_net_counts_path(struct ep_net_comm *c, uint32_t path);
 void ep_net_counts_close(struct ep_net_comm *c);
 
 #endif

@@ -7,8 +7,8 @@ ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, const struct ep_net_ctrl_ms
 	struct ep_net_ctrl *t = c->ctrl;
 
 	if (t->nout - t->sent == EP_NET_CTRL_MSGS) {
-		return ep_net_comm_fail(c, ncclRemoteError, msg->route,
-					"the peer receives none of %u changes of routes: is its "
+		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
+					"the peer receives none of %u changes of paths: is its "
 					"process stuck?",
 					EP_NET_CTRL_MSGS);
 	}

@@ -12,18 +12,18 @@
 #define EP_NET_CTRL_MAGIC 0x64726f77u
 
 enum ep_net_ctrl_kind {
-	EP_NET_CLOSED = 1, /* nothing comes from the route any more */
+	EP_NET_CLOSED = 1, /* nothing comes from the path any more */
 	EP_NET_OFFER,      /* it has new queue pairs here, */
 	EP_NET_READY_TOO,  /* which are connected to the other end's, */
 	EP_NET_PROVED      /* sender: and reach it */
 };
 
-/* Of a route, in one of its generations; see route.h. */
+/* Of a path, in one of its generations; see net_path.h. */
 struct ep_net_ctrl_msg {
 	uint32_t magic;
-	uint16_t route, generation;
+	uint16_t path, generation;
 	uint8_t kind;
-	uint8_t why;           /* CLOSED: enum ep_net_route_why */
+	uint8_t why;           /* CLOSED: enum ep_net_path_why */
 	uint8_t port, pad;     /* OFFER: by which port of this end, */
 	struct ep_nic_end end; /* as it is now */
 	/* CLOSED: parts of messages that each queue pair has brought; OFFER: numbers of queue pairs */

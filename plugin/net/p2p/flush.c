@@ -2,7 +2,7 @@
 /* Flushes of GPU memory. */
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
 /*
  * Flushes: data that a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come
@@ -53,14 +53,14 @@ void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local)
 	}
 }
 
-/* The ports that data may come from. (The sender uses a route that is back before this end learns that it does.) */
+/* The ports that data may come from. (The sender uses a path that is back before this end learns that it does.) */
 static uint32_t ep_net_flush_ports(const struct ep_net_comm *c)
 {
 	uint32_t ports = 0;
 
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		if (ep_net_route_lives(c, i)) {
-			ports |= 1u << c->qp[i].local_port; /* (the first one of the route) */
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		if (ep_net_path_lives(c, i)) {
+			ports |= 1u << c->qp[i].local_port; /* (the first one of the path) */
 		}
 	}
 	return ports;

@@ -7,7 +7,7 @@
 #include "net/link/acceptor.h"
 #include "net/link/iface.h"
 #include "net/p2p/p2p_handshake.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
 enum ep_net_listen_stage {
 	EP_NET_WAIT_PEER,
@@ -97,11 +97,11 @@ static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *listener)
 				    .nqps = h->nqps,
 				    .qpn = h->qpn };
 	const struct ep_net_class class = { (int)(h->tc & 0xff), (int)(h->sl & 0xf) };
-	uint32_t routes = ep_net_routes((uint32_t)listener->nic->nports, h->ports);
+	uint32_t paths = ep_net_paths((uint32_t)listener->nic->nports, h->ports);
 	ncclResult_t result;
 
-	EP_CHECK(ep_net_peer_check(&peer, routes, who));
-	EP_CHECK(ep_net_comm_new(listener->nic, false, routes, h->nqps, &class, &listener->comm));
+	EP_CHECK(ep_net_peer_check(&peer, paths, who));
+	EP_CHECK(ep_net_comm_new(listener->nic, false, paths, h->nqps, &class, &listener->comm));
 	strcpy(listener->comm->peer, who);
 	listener->comm->rank = h->rank;
 	result = ep_net_comm_connect(listener->comm, &peer);
@@ -226,7 +226,7 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 	}
 	if (result == ncclSuccess) {
 		ep_net_counts_open(c);
-		result = ep_net_routes_async_add(c);
+		result = ep_net_paths_async_add(c);
 	}
 	if (result != ncclSuccess) {
 		if (c && c->handle) {

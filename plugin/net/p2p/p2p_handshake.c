@@ -59,13 +59,13 @@ void ep_net_connect_rep_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_
 	snprintf(rep->text, sizeof(rep->text), "%.*s", EP_NET_TEXT - 1, error.text);
 }
 
-ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t nroutes, const char *who)
+ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t npaths, const char *who)
 {
-	if (peer->nremotes < 1 || peer->nremotes > EP_NET_NIC_PORTS || peer->nqps % nroutes != 0) {
+	if (peer->nremotes < 1 || peer->nremotes > EP_NET_NIC_PORTS || peer->nqps % npaths != 0) {
 		return ep_fail(ncclRemoteError,
 			       "%s says of itself what cannot be (%u ports, %u queue pairs on %u "
-			       "routes): do all ranks use the same plugin?",
-			       who, peer->nremotes, peer->nqps, nroutes);
+			       "paths): do all ranks use the same plugin?",
+			       who, peer->nremotes, peer->nqps, npaths);
 	}
 	for (uint32_t i = 0; i < peer->nremotes; i++) {
 		EP_CHECK(ep_net_end_check(&peer->remote[i].end, peer->qpn, peer->nqps, who));

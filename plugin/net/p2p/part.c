@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Posts parts of messages, those once more that a closed route has not brought. */
+/* Posts parts of messages, those once more that a closed path has not brought. */
 #include <endian.h>
 #include <string.h>
 #include "core/log.h"
@@ -38,8 +38,8 @@ static void ep_net_part_posted(struct ep_net_comm *c, struct ep_net_qp *qp, uint
 			(struct ep_net_part){ (uint16_t)request, (uint8_t)number };
 	}
 	qp->posted++;
-	c->counts->route[qp->route].parts++;
-	c->counts->route[qp->route].bytes += size;
+	c->counts->path[qp->path].parts++;
+	c->counts->path[qp->path].bytes += size;
 }
 
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,

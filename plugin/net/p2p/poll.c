@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes completions up. What they say of requests is done at once; what they say of routes is noted, for
- * ep_net_routes_act(): it closes routes, which takes up completions, too.
+ * Takes completions up. What they say of requests is done at once; what they say of paths is noted, for
+ * ep_net_paths_act(): it closes paths, which takes up completions, too.
  */
 #include <endian.h>
 #include "core/log.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
-/* ---- what is left to ep_net_routes_act() ---- */
+/* ---- what is left to ep_net_paths_act() ---- */
 
-static void ep_net_probed_note(struct ep_net_comm *c, uint32_t route)
+static void ep_net_probed_note(struct ep_net_comm *c, uint32_t path)
 {
-	struct ep_net_route *r = &c->route[route];
+	struct ep_net_path *r = &c->path[path];
 
-	if (r->state == EP_NET_ROUTE_PROBING && --r->probes == 0) {
+	if (r->state == EP_NET_PATH_PROBING && --r->probes == 0) {
 		r->probed = c->due = true;
 	}
 }
 
 /* The first failure that shows more than that something has failed before. */
-static void ep_net_failure_note(struct ep_net_comm *c, uint32_t route, const struct ibv_wc *wc)
+static void ep_net_failure_note(struct ep_net_comm *c, uint32_t path, const struct ibv_wc *wc)
 {
-	struct ep_net_route *r = &c->route[route];
+	struct ep_net_path *r = &c->path[path];
 
-	if (ep_net_route_lives(c, route) &&
+	if (ep_net_path_lives(c, path) &&
 	    (!r->failed ||
 	     (r->failure.status == IBV_WC_WR_FLUSH_ERR && wc->status != IBV_WC_WR_FLUSH_ERR))) {
 		r->failure = *wc;
@@ -31,13 +31,13 @@ static void ep_net_failure_note(struct ep_net_comm *c, uint32_t route, const str
 	}
 }
 
-/* Of a flush: of all routes of the port. What it was to show is there: all that was received has been waited for. */
+/* Of a flush: of all paths of the port. What it was to show is there: all that was received has been waited for. */
 static void ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t local = EP_NET_WR_QP(wc->wr_id) - EP_NET_WR_FLUSH_QP(0);
 
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		if (c->route[i].local_port == local) {
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		if (c->path[i].local_port == local) {
 			ep_net_failure_note(c, i, wc);
 		}
 	}
@@ -92,14 +92,14 @@ static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *
 	struct ep_net_qp *q = &c->qp[qp];
 
 	q->receives--;
-	if (c->route && c->route[q->route].drained) {
+	if (c->path && c->path[q->path].drained) {
 		return ncclSuccess; /* too late: the sender was notified that it has not arrived */
 	}
 	q->received++;
 	EP_CHECK(ep_net_arrived(c, wc, qp));
 	owed = ++q->owed;
 	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER) &&
-	    ep_net_route_lives(c, q->route)) {
+	    ep_net_path_lives(c, q->path)) {
 		q->owed = 0;
 		return ep_net_receives_post(c, qp, owed);
 	}
@@ -112,22 +112,22 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 
 	switch (EP_NET_WR_KIND(wc->wr_id)) {
 	case EP_NET_WORK_SEND:
-		/* (of a route that was closed the receiver says what has come) */
-		if (ep_net_route_is_open(c, c->qp[qp].route)) {
+		/* (of a path that was closed the receiver says what has come) */
+		if (ep_net_path_is_open(c, c->qp[qp].path)) {
 			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
 			c->qp[qp].first++;
 			c->request[number].left--;
 		}
 		return ncclSuccess;
 	case EP_NET_WORK_SLOT:
-		if (ep_net_route_is_open(c, c->qp[qp].route)) {
+		if (ep_net_path_is_open(c, c->qp[qp].path)) {
 			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
 			c->slots_acked += number;
 		}
 		return ncclSuccess;
 	case EP_NET_WORK_PROBE:
 		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
-		ep_net_probed_note(c, c->qp[qp].route);
+		ep_net_probed_note(c, c->qp[qp].path);
 		return ncclSuccess;
 	case EP_NET_WORK_FLUSH:
 		ep_net_flush_ended(c, qp - EP_NET_WR_FLUSH_QP(0), number);
@@ -146,13 +146,13 @@ static ncclResult_t ep_net_failed_one(struct ep_net_comm *c, const struct ibv_wc
 	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_RECEIVE) {
 		c->qp[qp].receives--;
 	}
-	if (!c->route || !ep_net_status_blames_path(wc->status)) {
+	if (!c->path || !ep_net_status_blames_path(wc->status)) {
 		return ep_net_comm_fail_wc(c, wc);
 	}
 	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_FLUSH) {
 		ep_net_flush_failed(c, wc);
 	} else {
-		ep_net_failure_note(c, c->qp[qp].route, wc);
+		ep_net_failure_note(c, c->qp[qp].path, wc);
 	}
 	return ncclSuccess;
 }
@@ -202,7 +202,7 @@ ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool 
 					"the completion queue has failed");
 	}
 	c->counts->completions += (uint32_t)n;
-	if (c->route) {
+	if (c->path) {
 		n = ep_net_forget_old(c, wc, n);
 	}
 	for (int i = 0; i < n; i++) {

@@ -2,7 +2,7 @@
 /* Progress of a connection, at each call of NCCL. */
 #include "core/log.h"
 #include "net/link/sock.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
 /*
  * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing under
@@ -24,8 +24,8 @@ static ncclResult_t ep_net_poll_slow(struct ep_net_comm *c)
 						"overrun or failed");
 		}
 	}
-	if (c->route) {
-		EP_CHECK(ep_net_routes_check(c));
+	if (c->path) {
+		EP_CHECK(ep_net_paths_check(c));
 	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
 		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
 	} else if (!c->gone && ep_net_gone(c->fd)) {
@@ -51,7 +51,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 		any |= some;
 	}
 	if (c->due) {
-		EP_CHECK(ep_net_routes_act(c));
+		EP_CHECK(ep_net_paths_act(c));
 	}
 	if (c->again_first != c->again_last) {
 		EP_CHECK(ep_net_parts_resend(c));
@@ -63,5 +63,5 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 		EP_CHECK(ep_net_slots_post(c));
 	}
 	/* (a port that comes back is not waited for until there is nothing to do) */
-	return (any && !c->route) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_poll_slow(c);
+	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_poll_slow(c);
 }

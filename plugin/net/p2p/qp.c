@@ -5,7 +5,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/p2p/comm.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
 #define EP_NET_SQ_DEPTH 512u
 #define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)
@@ -49,7 +49,7 @@ static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_r
 				  struct ep_net_local *port)
 {
 	const struct ep_nic *nic = &port->dev->nic;
-	/* (in need all routes go by one port) */
+	/* (in need all paths go by one port) */
 	uint64_t cqes = (uint64_t)c->nqps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
 	char text[EP_NIC_ERROR_TEXT];
 
@@ -68,10 +68,10 @@ static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *roo
 	char text[EP_NIC_ERROR_TEXT];
 	struct ep_net_local *l;
 
-	q->route = (uint8_t)(i % c->nroutes);
-	q->local_port = (uint8_t)(q->route % c->nlocals);
-	if (c->route) {
-		c->route[q->route].local_port = q->local_port;
+	q->path = (uint8_t)(i % c->npaths);
+	q->local_port = (uint8_t)(q->path % c->nlocals);
+	if (c->path) {
+		c->path[q->path].local_port = q->local_port;
 	}
 	l = &c->local[q->local_port];
 	q->qp = ep_net_queue_new(l->dev, l->cq, room);
@@ -115,7 +115,7 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 	c->inline_bytes = room.inline_bytes;
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		c->qp[i].room = c->sq_depth;
-		if (c->route && c->sender) {
+		if (c->path && c->sender) {
 			c->qp[i].part = calloc(c->sq_depth, sizeof(*c->qp[i].part));
 			if (!c->qp[i].part) {
 				return ep_fail(ncclSystemError,
@@ -163,22 +163,22 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		struct ep_net_qp *q = &c->qp[i];
 		const struct ep_net_local *l = &c->local[q->local_port];
-		const struct ep_net_remote *remote = &c->remote[q->route % c->nremotes];
-		struct ep_rc_path path = { .from = &l->end,
-					   .to = &remote->end,
-					   .tc = l->tc,
-					   .sl = l->sl,
-					   .gid_index = l->gid_index };
+		const struct ep_net_remote *remote = &c->remote[q->path % c->nremotes];
+		struct ep_rc_path rc_path = { .from = &l->end,
+					      .to = &remote->end,
+					      .tc = l->tc,
+					      .sl = l->sl,
+					      .gid_index = l->gid_index };
 
-		q->remote_port = (uint8_t)(q->route % c->nremotes);
-		if (c->route) {
-			c->route[q->route].remote_port = q->remote_port;
+		q->remote_port = (uint8_t)(q->path % c->nremotes);
+		if (c->path) {
+			c->path[q->path].remote_port = q->remote_port;
 		}
 		q->remote_qpn = qpn[i];
 		if (pairs) {
 			ep_net_ece_set(l, q->qp, &remote->ece);
 		}
-		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &path, qpn[i]));
+		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &rc_path, qpn[i]));
 		if (!c->sender) {
 			EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
 		}
@@ -196,11 +196,11 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 
 ncclResult_t ep_net_flush_open(struct ep_net_local *port)
 {
-	struct ep_rc_path path = { .from = &port->end,
-				   .to = &port->end,
-				   .tc = port->tc,
-				   .sl = port->sl,
-				   .gid_index = port->gid_index };
+	struct ep_rc_path rc_path = { .from = &port->end,
+				      .to = &port->end,
+				      .tc = port->tc,
+				      .sl = port->sl,
+				      .gid_index = port->gid_index };
 	struct ep_rc_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
 	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room);
 	char text[EP_NIC_ERROR_TEXT];
@@ -211,7 +211,7 @@ ncclResult_t ep_net_flush_open(struct ep_net_local *port)
 			       port->dev->label, ep_nic_error_print(errno, text));
 	}
 	EP_CHECK_GOTO(ep_net_queue_init(port->dev, qp, EP_NET_ACCESS), err_destroy);
-	EP_CHECK_GOTO(ep_net_queue_connect(port->dev, qp, &path, qp->qp_num), err_destroy);
+	EP_CHECK_GOTO(ep_net_queue_connect(port->dev, qp, &rc_path, qp->qp_num), err_destroy);
 	port->flush_qp = qp;
 	port->flush_room = port->flush_depth = room.sq;
 	return ncclSuccess;
@@ -225,12 +225,12 @@ err_destroy:
 
 void ep_net_qps_choose(struct ep_net_comm *c)
 {
-	c->nopen = c->nopen_routes = 0;
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		c->nopen_routes += !c->route || c->route[i].state == EP_NET_ROUTE_OPEN;
+	c->nopen = c->nopen_paths = 0;
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		c->nopen_paths += !c->path || c->path[i].state == EP_NET_PATH_OPEN;
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {
-		if (!c->route || c->route[c->qp[i].route].state == EP_NET_ROUTE_OPEN) {
+		if (!c->path || c->path[c->qp[i].path].state == EP_NET_PATH_OPEN) {
 			c->open_qp[c->nopen++] = i;
 		}
 	}

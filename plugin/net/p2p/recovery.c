@@ -1,42 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a route that was closed comes back. Both ends know what it has brought (route.c). Each of them, when
+ * How a path that was closed comes back. Both ends know what it has brought (net_path.c). Each of them, when
  * its port has been up for a while,
  *
  *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on
  *      their way find nobody, and sends their numbers to the other end;
  *   2. connects them when it has received the other end's numbers, and confirms it;
  *   3. When both have said so, the sender writes nothing, zero bytes, over each of them. When that has been
- *      acknowledged, which needs the way there and the way back, it says so, and both use the route:
+ *      acknowledged, which needs the way there and the way back, it says so, and both use the path:
  *      until then messages go over the others, and wait for nothing.
  *
- * What fails on the way closes the route again, as if it had been open. Each time it rests for longer.
+ * What fails on the way closes the path again, as if it had been open. Each time it rests for longer.
  *
- * A route goes from its own port to the other end's own. In need, where no route is open, each end takes
+ * A path goes from its own port to the other end's own. In need, where no path is open, each end takes
  * any port that is up in place of one that is down, and goes back to its own one when that is up again and
- * there is another route. (Not before: across planes of a network ports may not reach each other, and
+ * there is another path. (Not before: across planes of a network ports may not reach each other, and
  * to find that out may hold up NCCL's thread for a second.)
  */
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
 
-#define EP_NET_NEED_NS 50000000ull /* between attempts where no route is open */
+#define EP_NET_NEED_NS 50000000ull /* between attempts where no path is open */
 
 /* ---- 1. offers ---- */
 
 /* EP_NET_NIC_PORTS: by none now. */
-static uint32_t ep_net_recovery_port(const struct ep_net_comm *c, uint32_t route)
+static uint32_t ep_net_recovery_port(const struct ep_net_comm *c, uint32_t path)
 {
 	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
-	uint32_t own = route % c->nlocals;
+	uint32_t own = path % c->nlocals;
 
-	if (ep_net_dev_up(c->local[own].dev, c->nopen_routes ? rest : 0)) {
+	if (ep_net_dev_up(c->local[own].dev, c->nopen_paths ? rest : 0)) {
 		return own;
 	}
-	for (uint32_t i = 0; i < c->nlocals && !c->nopen_routes; i++) {
+	for (uint32_t i = 0; i < c->nlocals && !c->nopen_paths; i++) {
 		if (ep_net_dev_up(c->local[i].dev, 0)) {
 			return i;
 		}
@@ -63,11 +63,11 @@ static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_
 	return qp;
 }
 
-/* New queue pairs for a route; false: they cannot be made, and nothing has changed. */
+/* New queue pairs for a path; false: they cannot be made, and nothing has changed. */
 static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_local *port,
 				 struct ibv_qp **qp)
 {
-	uint32_t each = c->nqps / c->nroutes, n = 0;
+	uint32_t each = c->nqps / c->npaths, n = 0;
 
 	while (n < each && (qp[n] = ep_net_recovery_qp(c, port))) {
 		n++;
@@ -75,7 +75,7 @@ static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_loca
 	if (n == each) {
 		return true;
 	}
-	EP_INFO(EP_LOG_NET, "%s: no queue pair for a route that could come back: %s",
+	EP_INFO(EP_LOG_NET, "%s: no queue pair for a path that could come back: %s",
 		port->dev->label, strerror(errno));
 	while (n-- > 0) {
 		port->dev->nic.v->ibv_destroy_qp(qp[n]);
@@ -84,16 +84,16 @@ static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_loca
 }
 
 /* The new ones take the places of the old ones, of which all completions were taken up. */
-static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t route, uint32_t local,
+static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, uint32_t local,
 				    struct ibv_qp *const *qp)
 {
-	struct ep_net_route *r = &c->route[route];
+	struct ep_net_path *r = &c->path[path];
 
 	r->generation++;
 	r->local_port = (uint8_t)local;
 	r->drained = r->remote_closed = false;
 	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
-	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		struct ep_net_qp *q = &c->qp[i];
 
 		c->local[q->local_port].dev->nic.v->ibv_destroy_qp(q->qp);
@@ -105,25 +105,25 @@ static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t route, uint3
 	}
 }
 
-static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t path)
 {
-	const struct ep_net_route *r = &c->route[route];
+	const struct ep_net_path *r = &c->path[path];
 	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
 				       .kind = EP_NET_OFFER,
-				       .route = (uint16_t)route,
+				       .path = (uint16_t)path,
 				       .generation = r->generation,
 				       .port = r->local_port,
 				       .end = c->local[r->local_port].end };
 	uint32_t n = 0;
 
 	msg.end.psn = r->psn;
-	for (uint32_t i = route; i < c->nqps; i += c->nroutes) {
+	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		msg.number[n++] = c->qp[i].qp->qp_num;
 	}
 	return ep_net_ctrl_send(c, &msg);
 }
 
-/* A port that no route went by is used again: so is what flushes there, when all of it has come back. */
+/* A port that no path went by is used again: so is what flushes there, when all of it has come back. */
 static bool ep_net_recovery_flush(struct ep_net_local *port)
 {
 	if (port->flush_qp && port->flush_ended) {
@@ -137,19 +137,19 @@ static bool ep_net_recovery_flush(struct ep_net_local *port)
 	return true;
 }
 
-static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t route, uint64_t now)
+static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
-	struct ep_net_route *r = &c->route[route];
+	struct ep_net_path *r = &c->path[path];
 	struct ibv_qp *qp[EP_NET_MAX_QPS];
 	struct ep_net_local *l;
 	uint32_t port;
 	bool any = true;
 
 	/* (in need an offer is answered at once: nobody may call here again for a while) */
-	if (now < (c->nopen_routes ? r->again : r->offered ? 0 : r->since + EP_NET_NEED_NS)) {
+	if (now < (c->nopen_paths ? r->again : r->offered ? 0 : r->since + EP_NET_NEED_NS)) {
 		return ncclSuccess;
 	}
-	port = ep_net_recovery_port(c, route);
+	port = ep_net_recovery_port(c, path);
 	if (port == EP_NET_NIC_PORTS) {
 		return ncclSuccess;
 	}
@@ -163,20 +163,20 @@ static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t route,
 	    !ep_net_recovery_make(c, l, qp)) {
 		return ncclSuccess; /* (it may be possible later) */
 	}
-	ep_net_recovery_replace(c, route, port, qp);
-	r->state = EP_NET_ROUTE_OFFERED;
-	return ep_net_recovery_offer(c, route);
+	ep_net_recovery_replace(c, path, port, qp);
+	r->state = EP_NET_PATH_OFFERED;
+	return ep_net_recovery_offer(c, path);
 }
 
 /* ---- 2. connecting ---- */
 
 static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[msg->route];
+	struct ep_net_path *r = &c->path[msg->path];
 
 	if (r->offered || msg->port >= c->nremotes ||
-	    !ep_net_end_good(&msg->end, msg->number, c->nqps / c->nroutes)) {
-		return ep_net_comm_fail(c, ncclRemoteError, msg->route,
+	    !ep_net_end_good(&msg->end, msg->number, c->nqps / c->npaths)) {
+		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
 					"the peer offers what makes no sense (port %u of %u, MTU "
 					"code %u, RoCE version %u)",
 					msg->port, c->nremotes, msg->end.mtu, msg->end.roce);
@@ -191,9 +191,9 @@ static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net
 
 ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[msg->route];
+	struct ep_net_path *r = &c->path[msg->path];
 
-	if (r->state == EP_NET_ROUTE_CLOSING) {
+	if (r->state == EP_NET_PATH_CLOSING) {
 		return ncclSuccess; /* it does not know yet */
 	}
 	if (msg->kind == EP_NET_OFFER) {
@@ -201,8 +201,8 @@ ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c, const struct ep_net_
 	}
 	if (msg->kind == EP_NET_READY_TOO ? !r->offered || r->ready
 					  : c->sender || !r->ready || r->proved) {
-		return ep_net_comm_fail(c, ncclRemoteError, msg->route,
-					"the peer speaks of a route that it has not offered, or "
+		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
+					"the peer speaks of a path that it has not offered, or "
 					"says twice how far it is");
 	}
 	*(msg->kind == EP_NET_READY_TOO ? &r->ready : &r->proved) = true;
@@ -210,65 +210,65 @@ ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c, const struct ep_net_
 }
 
 /* 0, or errno. */
-static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t route)
+static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t path)
 {
-	const struct ep_net_route *r = &c->route[route];
+	const struct ep_net_path *r = &c->path[path];
 	const struct ep_net_local *l = &c->local[r->local_port];
 	const struct ep_net_remote *remote = &c->remote[r->remote_port];
 	struct ep_nic_end from = l->end, to = remote->end;
-	struct ep_rc_path path = { .from = &from,
-				   .to = &to,
-				   .tc = l->tc,
-				   .sl = l->sl,
-				   .once = true,
-				   .gid_index = l->gid_index };
+	struct ep_rc_path rc_path = { .from = &from,
+				      .to = &to,
+				      .tc = l->tc,
+				      .sl = l->sl,
+				      .once = true,
+				      .gid_index = l->gid_index };
 	struct ep_reason why = { "" };
 	int error = ep_nic_path_check(&from, &to, &why) ? 0 : ENETUNREACH;
 	uint32_t n = 0;
 
 	from.psn = r->psn;
 	to.psn = r->remote_psn;
-	for (uint32_t i = route; i < c->nqps && !error; i += c->nroutes) {
+	for (uint32_t i = path; i < c->nqps && !error; i += c->npaths) {
 		struct ep_net_qp *q = &c->qp[i];
 
 		q->remote_port = r->remote_port;
 		q->remote_qpn = r->number[n++];
-		if (r->local_port == route % c->nlocals && r->remote_port == route % c->nremotes) {
+		if (r->local_port == path % c->nlocals && r->remote_port == path % c->nremotes) {
 			ep_net_ece_set(l, q->qp,
 				       &remote->ece); /* as agreed on when it was first made */
 		}
-		error = ep_net_queue_try(l->dev, q->qp, &path, q->remote_qpn);
+		error = ep_net_queue_try(l->dev, q->qp, &rc_path, q->remote_qpn);
 	}
 	return error;
 }
 
-static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
 				       .kind = EP_NET_READY_TOO,
-				       .route = (uint16_t)route,
-				       .generation = c->route[route].generation };
-	int error = ep_net_recovery_connect(c, route);
+				       .path = (uint16_t)path,
+				       .generation = c->path[path].generation };
+	int error = ep_net_recovery_connect(c, path);
 
 	if (error) {
-		return ep_net_route_close(c, route, EP_NET_WHY_FAILED, strerror(error));
+		return ep_net_path_close(c, path, EP_NET_WHY_FAILED, strerror(error));
 	}
-	for (uint32_t i = route; i < c->nqps && !c->sender; i += c->nroutes) {
+	for (uint32_t i = path; i < c->nqps && !c->sender; i += c->npaths) {
 		EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
 	}
-	c->route[route].state = EP_NET_ROUTE_READY;
+	c->path[path].state = EP_NET_PATH_READY;
 	return ep_net_ctrl_send(c, &msg);
 }
 
 /* ---- 3. is there a path? ---- */
 
-static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t path)
 {
-	struct ep_net_route *r = &c->route[route];
+	struct ep_net_path *r = &c->path[path];
 
-	r->state = EP_NET_ROUTE_PROBING;
+	r->state = EP_NET_PATH_PROBING;
 	r->probes = 0;
-	for (uint32_t i = route; i < c->nqps && c->sender; i += c->nroutes) {
+	for (uint32_t i = path; i < c->nqps && c->sender; i += c->npaths) {
 		struct ep_net_qp *q = &c->qp[i];
 		struct ibv_send_wr wr = {
 			.wr_id = EP_NET_WR_ID(EP_NET_WORK_PROBE, i, 1, 0) |
@@ -282,7 +282,7 @@ static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t route)
 		int error = ibv_post_send(q->qp, &wr, &bad);
 
 		if (error) {
-			return ep_net_route_close(c, route, EP_NET_WHY_FAILED, strerror(error));
+			return ep_net_path_close(c, path, EP_NET_WHY_FAILED, strerror(error));
 		}
 		q->room--;
 		r->probes++;
@@ -291,61 +291,61 @@ static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t route)
 }
 
 /* Each end has been reached from the other one. */
-static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t path)
 {
-	struct ep_net_route *r = &c->route[route];
-	enum ep_net_route_state slots = c->route[c->qp[c->slot_qp].route].state;
+	struct ep_net_path *r = &c->path[path];
+	enum ep_net_path_state slots = c->path[c->qp[c->slot_qp].path].state;
 	char which[EP_NET_WHICH];
 
-	r->state = EP_NET_ROUTE_OPEN;
+	r->state = EP_NET_PATH_OPEN;
 	r->opened = ep_now_ns();
 	r->remote_down = false;
 	c->lost = 0;
 	c->counts->failbacks++;
-	ep_net_counts_route(c, route);
+	ep_net_counts_path(c, path);
 	ep_net_qps_choose(c);
-	/* (where another route was open, it has taken over long ago) */
-	if (!c->sender && slots != EP_NET_ROUTE_OPEN && slots != EP_NET_ROUTE_CLOSING) {
-		c->slot_qp = route;
+	/* (where another path was open, it has taken over long ago) */
+	if (!c->sender && slots != EP_NET_PATH_OPEN && slots != EP_NET_PATH_CLOSING) {
+		c->slot_qp = path;
 		c->slots_posted = c->slots_acked;
 		c->unsignaled = c->unsignaled_groups = 0;
 	}
-	EP_INFO(EP_LOG_NET, "%s: the route is used again", ep_net_qp_print(c, route, which));
+	EP_INFO(EP_LOG_NET, "%s: the path is used again", ep_net_qp_print(c, path, which));
 	return ncclSuccess;
 }
 
 /* ---- looking after it ---- */
 
-/* Whether a route that goes by another port than its own may go by its own again. */
-static bool ep_net_recovery_moves(const struct ep_net_comm *c, uint32_t route)
+/* Whether a path that goes by another port than its own may go by its own again. */
+static bool ep_net_recovery_moves(const struct ep_net_comm *c, uint32_t path)
 {
 	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
-	uint32_t own = route % c->nlocals;
+	uint32_t own = path % c->nlocals;
 
-	return c->route[route].local_port != own && c->nopen_routes > 1 &&
+	return c->path[path].local_port != own && c->nopen_paths > 1 &&
 	       ep_net_dev_up(c->local[own].dev, rest);
 }
 
-static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t route, uint64_t now)
+static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
-	struct ep_net_route *r = &c->route[route];
+	struct ep_net_path *r = &c->path[path];
 
-	if (r->state >= EP_NET_ROUTE_OFFERED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
-		return ep_net_route_close(c, route, EP_NET_WHY_FAILED, "");
+	if (r->state >= EP_NET_PATH_OFFERED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
+		return ep_net_path_close(c, path, EP_NET_WHY_FAILED, "");
 	}
 	switch (r->state) {
-	case EP_NET_ROUTE_CLOSED:
-		return ep_net_recovery_begin(c, route, now);
-	case EP_NET_ROUTE_OFFERED:
-		return r->offered ? ep_net_recovery_join(c, route) : ncclSuccess;
-	case EP_NET_ROUTE_READY:
-		return r->ready ? ep_net_recovery_probe(c, route) : ncclSuccess;
-	case EP_NET_ROUTE_PROBING:
-		return r->proved ? ep_net_recovery_open(c, route) : ncclSuccess;
-	case EP_NET_ROUTE_OPEN:
-		return ep_net_recovery_moves(c, route)
-			       ? ep_net_route_close(c, route, EP_NET_WHY_MOVES,
-						    "its own port is up again")
+	case EP_NET_PATH_CLOSED:
+		return ep_net_recovery_begin(c, path, now);
+	case EP_NET_PATH_OFFERED:
+		return r->offered ? ep_net_recovery_join(c, path) : ncclSuccess;
+	case EP_NET_PATH_READY:
+		return r->ready ? ep_net_recovery_probe(c, path) : ncclSuccess;
+	case EP_NET_PATH_PROBING:
+		return r->proved ? ep_net_recovery_open(c, path) : ncclSuccess;
+	case EP_NET_PATH_OPEN:
+		return ep_net_recovery_moves(c, path)
+			       ? ep_net_path_close(c, path, EP_NET_WHY_MOVES,
+						   "its own port is up again")
 			       : ncclSuccess;
 	default:
 		return ncclSuccess;
@@ -354,9 +354,9 @@ static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t route, 
 
 ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now)
 {
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		const struct ep_net_route *r = &c->route[i];
-		enum ep_net_route_state before;
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		const struct ep_net_path *r = &c->path[i];
+		enum ep_net_path_state before;
 
 		/* As many steps as can be taken: nobody may call again for a while. */
 		do {

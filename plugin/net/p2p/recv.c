@@ -2,7 +2,7 @@
 /* Receiving. */
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
 /* Whether one more group may be under way. */
 static bool ep_net_recv_room(const struct ep_net_comm *c)

@@ -47,9 +47,7 @@ static uint32_t ep_net_match(const struct ep_net_comm *c, const struct ep_net_sl
 /* Over how many queue pairs a message goes, and how much over each but the last. */
 static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *message)
 {
-	uint32_t paths = c->split                           ? c->nopen
-			 : message->size > EP_NET_ONE_ROUTE ? c->nopen_routes
-							    : 1;
+	uint32_t paths = c->split ? c->nopen : message->size > EP_NET_ONE_PATH ? c->nopen_paths : 1;
 
 	message->parts = 1;
 	message->each = message->size;

@@ -2,7 +2,7 @@
 /* Announces receives to the sender: where they want data. */
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 
 /*
  * A slot may wait to be written together with the next ones as long as the sender knows of so many
@@ -57,7 +57,7 @@ ncclResult_t ep_net_slots_post(struct ep_net_comm *c)
 	if (unpublished < EP_NET_TOGETHER && c->open >= unpublished + EP_NET_AHEAD) {
 		return ncclSuccess;
 	}
-	while (c->slots_posted < c->groups && q->room && ep_net_route_is_open(c, q->route)) {
+	while (c->slots_posted < c->groups && q->room && ep_net_path_is_open(c, q->path)) {
 		uint64_t n = ep_min_u64(c->groups - c->slots_posted, EP_NET_TOGETHER);
 
 		n = ep_min_u64(n, EP_NET_SLOTS - c->slots_posted % EP_NET_SLOTS);

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Looks after the routes of a connection: acts on what poll.c has noted, receives control messages, sees
+ * Looks after the paths of a connection: acts on what poll.c has noted, receives control messages, sees
  * how ports are.
  */
 #include <string.h>
 #include "core/log.h"
 #include "net/base/async.h"
-#include "net/p2p/route.h"
+#include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
 
-#define EP_NET_LOST_NS 10000000000ull /* for another way, where no route is open */
+#define EP_NET_LOST_NS 10000000000ull /* for another way, where no path is open */
 
 /* ---- failures ---- */
 
 /*
- * Whether another pair of ports may do where no route does: this end has a port that is up, and routes
+ * Whether another pair of ports may do where no path does: this end has a port that is up, and paths
  * have failed because a port is down, here or there. Or one is on its way back.
  */
 static bool ep_net_other_path(const struct ep_net_comm *c)
@@ -27,64 +27,64 @@ static bool ep_net_other_path(const struct ep_net_comm *c)
 		up |= good;
 		down |= !good;
 	}
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		down |= c->route[i].remote_down || c->route[i].state >= EP_NET_ROUTE_READY;
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		down |= c->path[i].remote_down || c->path[i].state >= EP_NET_PATH_READY;
 	}
 	return up && down;
 }
 
-static ncclResult_t ep_net_route_failed(struct ep_net_comm *c, uint32_t route,
-					const struct ibv_wc *wc)
+static ncclResult_t ep_net_path_failed(struct ep_net_comm *c, uint32_t path,
+				       const struct ibv_wc *wc)
 {
 	char why[EP_NET_WC_TEXT];
 
 	if (c->failed.code != ncclSuccess) {
 		return ep_net_comm_failed(c);
 	}
-	if (!ep_net_route_lives(c, route)) {
+	if (!ep_net_path_lives(c, path)) {
 		return ncclSuccess;
 	}
-	if (c->nopen_routes == 1 && ep_net_route_is_open(c, route) && !ep_net_other_path(c)) {
+	if (c->nopen_paths == 1 && ep_net_path_is_open(c, path) && !ep_net_other_path(c)) {
 		return wc ? ep_net_comm_fail_wc(c, wc)
-			  : ep_net_comm_fail(c, ncclSystemError, route, "the connection is lost");
+			  : ep_net_comm_fail(c, ncclSystemError, path, "the connection is lost");
 	}
-	return ep_net_route_close(c, route, EP_NET_WHY_FAILED,
-				  wc ? ep_net_wc_print(wc, why) : "it is given up");
+	return ep_net_path_close(c, path, EP_NET_WHY_FAILED,
+				 wc ? ep_net_wc_print(wc, why) : "it is given up");
 }
 
 /* Both ends know now that there is a path there and back. */
-static ncclResult_t ep_net_route_prove(struct ep_net_comm *c, uint32_t route)
+static ncclResult_t ep_net_path_prove(struct ep_net_comm *c, uint32_t path)
 {
-	struct ep_net_route *r = &c->route[route];
+	struct ep_net_path *r = &c->path[path];
 	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
 				       .kind = EP_NET_PROVED,
-				       .route = (uint16_t)route,
+				       .path = (uint16_t)path,
 				       .generation = r->generation };
 
-	if (r->state != EP_NET_ROUTE_PROBING) {
+	if (r->state != EP_NET_PATH_PROBING) {
 		return ncclSuccess;
 	}
 	r->proved = true;
 	return ep_net_ctrl_send(c, &msg);
 }
 
-ncclResult_t ep_net_routes_act(struct ep_net_comm *c)
+ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 {
-	/* (who closes a route takes up completions of others) */
+	/* (who closes a path takes up completions of others) */
 	while (c->due) {
 		c->due = false;
-		for (uint32_t i = 0; i < c->nroutes; i++) {
-			struct ep_net_route *r = &c->route[i];
+		for (uint32_t i = 0; i < c->npaths; i++) {
+			struct ep_net_path *r = &c->path[i];
 
 			if (r->failed) {
 				struct ibv_wc wc = r->failure;
 
 				r->failed = false;
-				EP_CHECK(ep_net_route_failed(c, i, &wc));
+				EP_CHECK(ep_net_path_failed(c, i, &wc));
 			}
 			if (r->probed) {
 				r->probed = false;
-				EP_CHECK(ep_net_route_prove(c, i));
+				EP_CHECK(ep_net_path_prove(c, i));
 			}
 		}
 	}
@@ -96,33 +96,33 @@ ncclResult_t ep_net_routes_act(struct ep_net_comm *c)
 static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	return ep_net_comm_fail(c, ncclRemoteError, 0,
-				"the peer says what makes no sense (0x%08x, %u of route %u of %u, "
+				"the peer says what makes no sense (0x%08x, %u of path %u of %u, "
 				"%u)",
-				msg->magic, msg->kind, msg->route, c->nroutes, msg->generation);
+				msg->magic, msg->kind, msg->path, c->npaths, msg->generation);
 }
 
 /* The other end has taken back an offer: so does this end, which has not made its own yet. */
 static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[msg->route];
+	struct ep_net_path *r = &c->path[msg->path];
 
 	if (!r->offered) {
 		return ep_net_nonsense(c, msg);
 	}
 	r->offered = false;
 	r->generation++;
-	for (uint32_t i = msg->route; i < c->nqps; i += c->nroutes) {
+	for (uint32_t i = msg->path; i < c->nqps; i += c->npaths) {
 		c->qp[i].received = 0;
 	}
-	return ep_net_route_send_closed(c, msg->route, EP_NET_WHY_FAILED);
+	return ep_net_path_send_closed(c, msg->path, EP_NET_WHY_FAILED);
 }
 
 static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_route *r = &c->route[msg->route];
+	struct ep_net_path *r = &c->path[msg->path];
 
 	r->remote_down = msg->why == EP_NET_WHY_DOWN;
-	if (r->state == EP_NET_ROUTE_CLOSED) {
+	if (r->state == EP_NET_PATH_CLOSED) {
 		return ep_net_offer_ends(c, msg);
 	}
 	if (r->remote_closed) {
@@ -133,36 +133,36 @@ static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep
 	if (msg->why == EP_NET_WHY_LAST) {
 		/* Nothing more goes to it, so that nothing has to be waited for here. */
 		c->leaving = true;
-		r->state = EP_NET_ROUTE_CLOSING;
+		r->state = EP_NET_PATH_CLOSING;
 		r->drained = true;
 		ep_net_qps_choose(c);
-		return ep_net_route_settle(c, msg->route);
+		return ep_net_path_settle(c, msg->path);
 	}
-	if (r->state != EP_NET_ROUTE_CLOSING) {
+	if (r->state != EP_NET_PATH_CLOSING) {
 		bool moves = msg->why == EP_NET_WHY_MOVES;
 
 		for (uint32_t i = 0; i < c->nlocals; i++) {
 			ep_net_dev_events(c->local[i].dev);
 		}
-		EP_CHECK(ep_net_route_close(
-			c, msg->route, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
+		EP_CHECK(ep_net_path_close(
+			c, msg->path, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
 			moves ? "by the peer" : "the peer has noticed a failure"));
 	}
-	EP_CHECK(ep_net_route_settle(c, msg->route));
-	return c->nopen_routes || ep_net_other_path(c)
+	EP_CHECK(ep_net_path_settle(c, msg->path));
+	return c->nopen_paths || ep_net_other_path(c)
 		       ? ncclSuccess
-		       : ep_net_comm_fail(c, ncclRemoteError, msg->route,
+		       : ep_net_comm_fail(c, ncclRemoteError, msg->path,
 					  "all ports of the NIC or of the peer's have failed");
 }
 
 static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	const struct ep_net_route *r = &c->route[msg->route % c->nroutes];
+	const struct ep_net_path *r = &c->path[msg->path % c->npaths];
 
 	/* Of a generation that both have closed there is nothing more to say. */
-	if (msg->magic != EP_NET_CTRL_MAGIC || msg->route >= c->nroutes ||
+	if (msg->magic != EP_NET_CTRL_MAGIC || msg->path >= c->npaths ||
 	    msg->kind < EP_NET_CLOSED || msg->kind > EP_NET_PROVED ||
-	    msg->generation != (uint16_t)(r->generation + (r->state == EP_NET_ROUTE_CLOSED))) {
+	    msg->generation != (uint16_t)(r->generation + (r->state == EP_NET_PATH_CLOSED))) {
 		return ep_net_nonsense(c, msg);
 	}
 	return msg->kind == EP_NET_CLOSED ? ep_net_closed_receive(c, msg)
@@ -178,18 +178,18 @@ static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
 			ep_net_flushes_give_up(c, i);
 		}
 	}
-	for (uint32_t i = 0; i < c->nroutes; i++) {
-		const struct ep_net_dev *dev = c->local[c->route[i].local_port].dev;
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		const struct ep_net_dev *dev = c->local[c->path[i].local_port].dev;
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
-		    (ep_net_dev_down(dev) && (c->nopen_routes > 1 || ep_net_other_path(c)))) {
-			EP_CHECK(ep_net_route_failed(c, i, NULL));
+		    (ep_net_dev_down(dev) && (c->nopen_paths > 1 || ep_net_other_path(c)))) {
+			EP_CHECK(ep_net_path_failed(c, i, NULL));
 		}
-		if (c->route[i].state == EP_NET_ROUTE_CLOSING && !c->gone &&
-		    now > c->route[i].since + ep_net_setup_ns()) {
+		if (c->path[i].state == EP_NET_PATH_CLOSING && !c->gone &&
+		    now > c->path[i].since + ep_net_setup_ns()) {
 			return ep_net_comm_fail(c, ncclRemoteError, i,
 						"waited %llu ms for the peer to close its end of a "
-						"route that has failed: is its process stuck? "
+						"path that has failed: is its process stuck? "
 						"(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
 						(unsigned long long)(ep_net_setup_ns() / 1000000));
 		}
@@ -202,7 +202,7 @@ static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_routes_check(struct ep_net_comm *c)
+ncclResult_t ep_net_paths_check(struct ep_net_comm *c)
 {
 	enum ep_net_io_state state = EP_NET_IO_AGAIN;
 	struct ep_net_ctrl_msg msg;
@@ -214,11 +214,11 @@ ncclResult_t ep_net_routes_check(struct ep_net_comm *c)
 		c->gone = ep_now_ns();
 	}
 	EP_CHECK(ep_net_ports_check(c, ep_now_ns()));
-	EP_CHECK(ep_net_routes_act(c));
+	EP_CHECK(ep_net_paths_act(c));
 	if (!c->gone) {
 		if (!c->leaving) {
 			EP_CHECK(ep_net_recovery_check(c, ep_now_ns()));
-			EP_CHECK(ep_net_routes_act(c));
+			EP_CHECK(ep_net_paths_act(c));
 		}
 		(void)ep_net_ctrl_flush(c);
 	}
@@ -227,7 +227,7 @@ ncclResult_t ep_net_routes_check(struct ep_net_comm *c)
 
 /* ---- while NCCL does not call ---- */
 
-static void ep_net_routes_async(const struct ep_net_async *a, void *object)
+static void ep_net_paths_async(const struct ep_net_async *a, void *object)
 {
 	struct ep_net_comm *c = object;
 
@@ -236,7 +236,7 @@ static void ep_net_routes_async(const struct ep_net_async *a, void *object)
 		ep_net_dev_events(c->local[i].dev);
 	}
 	if (c->failed.code == ncclSuccess) {
-		(void)ep_net_routes_check(c); /* the next call returns what fails */
+		(void)ep_net_paths_check(c); /* the next call returns what fails */
 	}
 	if (c->failed.code != ncclSuccess || c->gone) {
 		ep_net_async_skip(a, c->fd);
@@ -244,10 +244,10 @@ static void ep_net_routes_async(const struct ep_net_async *a, void *object)
 	pthread_mutex_unlock(&c->lock);
 }
 
-ncclResult_t ep_net_routes_async_add(struct ep_net_comm *c)
+ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c)
 {
-	if (c->route) {
-		EP_CHECK(ep_net_async_add(c->handle, &c->fd, 1, ep_net_routes_async));
+	if (c->path) {
+		EP_CHECK(ep_net_async_add(c->handle, &c->fd, 1, ep_net_paths_async));
 		c->async = true;
 	}
 	return ncclSuccess;
@@ -255,7 +255,7 @@ ncclResult_t ep_net_routes_async_add(struct ep_net_comm *c)
 
 /* ---- the end ---- */
 
-void ep_net_routes_close(struct ep_net_comm *c)
+void ep_net_paths_close(struct ep_net_comm *c)
 {
 	if (c->async) {
 		ep_net_async_remove(&c->fd, 1);
@@ -266,13 +266,13 @@ void ep_net_routes_close(struct ep_net_comm *c)
 	}
 	/* (what the peer has said and nobody has read would make the kernel reset what is said now) */
 	if (c->failed.code == ncclSuccess) {
-		(void)ep_net_routes_check(c);
+		(void)ep_net_paths_check(c);
 	}
-	for (uint32_t i = 0; i < c->nroutes && !c->sender && c->failed.code == ncclSuccess; i++) {
-		if (ep_net_route_lives(c, i)) {
-			c->route[i].state = EP_NET_ROUTE_CLOSING;
-			if (ep_net_route_drain(c, i) == ncclSuccess) {
-				(void)ep_net_route_send_closed(c, i, EP_NET_WHY_LAST);
+	for (uint32_t i = 0; i < c->npaths && !c->sender && c->failed.code == ncclSuccess; i++) {
+		if (ep_net_path_lives(c, i)) {
+			c->path[i].state = EP_NET_PATH_CLOSING;
+			if (ep_net_path_drain(c, i) == ncclSuccess) {
+				(void)ep_net_path_send_closed(c, i, EP_NET_WHY_LAST);
 			}
 		}
 	}
