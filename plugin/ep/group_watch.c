@@ -176,7 +176,7 @@ void ep_watch_end(struct ep_watch *watch)
 	pthread_t thread;
 	bool last;
 
-	if (!watch->link) {
+	if (!watch->group) {
 		return;
 	}
 	pthread_mutex_lock(&ep_watched.lock);
@@ -189,7 +189,7 @@ void ep_watch_end(struct ep_watch *watch)
 		ep_watched.turn++;
 		ep_watched.running = false;
 		thread = ep_watched.thread;
-		pthread_cond_signal(&ep_watched.changed);
+		pthread_cond_broadcast(&ep_watched.changed);
 	}
 	pthread_mutex_unlock(&ep_watched.lock);
 	if (last) {

@@ -12,10 +12,10 @@
 
 /* A group as the thread sees it. */
 struct ep_watch {
-	struct ep_watch *next, **link; /* link NULL: it is not watched */
-	const struct ncclEpGroup *group;
-	uint64_t *seen;   /* [nranks] words at the last look */
-	uint32_t *logged; /* [nranks] steps whose wait the log has; 0: none */
+	struct ep_watch *next, **link;   /* of all that are watched: under the lock */
+	const struct ncclEpGroup *group; /* NULL: it is not watched */
+	uint64_t *seen;                  /* [nranks] words at the last look */
+	uint32_t *logged;                /* [nranks] steps whose wait the log has; 0: none */
 };
 
 /* Watches a group, if it shows its waits. */
