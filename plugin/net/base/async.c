@@ -19,9 +19,9 @@
 
 struct ep_net_async {
 	pthread_t thread;
-	int epoll, wake;                             /* wake: it shall end */
-	uint32_t n;                                  /* objects */
-	ep_net_async_fn *fn[1u << EP_NET_KIND_BITS]; /* of each kind of object */
+	int epoll, wake; /* wake: it shall end */
+	uint32_t n;      /* sockets */
+	ep_net_async_fn *fn;
 };
 
 /* Held while the thread uses an object, so that none is freed then. */
@@ -31,11 +31,10 @@ static struct ep_net_async *ep_net_async;
 /* A handle may be that of no object any more. */
 static void ep_net_async_one(const struct ep_net_async *a, const void *handle)
 {
-	enum ep_net_kind kind = ep_net_kind_of(handle);
-	void *object = ep_net_handle_get(kind, handle);
+	void *object = ep_net_handle_get(ep_net_kind_of(handle), handle);
 
 	if (object) {
-		a->fn[kind](a, object);
+		a->fn(a, object);
 	}
 }
 
@@ -99,26 +98,20 @@ void ep_net_async_skip(const struct ep_net_async *a, int fd)
 	(void)epoll_ctl(a->epoll, EPOLL_CTL_DEL, fd, NULL);
 }
 
-ncclResult_t ep_net_async_add(const void *handle, const int *fd, uint32_t n, ep_net_async_fn *fn)
+ncclResult_t ep_net_async_add(const void *handle, int fd, ep_net_async_fn *fn)
 {
 	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP,
 				     .data.u64 = (uintptr_t)handle };
-	bool good;
+	bool good = false;
 
 	pthread_mutex_lock(&ep_net_async_lock);
 	if (!ep_net_async) {
 		ep_net_async = ep_net_async_new();
 	}
-	good = ep_net_async != NULL;
-	if (good) {
-		ep_net_async->fn[ep_net_kind_of(handle)] = fn;
-	}
-	for (uint32_t i = 0; good && i < n; i++) {
-		good = fd[i] < 0 ||
-		       epoll_ctl(ep_net_async->epoll, EPOLL_CTL_ADD, fd[i], &event) == 0;
-	}
-	if (good) {
-		ep_net_async->n++;
+	if (ep_net_async) {
+		ep_net_async->fn = fn;
+		good = epoll_ctl(ep_net_async->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+		ep_net_async->n += good;
 	}
 	pthread_mutex_unlock(&ep_net_async_lock);
 	return good ? ncclSuccess
@@ -126,17 +119,13 @@ ncclResult_t ep_net_async_add(const void *handle, const int *fd, uint32_t n, ep_
 			      strerror(errno));
 }
 
-void ep_net_async_remove(const int *fd, uint32_t n)
+void ep_net_async_remove(int fd)
 {
 	struct ep_net_async *last = NULL;
 	uint64_t one = 1;
 
 	pthread_mutex_lock(&ep_net_async_lock);
-	for (uint32_t i = 0; i < n; i++) {
-		if (fd[i] >= 0) {
-			(void)epoll_ctl(ep_net_async->epoll, EPOLL_CTL_DEL, fd[i], NULL);
-		}
-	}
+	(void)epoll_ctl(ep_net_async->epoll, EPOLL_CTL_DEL, fd, NULL);
 	if (--ep_net_async->n == 0) {
 		last = ep_net_async;
 		ep_net_async = NULL;

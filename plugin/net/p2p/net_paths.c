@@ -247,7 +247,7 @@ static void ep_net_paths_async(const struct ep_net_async *a, void *object)
 ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c)
 {
 	if (c->path) {
-		EP_CHECK(ep_net_async_add(c->handle, &c->fd, 1, ep_net_paths_async));
+		EP_CHECK(ep_net_async_add(c->handle, c->fd, ep_net_paths_async));
 		c->async = true;
 	}
 	return ncclSuccess;
@@ -258,7 +258,7 @@ ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c)
 void ep_net_paths_close(struct ep_net_comm *c)
 {
 	if (c->async) {
-		ep_net_async_remove(&c->fd, 1);
+		ep_net_async_remove(c->fd);
 		c->async = false;
 	}
 	if (c->fd < 0 || !c->handle) {
