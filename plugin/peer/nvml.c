@@ -4,7 +4,6 @@
  * comes with the driver and is loaded by name; the declarations are the part of its ABI in use.
  */
 #include <dlfcn.h>
-#include <string.h>
 #include "core/log.h"
 #include "peer/internal.h"
 
@@ -44,25 +43,11 @@ static bool ep_nvml_nvlink(const struct ep_nvml *nvml, const char *a, const char
 
 static bool ep_nvml_load(struct ep_nvml *nvml, void *lib)
 {
-	const struct {
-		const char *symbol;
-		void *slot;
-	} table[] = {
-		{ "nvmlInit_v2", &nvml->init },
-		{ "nvmlShutdown", &nvml->shutdown },
-		{ "nvmlDeviceGetHandleByPciBusId_v2", &nvml->by_bus_id },
-		{ "nvmlDeviceGetP2PStatus", &nvml->p2p },
-	};
-
-	for (size_t i = 0; i < EP_ARRAY_SIZE(table); i++) {
-		void *f = dlsym(lib, table[i].symbol);
-
-		if (!f) {
-			return false;
-		}
-		memcpy(table[i].slot, &f, sizeof(f));
-	}
-	return nvml->init() == 0;
+	*(void **)&nvml->init = dlsym(lib, "nvmlInit_v2");
+	*(void **)&nvml->shutdown = dlsym(lib, "nvmlShutdown");
+	*(void **)&nvml->by_bus_id = dlsym(lib, "nvmlDeviceGetHandleByPciBusId_v2");
+	*(void **)&nvml->p2p = dlsym(lib, "nvmlDeviceGetP2PStatus");
+	return nvml->init && nvml->shutdown && nvml->by_bus_id && nvml->p2p && nvml->init() == 0;
 }
 
 bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const char *self)
