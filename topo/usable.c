@@ -93,7 +93,7 @@ static enum ep_topo_link_layer favourite(const struct ep_topo_usable *usable, in
 	return sum[ib] >= sum[eth] ? ib : eth;
 }
 
-/* InfiniBand and Ethernet do not talk to each other, and the ranks of a machine are in one group:
+/* InfiniBand and Ethernet do not reach each other, and the ranks of a machine are in one group:
  * the layer that most GPUs would take counts for all. Ports that do not report theirs stay. */
 static void keep_one_layer(struct ep_topo_usable *usable)
 {

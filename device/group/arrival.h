@@ -6,12 +6,12 @@
  * the rows of everybody else in different places.
  *
  * Blocks that find all counts need not agree on anything. A block that misses a rank's counts claims
- * the decision in a word of the rank, with a compare-and-swap, looks once more, and then says in the
+ * the decision in a word of the rank, with a compare-and-swap, looks once more, and then publishes in the
  * word what it saw; other blocks adopt that. A block that has the counts looks at the word after it
  * has seen them:
  *
- *   - The word says nothing about this operation. Whoever claims it from now on looks at the counts
- *     after that, finds them as this block has, and says "present".
+ *   - The word is not of this operation. Whoever claims it from now on looks at the counts
+ *     after that, finds them as this block has, and decides "present".
  *   - Somebody has claimed the decision before. This block waits for it and adopts it, also if it is
  *     "absent" and the counts came just afterwards.
  *
@@ -33,7 +33,7 @@ EP_DEV uint64_t ep_arrival_load(const struct ep_dev_group &g, uint32_t r)
 	return ep_ld_relaxed_gpu_u64(ep_mask_arrival(g.mask, g.nranks) + r);
 }
 
-/* Does the word speak of this operation? */
+/* Whether the word is of this operation. */
 EP_DEV bool ep_arrival_decided(const struct ep_op &op, uint64_t word)
 {
 	return (uint32_t)(word >> 32) == op.epoch;

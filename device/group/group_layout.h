@@ -173,7 +173,7 @@ EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int m
 
 /*
  * Behind the mask: the progress word that each rank had written when MaskUpdate took the rank in.
- * If that word says "masked", the rank said so before, and it does not count any more.
+ * If that word is "masked", the rank published it before, and it does not count any more.
  */
 EP_HOST_DEV uint64_t *ep_mask_ignored(int32_t *mask, uint32_t nranks)
 {
@@ -212,7 +212,7 @@ struct ep_dev_pending {
 
 /*
  * The receipt of a dispatch, which it leaves last of all when it has been received. A combine that finds another one
- * here is refused: handle memory does not say what it has to send and to expect.
+ * here is refused: handle memory does not show what it has to send and to expect.
  */
 struct ep_dev_receipt {
 	uint64_t id; /* ep_dev_launch.receipt_id of the dispatch */
@@ -237,7 +237,7 @@ enum ep_record_class {
 enum ep_record_cause {
 	EP_CAUSE_TIMEOUT = 1,
 	EP_CAUSE_MISMATCH,     /* value = the step whose signatures differ */
-	EP_CAUSE_EXPERT_ID,    /* value = the id, token and k say where */
+	EP_CAUSE_EXPERT_ID,    /* value = the id, token and k are the place */
 	EP_CAUSE_UNSENT,       /* the receive half of an operation whose send half has not run */
 	EP_CAUSE_UNRECEIVED,   /* a send half, when all banks wait for receive halves */
 	EP_CAUSE_UNDISPATCHED, /* a combine whose dispatch has not run */
@@ -369,7 +369,7 @@ struct ep_dev_launch {
 	uint32_t recv_blocks; /* and so many others receive */
 	uint32_t pad;
 	struct ep_dev_handle *handle; /* handle memory */
-	uint64_t receipt_id;          /* says which handle, and how many tokens */
+	uint64_t receipt_id;          /* which handle, and how many tokens */
 	uint32_t hash;                /* of the signature, */
 	uint32_t sent_hash;           /* and of that of the launch that has the send half */
 	uint64_t pad2;
@@ -420,7 +420,7 @@ struct ep_expert_rows_args {
 	uint32_t topk;
 	uint32_t experts;
 	uint32_t num_tokens;            /* at most; of a routing that only handle memory knows, */
-	const uint64_t *stamp;          /* this says what it is, */
+	const uint64_t *stamp;          /* its kind, */
 	uint64_t want;                  /* it must be this, else there is none, */
 	const uint32_t *stamped_tokens; /* and has so many; stamp NULL: num_tokens it is */
 };

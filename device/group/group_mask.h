@@ -74,7 +74,7 @@ EP_DEV_COLD void ep_mask_peer(const struct ep_dev_group &g, struct ep_op op, uin
 }
 
 /*
- * Has peer r masked this rank, as its progress word `word` says? Then r waits for this rank no more
+ * Has peer r masked this rank, by its progress word `word`? Then r waits for this rank no more
  * and uses the banks without it. Two kinds of words do not count, because r wrote them before this
  * rank last took r in: words of an earlier round of MaskCleans, and the word that lay there when
  * MaskUpdate took r in. (Rounds show it, because the steps of ranks that exclude each other cannot be

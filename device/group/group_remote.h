@@ -4,7 +4,7 @@
  * reads from, progress and arrival. doc/protocol.md draws a token's way.
  *
  * In a block that uses a queue, warp r % nwarps owns the queue to rank r: "own peers". The
- * functions below are called by all threads of the block, or by whole warps where it says so.
+ * functions below are called by all threads of the block, or by whole warps where that is stated.
  */
 #ifndef EP_DEVICE_GROUP_REMOTE_H
 #define EP_DEVICE_GROUP_REMOTE_H
@@ -45,7 +45,7 @@ EP_DEV uint32_t ep_remote_peer(const struct ep_dev_group &g, uint32_t r)
 
 /*
  * The time that a peer is granted which may be dead. A NIC that lives takes microseconds, unless its link is
- * away for a while or a host that posts for it has no time: how long that may be, the timeout says.
+ * away for a while or a host that posts for it has no time: the timeout is how long that may be.
  */
 EP_DEV uint64_t ep_remote_masked_ns(const struct ep_dev_group &g)
 {

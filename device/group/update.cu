@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MaskUpdate, behind the copy of the mask. Words of peers that say "masked" and lie here by now do not
+ * MaskUpdate, behind the copy of the mask. Words "masked" of peers that lie here by now do not
  * count any more. Remote ranks that are active get a word of it, and have it when the kernel ends: a
- * word that says "masked", posted by the last step, may still have been on its way, and a peer that
+ * word "masked", posted by the last step, may still have been on its way, and a peer that
  * takes this rank in as well would mask it again by that.
  */
 #include "device/group/group_remote.h"

@@ -171,7 +171,7 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 #define EP_WAIT_END_SILENT 0xffu
 
 /*
- * A remote peer has masked this rank, and its word says that it has started a step later than this
+ * A remote peer has masked this rank, and its word is of a step later than this
  * operation, of which it has sent all that it will ever send. But the word came by the control queue,
  * and may have overtaken rows, which have queues of their own. (Counts have not: they came by the
  * same queue before it.) A peer of the node stores its word behind its rows; and a word of this
@@ -189,7 +189,7 @@ EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &
 
 /*
  * A wait for such rows ends after T/8, which is what their sender grants their queue to a rank that it
- * has masked (ep_remote_masked_ns). Its start is moved back for that, so that it says no more when the
+ * has masked (ep_remote_masked_ns). Its start is moved back for that, so that it no longer shows when the
  * wait began: EP_WAIT_CUT keeps it from the step's other waits, which would give up ranks too early.
  */
 EP_DEV void ep_wait_cut(const struct ep_dev_group &g, struct ep_spin *spin)

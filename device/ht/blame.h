@@ -2,16 +2,16 @@
 /*
  * Finds the rank that a wait of high throughput names. In a ring ranks wait for one another: rank A waits for rows of B, and
  * B has stopped because C has, who has died. All these waits begin within microseconds, and any may be the
- * first to expire. So a rank whose wait has lasted half of the timeout says so to all ranks, and whom it takes
- * for the cause: the rank that it waits for, or, if that one has said the same of itself, whom that one names.
- * Who says so is alive.
+ * first to expire. So a rank whose wait has lasted half of the timeout publishes that to all ranks, with whom it takes
+ * for the cause: the rank that it waits for, or, if that one has published the same, whom that one names.
+ * A rank that publishes so is alive.
  *
  * A rank has many waits and one word (device/ht/blame_word.h): a wait that knows nobody who is silent does not
- * overwrite what another wait of the rank has said. More may happen before all waits are over:
+ * overwrite the word of another wait of the rank. More may happen before all waits are over:
  *   - A wait that is late and then ends well takes the rank's word back.
- *   - A rank that gives up a connection says so at once, for who is left behind waits for this rank; and
+ *   - A rank that gives up a connection publishes that at once, for who is left behind waits for this rank; and
  *     what its other waits find does not change that word any more (EP_HT_GAVE_UP).
- *   - A wait that is not late yet goes by what others have said, too: if B has left because of C, then
+ *   - A wait that is not late yet goes by the words of others, too: if B has left because of C, then
  *     it is not B whose connection is down.
  *   - Some ranks are at the next step already, and wait for those that are held up in this one. So of a
  *     rank the word of that step counts where it stands.
@@ -21,7 +21,7 @@
 
 #include "device/ht/blame_word.h"
 
-/* Has rank r said that it is held up, and by whom? */
+/* Whether rank r has published that it is held up, and by whom. */
 EP_DEV bool ep_ht_held_up(const struct ep_ht_common &c, uint32_t step, uint32_t r, uint32_t *by)
 {
 	uint64_t word = ep_ht_blame_load(c, r);
@@ -32,8 +32,8 @@ EP_DEV bool ep_ht_held_up(const struct ep_ht_common &c, uint32_t step, uint32_t 
 }
 
 /*
- * Finds the rank that holds `peer` up in the end: the last one of whom others have said that it does, and who has said
- * nothing itself. (The peer may wait for this rank, of which another wait has said why.) False: nobody
+ * Finds the rank that holds `peer` up in the end: the last one that others have named, and that has named
+ * nobody itself. (The peer may wait for this rank, for which another wait has published the cause.) False: nobody
  * knows, for that is this rank, or they name one another in a ring; *cause is the peer.
  */
 EP_DEV bool ep_ht_cause_find(const struct ep_ht_common &c, uint32_t step, uint32_t peer,
@@ -79,7 +79,7 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 	known = ep_ht_cause_find(c, step, peer, &cause);
 	by = cause;
 	if (event == EP_HT_CHECKS) {
-		/* (of what another warp of this rank waits for, that one says it) */
+		/* (another warp of this rank publishes for its own wait) */
 		bool half = peer != c.g.rank && start_ns &&
 			    ep_time_ns() - start_ns >= c.g.timeout_ns / 2;
 
@@ -93,7 +93,7 @@ EP_DEV_COLD uint32_t ep_ht_blame(const struct ep_ht_common &c, uint32_t step,
 	} else if (event == EP_HT_BREAKS) {
 		by = cause | EP_HT_GAVE_UP;
 	} else {
-		by = EP_HT_NOBODY; /* if others are late, they say so again */
+		by = EP_HT_NOBODY; /* if others are late, they publish it again */
 		publish = published;
 	}
 	if (publish) {
@@ -185,7 +185,7 @@ EP_DEV bool ep_ht_flag_wait(const struct ep_ht_common &c, const struct ep_op &op
 	return ep_ht_flag_wait_on<NODES>(c, op, flag, site, r);
 }
 
-/* ep_ht_queue_failed(), one thread. If r has said why, then it may have left for that, and is not named. */
+/* ep_ht_queue_failed(), one thread. If r has published the cause, it may have left for that, and is not named. */
 EP_DEV_COLD void ep_ht_queue_blame(const struct ep_ht_common &c, struct ep_op op, uint32_t status,
 				   uint32_t qpn, uint32_t r, enum ep_wait_site site)
 {

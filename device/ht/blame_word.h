@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput: how a rank publishes whom it takes for lost, by its blame word:
- * {rank, epoch} in every heap. device/ht/blame.h says when.
+ * {rank, epoch} in every heap. device/ht/blame.h has the rules.
  *
  * To ranks of other nodes the word goes by the control queue. Its owners, warps of block 0, need it when a
  * kernel starts and then leave it (ep_ht_queue_leave) to the waits of all warps: those change the rank's
@@ -41,7 +41,7 @@ EP_DEV uint64_t ep_ht_blame_load(const struct ep_ht_common &c, uint32_t r)
 	return ep_ld_retired_sys_u64((const uint64_t *)ep_ht_blame_at(c, c.g.own, r));
 }
 
-/* This rank's word in the heaps of its node. The thread that says. */
+/* Stores this rank's word in the heaps of its node. The thread that holds the lock. */
 EP_DEV void ep_ht_blame_store(const struct ep_ht_common &c, uint64_t word)
 {
 	EP_UNROLL(1)
@@ -92,7 +92,7 @@ EP_DEV void ep_ht_blame_publish(const struct ep_ht_common &c, uint32_t epoch, ui
 	}
 	before = word = ep_ht_blame_load(c, c.g.rank);
 	if ((uint32_t)(before >> 32) != epoch) {
-		/* nothing was said in this operation */
+		/* nothing was published in this operation */
 		word = by < EP_HT_SAME || by & EP_HT_GAVE_UP ? (uint64_t)epoch << 32 | by : 0;
 	} else if (by != EP_HT_SAME && !((uint32_t)before & EP_HT_GAVE_UP)) {
 		word = (uint64_t)epoch << 32 | by;
@@ -106,7 +106,7 @@ EP_DEV void ep_ht_blame_publish(const struct ep_ht_common &c, uint32_t epoch, ui
 	ep_st_release_gpu_u32(lock, 0);
 }
 
-/* Has this rank said in the operation of that epoch that it is held up? */
+/* Whether this rank has published in the operation of that epoch that it is held up. */
 EP_DEV bool ep_ht_blame_published(const struct ep_ht_common &c, uint32_t epoch)
 {
 	uint64_t word = ep_ht_blame_load(c, c.g.rank);

@@ -102,7 +102,7 @@ enum ep_ht_seen {
 };
 
 /*
- * One look at what a unit waits for, of which each lane says whose word is missing of its share: a peer's, or
+ * One look at what a unit waits for, of which each lane finds whose word is missing of its share: a peer's, or
  * that of another warp of this rank. With `wait`, between two polls. One warp; the lanes agree.
  */
 struct ep_ht_patience {

@@ -80,7 +80,7 @@ EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pip
 	}
 }
 
-/* Says what the end of a unit says to peers. What its lanes stored lies behind a barrier. */
+/* Publishes the end of a unit to peers. What its lanes stored lies behind a barrier. */
 EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			   uint32_t unit, bool is_sum)
 {

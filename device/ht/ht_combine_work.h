@@ -142,7 +142,7 @@ EP_DEV uint32_t ep_ht_slot_of(const struct ep_ht_common &c, uint32_t chunk)
 	return chunk % c.areas.ring_chunks;
 }
 
-/* Has the word of a unit come that says `chunk`, or a later one in that slot? Any lane. */
+/* Whether the word of a unit has come: `chunk`, or a later one in that slot. Any lane. */
 EP_DEV bool ep_ht_unit_published(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
 {
 	uint64_t word = ep_ld_acquire_sys_u64(at);

@@ -122,7 +122,7 @@ EP_DEV uint32_t ep_ht_recv_bases(const struct ep_ht_common &c)
 }
 
 /*
- * Flat: idx and weights of the rows that came through windows. All peers have said `done`; `bases` was
+ * Flat: idx and weights of the rows that came through windows. All peers have published `done`; `bases` was
  * loaded before that.
  */
 EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a, uint32_t bases)

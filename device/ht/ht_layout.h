@@ -17,12 +17,12 @@
  * Ring. The heap has, for each rank r, a ring of `ring_chunks` chunks with room for its rows
  * each. In dispatch r is the source, and the receiver copies on what has come; in combine r is the
  * holder that returns the rows of this rank's chunks. Chunk c lies in slot c % ring_chunks. For each
- * slot and part there is a word `arrived`, by which the writer says that the unit is there, and at
- * the writer a word `credit`, by which the reader says that it has been read: both hold
+ * slot and part there is a word `arrived`, by which the writer publishes that the unit is there, and at
+ * the writer a word `credit`, by which the reader publishes that it has been read: both hold
  * ep_ht_unit_word(). Without a ring, rows go to, or come from, the caller's tensors in windows.
  *
  * One bank. Every kernel is a step and waits at its beginning until all ranks have started it, so that
- * nobody reads any more what the previous step left in the heap. The marks of signatures say that,
+ * nobody reads any more what the previous step left in the heap. The marks of signatures show that,
  * together with what all ranks must agree in.
  *
  * Across nodes. A row crosses the network once for each node that it goes to. The source writes it to
@@ -34,13 +34,13 @@
  *
  * What travels by a flow lies in the sender's *stage*, from which its NIC reads, and arrives in the
  * receiver's *net ring*: chunk c in slot c % stage_chunks, and c % net_chunks, of the flow, and token i
- * of the chunk in row i there. Who has stored a unit to the stage says so by the word `staged`, and who
+ * of the chunk in row i there. A warp that has stored a unit to the stage publishes it by the word `staged`, and one that
  * has read one from the net ring by the word `consumed`, both as ep_ht_unit_word() in the own heap. A
  * warp for each flow, the *send warp*, hands staged chunks to the NIC, and publishes in `released` up to which
  * chunk the NIC has read the stage. Another one, the *credit warp*, posts to the sender how many chunks have
  * been consumed. Channels of the group's (device/group/group_layout.h) serve all this. On those from EP_HT_ROWS
  * on the entries of an operation are 1 for what is not rows (tables, weights), and c + 2 for chunk c. Each
- * has a signal of its own, which says nothing of rows that go by others: queue pairs do not wait for each
+ * has a signal of its own, which shows nothing of rows that go by others: queue pairs do not wait for each
  * other. On EP_HT_CREDITS entries are chunks that the receiver of rows has consumed.
  *
  * Rings of several flows. A forwarder has rings for its sources' rows, too. In dispatch ring s of a
@@ -144,7 +144,7 @@ EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t 
 }
 
 /*
- * Where few ranks are, each block says for itself that it is done; else the last one to end for all of
+ * Where few ranks are, each block publishes for itself that it is done; else the last one to end for all of
  * its rank, so that there are not too many words to look at.
  */
 #define EP_HT_DONE_RANKS 8u

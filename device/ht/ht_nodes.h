@@ -157,9 +157,9 @@ EP_DEV uint32_t ep_ht_rows_channel(const struct ep_ht_common &c, uint32_t chunk)
 	return EP_HT_ROWS + (chunk >> c.areas.bunch_shift & c.areas.queue_mask);
 }
 
-/* ---- what has been said ---- */
+/* ---- words that have come ---- */
 
-/* Does a word say `chunk` or a later one? Any lane. */
+/* Whether a word is of `chunk` or a later one. Any lane. */
 EP_DEV bool ep_ht_word_reached(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
 {
 	uint64_t word = ep_ld_acquire_sys_u64(at);
@@ -224,7 +224,7 @@ EP_DEV bool ep_ht_parts_wait(const struct ep_ht_common &c, const struct ep_op &o
 }
 
 /*
- * All warps of the block have done what the NIC is to read of it. The last block says so to the
+ * All warps of the block have done what the NIC is to read of it. The last block publishes that to the
  * send warps of all. All threads.
  */
 EP_DEV void ep_ht_ready_publish(const struct ep_ht_common &c, const struct ep_op &op)

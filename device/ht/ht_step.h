@@ -11,7 +11,7 @@
  *     ep_ht_done_wait(c, e.op, &failed)  and all blocks of all peers with its own
  *
  * All threads of all blocks make these calls; `failed` is in shared memory. ep_ht_done_send() also
- * when ep_ht_begin() said false: it may count blocks.
+ * when ep_ht_begin() returned false: it may count blocks.
  */
 #ifndef EP_DEVICE_HT_STEP_H
 #define EP_DEVICE_HT_STEP_H
@@ -28,7 +28,7 @@ struct ep_ht_entry {
 	uint32_t origin; /* EP_SIGNATURE_ORIGIN */
 };
 
-/* Where the blocks of rank r say in a heap that they are done. */
+/* Place of the words in a heap by which the blocks of rank r publish that they are done. */
 EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return (uint64_t *)(heap + c.areas.done_off) + (size_t)r * ep_ht_done_words(c.g.nranks);
@@ -259,7 +259,7 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 	}
 }
 
-/* Waits until all blocks of rank r have said so. False: they do not. One warp; the lanes agree. */
+/* Waits until all blocks of rank r have published it. False: they do not. One warp; the lanes agree. */
 EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
 {
 	const uint64_t *at = ep_ht_done_at(c, c.g.own, r);
@@ -271,7 +271,7 @@ EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op
 		bool come = (uint32_t)(word >> 32) == op.epoch, over = false;
 
 		first = ep_shfl_u64(EP_FULL_MASK, word, 0);
-		if ((uint32_t)(first >> 32) == op.epoch) { /* each word says how many there are */
+		if ((uint32_t)(first >> 32) == op.epoch) { /* each word has their number */
 			n = (uint32_t)first;
 		}
 		if (ep_all(EP_FULL_MASK, come || i >= n)) {
@@ -289,7 +289,7 @@ EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op
 	return true;
 }
 
-/* Waits until all peers have said so. All threads of a block that needs it; they agree. */
+/* Waits until all peers have published it. All threads of a block that needs it; they agree. */
 EP_DEV bool ep_ht_done_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t *failed)
 {
 	/* the first warp is still telling */

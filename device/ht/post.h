@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput across nodes: the two warps of a block that talk to NICs.
+ * High throughput across nodes: the two warps of a block that post to NICs.
  *
  * The *send warp* sends the flows that leave this rank: in dispatch those of its own tokens, to its
  * forwarders; in combine those of the sources that it forwards for. Chunk by chunk it waits until
@@ -197,7 +197,7 @@ EP_DEV uint32_t ep_ht_chunks_post(const struct ep_ht_common &c, const struct ep_
 }
 
 /*
- * Waits until the NIC has read all chunks of flow x below `end`, and says so: those of the last one's bunch. The
+ * Waits until the NIC has read all chunks of flow x below `end`, and publishes it: those of the last one's bunch. The
  * bunches before have been waited for, since posting stops at each bunch's end. One warp.
  */
 EP_DEV bool ep_ht_chunks_release(const struct ep_ht_common &c, const struct ep_op &op,
@@ -257,7 +257,7 @@ EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op,
 }
 
 /*
- * Posts weights, or gradients of weights, of `rows` rows to rank r, and the entry that says so: they
+ * Posts weights, or gradients of weights, of `rows` rows to rank r, and their entry: they
  * lie together in the out area, and go to the weight area there. One warp.
  */
 EP_DEV bool ep_ht_weights_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,

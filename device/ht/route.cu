@@ -7,7 +7,7 @@
  *   2. The blocks share what is to be added up: each publishes to every block what those before that one have,
  *      and every rank the sums, this rank's counts.
  *   3. Every block now knows where its rows belong at every rank. It writes this rank's tables, and to
- *      each peer what its rows are; flags say that a block's part of these has come.
+ *      each peer what its rows are; flags show that a block's part of these has come.
  *   4. Each rank copies what its peers have published to handle memory.
  *
  * All blocks of the grid wait for one another, so all must be resident: at most EP_HT_ROUTE_BLOCKS.
@@ -176,7 +176,7 @@ EP_DEV void ep_ht_route_end(const struct ep_ht_route_args &a, const struct ep_op
 		ep_block_sync();
 		ep_ht_results_leave(a, op, route, false);
 	}
-	/* the head says that all tables are there: its block waits for all of them */
+	/* the head shows that all tables are there: its block waits for all of them */
 	if (!ep_ht_tables_take<NODES>(c, op, route, keeper, failed)) {
 		if (ep_tid() == 0) {
 			ep_ht_head_fail(c);

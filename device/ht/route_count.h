@@ -3,7 +3,7 @@
  * Routing of high throughput: the tokens of a block, and how many of them go where.
  *
  * Columns. There is a column of bits for each expert, and behind these one for each rank: which tokens
- * of a span have selected it. Their number before a token's bit says where the token's row or place is
+ * of a span have selected it. Their number before a token's bit is where the token's row or place is
  * among those of the span; what lies before the span is in `first`.
  */
 #ifndef EP_DEVICE_HT_ROUTE_COUNT_H

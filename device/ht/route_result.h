@@ -116,7 +116,7 @@ EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct e
 
 /*
  * Handle memory has no routing from now on. One thread, before its block publishes its counts: without these no
- * other block gets to where it can fail and say so here.
+ * other block gets to where it can fail and record it here.
  */
 EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)
 {
@@ -138,7 +138,7 @@ EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_h
 	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, route, c.g.rank));
 }
 
-/* All but the stamp, without which the head says nothing. One block. */
+/* All but the stamp, without which the head is not valid. One block. */
 EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
 				const struct ep_ht_route &route, bool cut)
 {

@@ -50,7 +50,7 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
 }
 
 /*
- * Takes control packet `which` of source r, which has arrived. The second says whether the source
+ * Takes control packet `which` of source r, which has arrived. The second shows whether the source
  * runs the same operation; false: it does not.
  */
 EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
@@ -300,7 +300,7 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct
 }
 
 /*
- * A first look at what other blocks have said of the sources, taken behind the counts. Lane l has
+ * A first look at what other blocks have decided about the sources, taken behind the counts. Lane l has
  * ranks l, l + 32, ..., the first ones here; nothing waits for the loads.
  */
 #define EP_LL_DECISION_WORDS 2

@@ -205,7 +205,7 @@ EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &tables, uint32_t loca
 
 /*
  * Index of the lane's selection of `expert` by the span's token, among this rank's selections of the
- * expert, by (token, k). A bit says that a token names the expert, but not how often: which selections
+ * expert, by (token, k). A bit shows that a token names the expert, but not how often: which selections
  * are repeats is listed apart, most often none. One warp, lane k with selection k.
  */
 EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,

@@ -38,7 +38,7 @@
  * they are, out of a tensor that the NICs can read, are posted from there and not staged; then the
  * operation lasts until the NICs have read them. Words that
  * carry their epoch (counts, headers) may arrive in any order; rows count as arrived when the
- * signal says so, which the queue lets arrive last. The entry of a channel is a token of the
+ * signal announces it, which the queue lets arrive last. The entry of a channel is a token of the
  * source in dispatch, and a slot of the source at the returning rank in combine. Channel c has the
  * entries [c * n, (c + 1) * n), n = ceil(all / C).
  */

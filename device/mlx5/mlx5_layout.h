@@ -248,7 +248,7 @@ _Static_assert(offsetof(struct ep_mlx5_cqe, op_own) == 63, "CQE");
 /* --------------------------------------------------------------- Part 2: a queue, as we see it */
 
 #define EP_MLX5_MIN_DEPTH 64    /* so that the largest batch is no more than 3/4 of it */
-#define EP_MLX5_MAX_DEPTH 32768 /* so that a 16-bit index says which of the two it means */
+#define EP_MLX5_MAX_DEPTH 32768 /* so that a 16-bit index shows which of the two it means */
 #define EP_MLX5_MAX_BATCH 33    /* WQEs of one call: one per lane and a signal */
 
 _Static_assert(4 * EP_MLX5_MAX_BATCH <= 3 * EP_MLX5_MIN_DEPTH, "a batch is at most 3/4 of a queue");
@@ -320,8 +320,8 @@ enum ep_mlx5_status {
 	EP_MLX5_ERR_TURN = 3,       /* timeout: an earlier poster did not publish its WQEs */
 	EP_MLX5_ERR_LOCK = 4,       /* timeout: the doorbell's lock was not released */
 	EP_MLX5_ERR_COMPLETION = 5, /* timeout: WQEs did not complete */
-	EP_MLX5_ERR_STOPPED = 6,    /* the host said so (`stop`) */
-	EP_MLX5_ERR_ABORTED = 7     /* the group was aborted; says nothing about this queue */
+	EP_MLX5_ERR_STOPPED = 6,    /* the host stopped it (`stop`) */
+	EP_MLX5_ERR_ABORTED = 7     /* the group was aborted; nothing is known of this queue */
 };
 
 /*

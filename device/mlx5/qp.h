@@ -355,7 +355,7 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t e
 	bool ring = !more || crosses;
 
 	post->end = end;
-	ep_warp_sync(EP_FULL_MASK); /* lane 0 speaks for the stores of all */
+	ep_warp_sync(EP_FULL_MASK); /* lane 0 releases the stores of all */
 	if (post->shared) {
 		uint32_t status = EP_MLX5_OK;
 

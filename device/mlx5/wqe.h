@@ -158,7 +158,7 @@ EP_HOST_DEV uint32_t ep_mlx5_cqe_counter(uint32_t word)
 
 /*
  * Returns the new `done` by a counter of a queue whose `rung` was read before the CQE, or 0 when
- * nothing can be said. Never too much: if more than `rung` has completed meanwhile, the answer is a
+ * nothing is known. Never too much: if more than `rung` has completed meanwhile, the answer is a
  * value of the past.
  */
 EP_HOST_DEV uint64_t ep_mlx5_cqe_done(uint64_t rung, uint32_t depth, uint32_t counter)

@@ -11,7 +11,7 @@
  * issues; groups of stores are the warp's.
  *
  * Barriers: struct ep_mbar, in shared memory. It counts phases 0, 1, 2, ...; a phase ends when as
- * many warps have arrived as ep_mbar_init() said and all bytes that they announced have come.
+ * many warps have arrived as ep_mbar_init() was given and all bytes that they announced have come.
  *   ep_mbar_init(bar, nwarps)     phase 0 begins; each phase takes `nwarps` arrivals
  *   ep_mbar_fence_init()          after the last ep_mbar_init(), by the same warp; then a barrier of
  *                                 the block (or of the warp that uses it alone)
@@ -19,8 +19,8 @@
  *   ep_mbar_arrive_tx(bar, bytes) the warp arrives, and its loads of this phase bring `bytes`. First
  *                                 the loads, then this call. All loads of a phase: below 1 MiB
  *   ep_mbar_try_wait(bar, parity) -> bool, any thread: is the phase of that parity (phase & 1) over?
- *                                 Asked of the running phase it says false, of the one before it
- *                                 true, so a new barrier says true for parity 1. A thread that was
+ *                                 It is false for the running phase, and for the one before it
+ *                                 true, so a new barrier is true for parity 1. A thread that was
  *                                 given true sees what the warps had done before they arrived, and
  *                                 the bytes of the loads. Must be asked again, in a bounded loop
  *   ep_mbar_wait(bar, parity, timeout_ns, site, peer) -> bool: such a loop, of a warp, which ends
@@ -32,7 +32,7 @@
  *   ep_bulk_load(to, from, bytes, bar)    global to shared, for the running phase of `bar`. Until
  *                                         that has ended, `to` holds anything at all
  *   ep_bulk_load_lanes(mask, to, from, bytes, bar)   the same, a copy for each lane in `mask`, with
- *                                         its own `to` and `from`; the others are as said above
+ *                                         its own `to` and `from`; the others are as above
  *   ep_bulk_store(to, from, bytes)        shared to global. Until its group is waited for, `to`
  *                                         holds anything at all
  *   ep_bulk_commit()                      the stores since the last one are a group (it may be empty)

@@ -46,7 +46,7 @@
  *       the threads of that barrier wrote before it. Threads that store flags behind a fence taken
  *       by another thread need a barrier between the two.
  *   ep_st_retired_sys_u64(p, v), ep_ld_retired_sys_u64(p), and ep_ld_retired_sys_u32(p) of its half
- *       For progress words, and for words that say that a step has started. Whoever sees the value may overwrite what earlier kernels of the
+ *       For progress words, and for words of a step that has started. Whoever sees the value may overwrite what earlier kernels of the
  *       storing stream read or wrote. The kernel boundary before the store has ordered those
  *       accesses already, so on a GPU these are relaxed (st.relaxed.sys, ld.relaxed.sys) and
  *       there is no fence. On the CPU they are a release and an acquire.

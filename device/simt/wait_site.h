@@ -14,7 +14,7 @@ enum ep_wait_site {
 	EP_WAIT_RDMA_COMPLETION,
 	EP_WAIT_AGREEMENT, /* another block of this rank, which decides whether the peer came */
 	EP_WAIT_HT_COUNT,  /* peer's counts of this routing */
-	EP_WAIT_HT_TABLE,  /* peer's word that it has said what each of its rows is */
+	EP_WAIT_HT_TABLE,  /* peer's word that it has stored what each of its rows is */
 	EP_WAIT_SIGNATURE, /* peer's word of what it passes to this operation */
 	EP_WAIT_HT_ROWS,   /* a unit of rows that the peer writes into our ring */
 	EP_WAIT_HT_CREDIT, /* peer's word that it has read a unit out of its ring */

@@ -230,7 +230,8 @@ static ncclResult_t ep_boot_exchange(struct ep_boot *boot, const void *mine, voi
 	EP_CHECK(ep_boot_enqueue(boot, bytes, what));
 	EP_CHECK(ep_boot_wait(boot, what));
 	if (all && !boot->all) {
-		return ep_fail(ncclSystemError, "%s: no memory for what other ranks say", what);
+		return ep_fail(ncclSystemError, "%s: no memory for the answers of other ranks",
+			       what);
 	}
 	if (all && all != boot->all) {
 		memcpy(all, boot->all, (size_t)boot->nranks * bytes);

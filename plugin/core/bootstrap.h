@@ -23,7 +23,7 @@ struct ep_boot {
 	cudaStream_t stream;       /* NULL: none could be made, and the default one serves */
 	/*
 	 * Buffers of an exchange, nranks * EP_BOOT_BYTES of host memory that the device reaches: so
-	 * nothing but the exchange itself can fail. A rank that cannot have it says so through device
+	 * nothing but the exchange itself can fail. A rank that cannot have it reports that through device
 	 * memory, `spare`, and receives nothing.
 	 */
 	struct ep_pinned shared;
@@ -51,7 +51,7 @@ struct ep_boot {
 
 /*
  * The communicator's device must be current from open to close. A rank that lacks memory must be
- * able to say so, or the others wait for it in vain: *mine, if it is ncclSuccess, becomes the error
+ * able to report it, or the others wait for it in vain: *mine, if it is ncclSuccess, becomes the error
  * then, and the caller's first exchange carries it. Fails where no exchange is possible at all.
  */
 ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns,
@@ -77,7 +77,7 @@ const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT
 /*
  * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` is boot->all,
  * which serves until the next exchange, or the caller's. It may be NULL on a rank that has no memory
- * for it and whose contribution says so: the others do not wait for it. `mine` is not in boot->all.
+ * for it and whose contribution has that: the others do not wait for it. `mine` is not in boot->all.
  */
 ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			       const char *what);
@@ -92,7 +92,7 @@ struct ep_boot_texts {
 /*
  * Each rank's `bytes` bytes to all; one exchange if no text is longer than EP_BOOT_SHORT bytes, else
  * one more for each EP_BOOT_BYTES of the longest. None may be longer than `limit`, the same number on
- * all ranks: that is an error of all. A rank that has no memory for the texts says so in *mine, and
+ * all ranks: that is an error of all. A rank that has no memory for the texts notes that in *mine, and
  * the others do not wait for it.
  */
 ncclResult_t ep_boot_texts(struct ep_boot *boot, const void *text, uint32_t bytes, uint32_t limit,

@@ -4,7 +4,7 @@
  *
  * The first function that decides that something is an error calls ep_fail, which records the
  * line for the calling thread and for the group that the thread is working for, logs it and
- * returns the code. Everybody above passes the code on and says nothing.
+ * returns the code. Everybody above passes the code on and logs nothing.
  */
 #ifndef EP_CORE_ERROR_H
 #define EP_CORE_ERROR_H

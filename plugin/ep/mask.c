@@ -55,7 +55,7 @@ static struct ep_ranks ep_mask_gone(const struct ncclEpGroup *g)
 	return gone;
 }
 
-/* Says who did not come, and who does not come back. */
+/* Logs who did not come, and who does not come back. */
 static ncclResult_t ep_mask_log_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
 					cudaStream_t stream)
 {

@@ -289,7 +289,7 @@ static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 	__atomic_store_n(g->async_error, 1, __ATOMIC_RELEASE);
 }
 
-/* A kernel's record has perhaps said it already. */
+/* (a kernel's record has perhaps reported it already) */
 static void ep_remote_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
 {
 	if (failure->peer < 0) {

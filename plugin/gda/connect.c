@@ -95,9 +95,8 @@ static ncclResult_t ep_gda_end_check(const struct ep_gda_handshake *handshake, i
 	static const char next[] = "do all ranks use the same library?";
 
 	if (handshake->nnics > EP_GDA_MAX_NICS) {
-		return ep_fail(ncclInvalidUsage,
-			       "%s: rank %d speaks of %u NICs, the limit is %d; %s", ep_gda_what,
-			       rank, handshake->nnics, EP_GDA_MAX_NICS, next);
+		return ep_fail(ncclInvalidUsage, "%s: rank %d lists %u NICs, the limit is %d; %s",
+			       ep_gda_what, rank, handshake->nnics, EP_GDA_MAX_NICS, next);
 	}
 	for (uint32_t i = 0; i < handshake->nnics; i++) {
 		const struct ep_nic_end *end = &handshake->end[i];
@@ -255,10 +254,11 @@ static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t 
 		uint32_t node = lists->handshake[r].node;
 
 		if (node > (uint32_t)r || lists->handshake[node].node != node) {
-			return ep_fail(ncclInvalidUsage,
-				       "%s: rank %d says that its node begins with rank %u, which "
-				       "does not say so; do all ranks use the same library?",
-				       ep_gda_what, r, node);
+			return ep_fail(
+				ncclInvalidUsage,
+				"%s: the node of rank %d begins with rank %u by its own list, which "
+				"has another one; do all ranks use the same library?",
+				ep_gda_what, r, node);
 		}
 		lists->size[node]++;
 		lists->below[node] += r < lists->boot->rank;

@@ -243,7 +243,7 @@ static void ep_gda_cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause 
 }
 
 /*
- * The NIC says that the queue pair failed, and no completion does. Without a reason that may be
+ * The NIC reports that the queue pair failed, and no completion does. Without a reason that may be
  * because whoever has the completion is about to report it: the proxy's thread, which alone polls
  * for it, or a kernel.
  */

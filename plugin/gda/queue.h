@@ -55,7 +55,8 @@ struct ep_gda_queue {
 	uint8_t patience; /* of the next question, if nothing moves; 0: nothing is late */
 	bool due;
 	uint64_t ask_at;
-	uint64_t suspect; /* when the NIC first said, with no reason, that it failed; under `ask` */
+	uint64_t
+		suspect; /* when the NIC first reported, with no reason, that it failed; under `ask` */
 };
 
 bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A run is a byte with two digits: how far its word is from where the run before it ended (in lists
- * that do not ascend: the word), and its length less one. A digit of 15 says that the rest follows,
- * in bytes of seven bits, the lowest first; the eighth bit says that one more follows.
+ * that do not ascend: the word), and its length less one. With a digit of 15 the rest follows,
+ * in bytes of seven bits, the lowest first; with the eighth bit one more follows.
  */
 #include "gda/runs.h"
 

@@ -103,7 +103,7 @@ struct ep_heap_entry {
 	uint64_t ending_ns;   /* since when the thread frees it; 0: it does not */
 	struct ep_heap_remote remote;
 
-	bool *let_go; /* [nranks] that rank's process has said so otherwise than by a farewell */
+	bool *let_go; /* [nranks] that rank's process has left otherwise than by a farewell */
 	int rank;
 	int nranks;
 	struct ep_ident idents[]; /* and `let_go` behind them */

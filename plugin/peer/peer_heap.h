@@ -136,7 +136,7 @@ void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_he
  */
 bool ep_heap_none(void);
 
-/* A process says so: departed heaps need not wait for its ranks. */
+/* Called for a process that has left: departed heaps need not wait for its ranks. */
 void ep_heap_let_go(const struct ep_ident *process);
 
 /*

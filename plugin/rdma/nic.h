@@ -61,7 +61,7 @@ int ep_gid_roce(const char *root, const char *device, int port, int index);
 /* The traffic class of what the port sends: sets nic->tc. */
 void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const char *root);
 
-/* path.c: whether two ports can talk to each other. */
+/* path.c: whether two ports can reach each other. */
 bool ep_nic_path_check(const struct ep_nic_end *from, const struct ep_nic_end *to,
 		       struct ep_reason *why);
 /* Whether packets to another port have a global route header, and the LID that they go to. */

@@ -278,8 +278,8 @@ static void test_other_sender(void)
 	head.bytes = 1234;
 	NEED(send(fd, &head, sizeof(head), 0) == sizeof(head));
 	CHECK_INT(until_end(false, listener, &comm, 5000), NET_REMOTE);
-	snprintf(text, sizeof(text),
-		 "another version of this plugin (it speaks version %u with 1234", head.version);
+	snprintf(text, sizeof(text), "another version of this plugin (it has version %u with 1234",
+		 head.version);
 	CHECK_HAS(net_log_last(), text);
 	hear(fd, &answer, sizeof(answer));
 	CHECK(answer.head.magic == head.magic && answer.head.version == head.version - 1 &&

@@ -115,7 +115,7 @@ static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle 
 	c->h = handle->ht->dev;
 	c->remote = g->ht->remote;
 	c->launch.halves = EP_HALF_SEND | EP_HALF_RECV;
-	c->launch.send_blocks = 0; /* none waits for a bank: marks say who has started */
+	c->launch.send_blocks = 0; /* none waits for a bank: marks show who has started */
 	c->stamp = handle->ht->stamp;
 	c->layout = handle->layout;
 	c->num_tokens = num_tokens;

@@ -37,7 +37,7 @@
 
 /*
  * A warp takes microseconds for each row of a unit, so few tokens are cut into small chunks, for all warps; many into
- * larger ones, which have less to say. What travels between nodes is posted by whole chunks.
+ * larger ones, which have less to publish. What travels between nodes is posted by whole chunks.
  */
 uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout)
 {
@@ -209,7 +209,7 @@ static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *op)
 
 /*
  * A ring that has room for all chunks is never written twice, so nothing bounds the lag. Across nodes a
- * row goes through a ring twice, and what has been read from a net ring is said when it is worth a
+ * row goes through a ring twice, and what has been read from a net ring is posted when it is worth a
  * message.
  */
 static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *op)

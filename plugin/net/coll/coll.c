@@ -98,7 +98,7 @@ static ncclResult_t ep_net_coll_step(struct ep_net_coll *c, void *listener,
 		if (r >= mesh->nranks || c->recv[r]) {
 			ep_net_close_recv(recv);
 			return ep_fail(ncclRemoteError,
-				       "a peer says that it is rank %u of %u, which is connected "
+				       "a peer claims to be rank %u of %u, which is connected "
 				       "or is none",
 				       r, mesh->nranks);
 		}

@@ -27,7 +27,7 @@ ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn,
 	return ep_net_end_good(end, qpn, nqps)
 		       ? ncclSuccess
 		       : ep_fail(ncclRemoteError,
-				 "%s says of itself what cannot be (%u queue pairs, MTU code %u, "
+				 "%s sends impossible values (%u queue pairs, MTU code %u, "
 				 "RoCE version %u): do all ranks use the same plugin?",
 				 who, nqps, end->mtu, end->roce);
 }
@@ -62,7 +62,7 @@ static ncclResult_t ep_net_head_check(const struct ep_net_head *head, uint64_t m
 	}
 	if (head->version != EP_NET_VERSION || head->bytes != bytes) {
 		return ep_fail(ncclRemoteError,
-			       "%s has another version of this plugin (it speaks version %u with "
+			       "%s has another version of this plugin (it has version %u with "
 			       "%u bytes, this one %u with %zu): install the same on all hosts",
 			       who, head->version, head->bytes, EP_NET_VERSION, bytes);
 	}

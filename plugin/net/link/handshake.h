@@ -36,7 +36,7 @@ ncclResult_t ep_net_message_recv(int fd, struct ep_net_head *msg, size_t bytes, 
 uint64_t ep_net_setup_ns(void);
 
 /*
- * Whether what the other end says of a port and its queue pairs is possible; `qpn` NULL: it says nothing
+ * Whether the other end's values of a port and its queue pairs are possible; `qpn` NULL: it sends none
  * of queue pairs.
  */
 bool ep_net_end_good(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps);

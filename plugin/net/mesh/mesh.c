@@ -106,7 +106,7 @@ void ep_net_mesh_put(struct ep_net_mesh *mesh)
 /* ---- rounds ---- */
 
 static const char *const ep_net_round_text[] = {
-	[EP_NET_ROUND_PORTS] = "say what their ports are",
+	[EP_NET_ROUND_PORTS] = "send what their ports are",
 	[EP_NET_ROUND_QUEUES] = "connect queue pairs",
 	[EP_NET_ROUND_MEMORY] = "register memory",
 	[EP_NET_ROUND_READY] = "be ready",

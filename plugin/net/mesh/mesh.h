@@ -26,7 +26,7 @@ enum ep_net_round {
 	EP_NET_ROUND_QUEUES,
 	EP_NET_ROUND_MEMORY,
 	EP_NET_ROUND_READY,
-	EP_NET_ROUND_LOST /* no round: a rank has failed, and says so */
+	EP_NET_ROUND_LOST /* no round: a rank has failed, and sends that */
 };
 
 #define EP_NET_LOST_TEXT 400
@@ -49,7 +49,7 @@ struct ep_net_mesh {
 	struct ep_net_ends *ends; /* of each rank */
 	uint32_t refs;            /* atomic: the handle's, of queue pairs and of memory */
 
-	uint32_t lost; /* atomic: this rank has failed, as `lost_text` says */
+	uint32_t lost; /* atomic: this rank has failed, see `lost_text` */
 	char lost_text[EP_NET_LOST_TEXT];
 
 	pthread_mutex_t lock; /* for what follows */
@@ -74,7 +74,7 @@ void ep_net_mesh_get(struct ep_net_mesh *mesh);
 void ep_net_mesh_put(struct ep_net_mesh *mesh);
 
 /*
- * All ranks call it: all[r] has what rank r gave, `bytes` each. A rank that could not do its part says
+ * All ranks call it: all[r] has what rank r gave, `bytes` each. A rank that could not do its part sends
  * so by its `code`: then the call fails on every rank, on others with that rank's name.
  */
 ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,

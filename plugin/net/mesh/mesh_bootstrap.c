@@ -113,12 +113,12 @@ ncclResult_t ep_net_bootstrap_close(void *listen_comm)
 
 /* ---- ports ---- */
 
-/* Whether what a rank says of its ports is possible. Which of them meet is seen when queue pairs are made. */
+/* Whether a rank's values of its ports are possible. Which of them meet is seen when queue pairs are made. */
 static ncclResult_t ep_net_ends_check(const struct ep_net_ends *ends, const char *who)
 {
 	if (ends->n < 1 || ends->n > EP_NET_NIC_PORTS) {
 		return ep_fail(ncclRemoteError,
-			       "%s says that it has %u ports, possible are 1..%d: do all ranks "
+			       "%s claims to have %u ports, possible are 1..%d: do all ranks "
 			       "use the same plugin?",
 			       who, ends->n, EP_NET_NIC_PORTS);
 	}
@@ -169,7 +169,7 @@ static ncclResult_t ep_net_joining_take(struct ep_net_making *making,
 	if (g->nranks != mesh->nranks || g->rank >= mesh->nranks || g->rank <= mesh->rank ||
 	    mesh->fd[g->rank] >= 0) {
 		return ep_fail(ncclRemoteError,
-			       "a peer says that it is rank %u of %u, which is none that rank %u "
+			       "a peer claims to be rank %u of %u, which is none that rank %u "
 			       "of %u expects: do all ranks give the same?",
 			       g->rank, g->nranks, mesh->rank, mesh->nranks);
 	}

@@ -105,7 +105,7 @@ static ncclResult_t ep_net_port_ctx_make(struct ep_net_port_ctx *port_ctx, uint3
 				      port_ctx->dev->label, ep_nic_error_print(errno, text));
 }
 
-/* Ports that a link joins can talk to each other. Rails may be subnets of their own: others need not. */
+/* Ports that a link joins can reach each other. Rails may be subnets of their own: others need not. */
 static ncclResult_t ep_net_link_check(const struct ep_net_rma *rma, const struct ep_net_link *link)
 {
 	const struct ep_nic_end *own = &rma->mesh->ends[rma->mesh->rank].port[link->port];

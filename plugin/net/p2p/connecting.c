@@ -163,11 +163,10 @@ static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
 			       handle->version, EP_NET_VERSION);
 	}
 	if (handle->ports < 1 || handle->ports > EP_NET_NIC_PORTS) {
-		return ep_fail(
-			ncclInvalidArgument,
-			"the handle of a receiver speaks of a NIC with %u ports, the limit is "
-			"%d: was it changed?",
-			handle->ports, EP_NET_NIC_PORTS);
+		return ep_fail(ncclInvalidArgument,
+			       "the handle of a receiver has a NIC with %u ports, the limit is "
+			       "%d: was it changed?",
+			       handle->ports, EP_NET_NIC_PORTS);
 	}
 	return ncclSuccess;
 }

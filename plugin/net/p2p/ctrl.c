@@ -13,7 +13,7 @@ ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, const struct ep_net_ctrl_ms
 					EP_NET_CTRL_MSGS);
 	}
 	t->out[t->nout++ % EP_NET_CTRL_MSGS] = *msg;
-	(void)ep_net_ctrl_flush(c); /* what is not said now, or fails, is looked after later */
+	(void)ep_net_ctrl_flush(c); /* what is not sent now, or fails, is looked after later */
 	return ncclSuccess;
 }
 

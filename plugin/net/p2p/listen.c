@@ -175,7 +175,7 @@ static ncclResult_t ep_net_listen_step(struct ep_net_listen *listener, bool *don
 		listener->stage++;
 	}
 	if (*done && listener->ready != EP_NET_READY) {
-		return ep_fail(ncclRemoteError, "%s says 0x%08x in place of being ready",
+		return ep_fail(ncclRemoteError, "%s sends 0x%08x in place of being ready",
 			       listener->comm->peer, listener->ready);
 	}
 	if (!*done && ep_now_ns() - listener->began > ep_net_setup_ns()) {

@@ -2,7 +2,7 @@
 /*
  * Paths of a connection that has several: how one is closed that fails (net_path.c), how it comes back
  * (recovery.c), and who looks after them (net_paths.c). Both ends go through the generations of a path in step: no
- * end begins the next one before both have closed the one before, and said so.
+ * end begins the next one before both have closed the one before, and sent that.
  */
 #ifndef EP_NET_PATH_H
 #define EP_NET_PATH_H
@@ -11,7 +11,7 @@
 
 enum ep_net_path_state {
 	EP_NET_PATH_OPEN,
-	EP_NET_PATH_CLOSING, /* this end has closed it, and the other one has not said that it has */
+	EP_NET_PATH_CLOSING, /* this end has closed it, and the other one has not sent that it has */
 	EP_NET_PATH_CLOSED,
 	/* on its way back: */
 	EP_NET_PATH_OFFERED, /* it has new queue pairs, whose numbers were sent to the other end, */
@@ -35,7 +35,7 @@ struct ep_net_path {
 	bool remote_closed; /* the other end has closed it, */
 	uint64_t since;     /* when it was closed here */
 	uint32_t received
-		[EP_NET_MAX_QPS]; /* and says how many parts each of its queue pairs has brought */
+		[EP_NET_MAX_QPS]; /* and sends how many parts each of its queue pairs has brought */
 
 	bool remote_down; /* it failed because the other end's port is down */
 	uint64_t opened;  /* when */

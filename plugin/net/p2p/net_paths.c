@@ -91,14 +91,15 @@ ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 	return ncclSuccess;
 }
 
-/* ---- what the other end says ---- */
+/* ---- control messages of the other end ---- */
 
 static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
-	return ep_net_comm_fail(c, ncclRemoteError, 0,
-				"the peer says what makes no sense (0x%08x, %u of path %u of %u, "
-				"%u)",
-				msg->magic, msg->kind, msg->path, c->npaths, msg->generation);
+	return ep_net_comm_fail(
+		c, ncclRemoteError, 0,
+		"the peer sends a control message that makes no sense (0x%08x, %u of path %u of %u, "
+		"%u)",
+		msg->magic, msg->kind, msg->path, c->npaths, msg->generation);
 }
 
 /* The other end has taken back an offer: so does this end, which has not made its own yet. */
@@ -159,7 +160,7 @@ static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_
 {
 	const struct ep_net_path *r = &c->path[msg->path % c->npaths];
 
-	/* Of a generation that both have closed there is nothing more to say. */
+	/* For a generation that both have closed nothing more is sent. */
 	if (msg->magic != EP_NET_CTRL_MAGIC || msg->path >= c->npaths ||
 	    msg->kind < EP_NET_CLOSED || msg->kind > EP_NET_PROVED ||
 	    msg->generation != (uint16_t)(r->generation + (r->state == EP_NET_PATH_CLOSED))) {
@@ -264,7 +265,7 @@ void ep_net_paths_close(struct ep_net_comm *c)
 	if (c->fd < 0 || !c->handle) {
 		return; /* it was never made */
 	}
-	/* (what the peer has said and nobody has read would make the kernel reset what is said now) */
+	/* (what the peer has sent and nobody has read would make the kernel reset what is sent now) */
 	if (c->failed.code == ncclSuccess) {
 		(void)ep_net_paths_check(c);
 	}

@@ -63,7 +63,7 @@ ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t npaths, 
 {
 	if (peer->nremotes < 1 || peer->nremotes > EP_NET_NIC_PORTS || peer->nqps % npaths != 0) {
 		return ep_fail(ncclRemoteError,
-			       "%s says of itself what cannot be (%u ports, %u queue pairs on %u "
+			       "%s sends impossible values (%u ports, %u queue pairs on %u "
 			       "paths): do all ranks use the same plugin?",
 			       who, peer->nremotes, peer->nqps, npaths);
 	}

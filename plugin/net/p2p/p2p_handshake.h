@@ -52,7 +52,7 @@ void ep_net_connect_rep_fill(const struct ep_net_comm *c, uint64_t nonce,
 			     struct ep_net_connect_rep *rep);
 void ep_net_connect_rep_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_connect_rep *rep);
 
-/* Whether what the other end says of itself is possible, of an end with so many paths. */
+/* Whether the other end's values are possible, of an end with so many paths. */
 ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t npaths, const char *who);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Takes completions up. What they say of requests is done at once; what they say of paths is noted, for
+ * Takes completions up. Completions of requests are done at once; failures of paths are noted, for
  * ep_net_paths_act(): it closes paths, which takes up completions, too.
  */
 #include <endian.h>
@@ -58,8 +58,7 @@ static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *w
 	if (!r || entry >= r->n || r->done[entry] || EP_NET_IMM_PARTS(imm) > c->nqps ||
 	    (r->seen[entry] && r->parts[entry] != EP_NET_IMM_PARTS(imm))) {
 		return ep_net_comm_fail(c, ncclRemoteError, qp,
-					"the peer speaks of a receive that is not there (0x%08x)",
-					imm);
+					"the peer names a receive that is not there (0x%08x)", imm);
 	}
 	r->parts[entry] = (uint8_t)EP_NET_IMM_PARTS(imm);
 	r->seen[entry]++;
@@ -70,9 +69,10 @@ static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *w
 			__atomic_load_n(&c->shared->record[slot][entry].size, __ATOMIC_ACQUIRE);
 	}
 	if (r->size[entry] > r->limit[entry]) {
-		return ep_net_comm_fail(c, ncclRemoteError, qp,
-					"the peer says that it sent %llu bytes to a receive of %u",
-					(unsigned long long)r->size[entry], r->limit[entry]);
+		return ep_net_comm_fail(
+			c, ncclRemoteError, qp,
+			"the peer claims to have sent %llu bytes to a receive of %u",
+			(unsigned long long)r->size[entry], r->limit[entry]);
 	}
 	if (r->seen[entry] == r->parts[entry]) {
 		r->done[entry] = true;
@@ -112,7 +112,7 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 
 	switch (EP_NET_WR_KIND(wc->wr_id)) {
 	case EP_NET_WORK_SEND:
-		/* (of a path that was closed the receiver says what has come) */
+		/* (of a path that was closed the receiver sends what has come) */
 		if (ep_net_path_is_open(c, c->qp[qp].path)) {
 			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
 			c->qp[qp].first++;

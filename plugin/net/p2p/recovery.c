@@ -6,8 +6,8 @@
  *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on
  *      their way find nobody, and sends their numbers to the other end;
  *   2. connects them when it has received the other end's numbers, and confirms it;
- *   3. When both have said so, the sender writes nothing, zero bytes, over each of them. When that has been
- *      acknowledged, which needs the way there and the way back, it says so, and both use the path:
+ *   3. When both have sent that, the sender writes nothing, zero bytes, over each of them. When that has been
+ *      acknowledged, which needs the path there and back, it sends that, and both use the path:
  *      until then messages go over the others, and wait for nothing.
  *
  * What fails on the way closes the path again, as if it had been open. Each time it rests for longer.
@@ -202,8 +202,8 @@ ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c, const struct ep_net_
 	if (msg->kind == EP_NET_READY_TOO ? !r->offered || r->ready
 					  : c->sender || !r->ready || r->proved) {
 		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
-					"the peer speaks of a path that it has not offered, or "
-					"says twice how far it is");
+					"the peer names a path that it has not offered, or "
+					"sends twice how far it is");
 	}
 	*(msg->kind == EP_NET_READY_TOO ? &r->ready : &r->proved) = true;
 	return ncclSuccess;

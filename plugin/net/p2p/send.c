@@ -16,10 +16,9 @@ static ncclResult_t ep_net_slot_get(struct ep_net_comm *c, const struct ep_net_s
 		return ncclSuccess;
 	}
 	if (e[0].n < 1 || e[0].n > EP_NET_MAX_RECVS) {
-		return ep_net_comm_fail(
-			c, ncclRemoteError, 0,
-			"the peer speaks of %u receives in a group, the limit is %d", e[0].n,
-			EP_NET_MAX_RECVS);
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"the peer claims %u receives in a group, the limit is %d",
+					e[0].n, EP_NET_MAX_RECVS);
 	}
 	for (uint32_t i = 1; i < e[0].n; i++) {
 		if (__atomic_load_n(&e[i].seq, __ATOMIC_ACQUIRE) != seq) {
