@@ -192,8 +192,14 @@ EP_DEV bool ep_clean_over(const struct ep_clean_args &a, struct ep_clean_board *
 {
 	bool expired = ep_spin_expired(spin, limit_ns, EP_WAIT_CLEAN, r);
 
-	if ((spin->polls & 63) == 0 && ep_remote_down(a.g, r)) {
-		board->lost[r] = 1;
+	if ((spin->polls & 63) == 0) {
+		struct ep_op op = {};
+
+		op.step = board->step;
+		ep_wait_show(a.g, op, *spin, EP_WAIT_CLEAN, r);
+		if (ep_remote_down(a.g, r)) {
+			board->lost[r] = 1;
+		}
 	}
 	return expired || board->lost[r];
 }

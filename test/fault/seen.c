@@ -5,8 +5,10 @@
  *
  *     seen EP_INFO ll
  *     seen EP_INFO ht
+ *     seen EP_INFO clean    in ncclEpMaskClean
  */
 #include <dirent.h>
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -126,8 +128,11 @@ static void see(struct world *w)
 }
 
 /* The victim stops before its second dispatch; others have made theirs. `step` makes an operation, `check` waits. */
-static void stop_and_see(struct world *w, void (*step)(void *), void (*check)(void *), void *arg)
+static void stop_and_see(struct world *w, void (*step)(void *), void (*check)(void *), void *arg,
+			 const char *call)
 {
+	char want[64];
+
 	step(arg);
 	check(arg);
 	CHECK_INT(files(), 1);
@@ -152,7 +157,8 @@ static void stop_and_see(struct world *w, void (*step)(void *), void (*check)(vo
 	check(arg);
 	world_meet(w);
 	CHECK_HAS(mine(ask("--live --json")), "\"waits\":[]");
-	CHECK_HAS(mine(text), "\"call\":\"ncclEpDispatch\"");
+	snprintf(want, sizeof(want), "\"call\":\"%s\"", call);
+	CHECK_HAS(mine(text), want);
 	world_meet(w);
 }
 
@@ -180,7 +186,7 @@ static void run_ll(struct world *w)
 
 	bench_open(&b, w, bench_group_bounded(w->comm, &p, 0, TIMEOUT_MS), &p, 0);
 	OK(bench_update(&b, w->stream));
-	stop_and_see(w, ll_step, ll_check, &b);
+	stop_and_see(w, ll_step, ll_check, &b, "ncclEpDispatch");
 	bench_end(&b);
 }
 
@@ -215,8 +221,50 @@ static void run_ht(struct world *w)
 				       .dtype = ORACLE_BF16 };
 	ht_open(&b, w, ht_group(w, &h, 0, TIMEOUT_MS), &h, 0);
 	OK(ht_update(&b, w->stream));
-	stop_and_see(w, ht_dispatch_step, ht_dispatch_check, &b);
+	stop_and_see(w, ht_dispatch_step, ht_dispatch_check, &b, "ncclEpDispatch");
 	ht_end(&b);
+}
+
+struct clean {
+	struct bench b;
+	pthread_t thread;
+};
+
+static void *clean_main(void *arg)
+{
+	struct clean *c = arg;
+
+	NEED_CUDA(cudaSetDevice(c->b.w->device));
+	OK(ncclEpMaskClean(c->b.group, c->b.w->stream));
+	return NULL;
+}
+
+static void clean_step(void *arg)
+{
+	struct clean *c = arg;
+
+	NEED(pthread_create(&c->thread, NULL, clean_main, c) == 0);
+}
+
+static void clean_check(void *arg)
+{
+	struct clean *c = arg;
+
+	NEED(pthread_join(c->thread, NULL) == 0);
+}
+
+/* It waits for the other ranks before it returns. */
+static void run_clean(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
+	struct clean c;
+
+	bench_open(&c.b, w, bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS), &p,
+		   BENCH_MASK);
+	stop_and_see(w, clean_step, clean_check, &c, "ncclEpMaskClean");
+	bench_pair(&c.b);
+	bench_end(&c.b);
 }
 
 /* Without a file, kernels and calls do as well. */
@@ -235,8 +283,10 @@ static void run_hidden(struct world *w)
 
 static void run(struct world *w, void *arg)
 {
-	if (*(bool *)arg) {
+	if (strcmp(arg, "ht") == 0) {
 		run_ht(w);
+	} else if (strcmp(arg, "clean") == 0) {
+		run_clean(w);
 	} else {
 		run_ll(w);
 	}
@@ -247,15 +297,13 @@ static void run(struct world *w, void *arg)
 int main(int argc, char **argv)
 {
 	char path[600];
-	bool ht;
 
 	NEED(argc == 3 && world_launched());
-	ht = strcmp(argv[2], "ht") == 0;
 	ep_info = argv[1];
 	victim_start(VICTIM, false);
 	snprintf(path, sizeof(path), "%s/seen-%%p", getenv("VC_DIR"));
 	setenv("NCCL_DEBUG", "WARN", 1);
 	setenv("NCCL_DEBUG_FILE", path, 1);
-	world_run(world_size(4), run, &ht);
+	world_run(world_size(4), run, argv[2]);
 	return check_end();
 }

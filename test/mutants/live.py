@@ -5,6 +5,10 @@ MUTANTS = [
     # Kernels show whom they wait for ...
     {"name": "wait_unshown", "file": "device/group/wait.h",
      "old": "\tep_wait_show(g, op, spin, site, peer);\n", "new": "", "tests": ["seen_stopped"]},
+    # ... in MaskClean, too, ...
+    {"name": "clean_unshown", "file": "device/group/clean.cu",
+     "old": "ep_wait_show(a.g, op, *spin, EP_WAIT_CLEAN, r);", "new": "ep_wait_show(a.g, op, *spin, EP_WAIT_CLEAN, a.g.rank);",
+     "tests": ["seen_stopped_clean"]},
     # ... as long as they do.
     {"name": "wait_shown_once", "file": "device/group/wait_word.h",
      "old": "age_ns >> EP_WAIT_SHOW_SHIFT & 0xffffff", "new": "0 * age_ns", "tests": ["seen_stopped"]},
