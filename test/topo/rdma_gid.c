@@ -109,7 +109,7 @@ static void test_gids(void)
 	try_gid(&t, false, 0, "is empty");
 	t.n = 0;
 	add(&t, 0, 0, "10.9.9.9"); /* nobody tells the version */
-	try_gid(&t, true, 0, "tells the RoCE version of 1 of 1 entries; set NCCL_IB_GID_INDEX");
+	try_gid(&t, true, 0, "reports the RoCE version of 1 of 1 entries; set NCCL_IB_GID_INDEX");
 	t.n = 0;
 	add(&t, 0, 2, "::");
 	add(&t, 1, 2, "169.254.3.4");
