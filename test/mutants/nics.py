@@ -262,6 +262,9 @@ MUTANTS = [
     # Ranks that do not gather the same get an error,
     {"name": "gather_mark", "file": "plugin/net/coll/gather.c",
      "old": "\tg->mark = g->mark * 2654435761u", "new": "\tg->mark = 2654435761u", "tests": ["coll_differ"]},
+    # what they gathered is flushed by all ports that brought it,
+    {"name": "gather_flush", "file": "plugin/net/coll/gather.c",
+     "old": "EP_CHECK(ep_net_iflush(c->recv[r], 1,", "new": "EP_CHECK(ep_net_iflush(c->recv[0], 1,", "tests": ["ports"]},
     # and a rank that fails notifies the others.
     {"name": "lost_gather", "file": "plugin/net/coll/coll.c",
      "old": "\t\tep_net_mesh_lose(c->mesh, c->failed.text);\n", "new": "", "tests": ["coll_lost_device"]},

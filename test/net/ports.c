@@ -5,6 +5,7 @@
 #include <endian.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "net/coll/coll.h"
 #include "net/ends.h"
 #include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
@@ -304,6 +305,48 @@ static void test_offers(void)
 	}
 }
 
+static ncclResult_t coll_test(void *request, int *done)
+{
+	return ep_net_coll_test(request, done, NULL);
+}
+
+/* A flush of what was gathered reads by a port that one connection has lost and another one has not. */
+static void test_flush_gathered(void)
+{
+	static void *flush[2 * EP_NET_FLUSHES];
+	static struct ep_net_coll coll;
+	struct ep_net_turn turn[2] = { { 0, 0 } };
+	int none[2] = { -1, -1 };
+	struct ep_net_mesh mesh = { .nranks = 2, .fd = none };
+	struct ep_net_comm *other[2];
+	static struct two t;
+	void *recv[2], *request;
+
+	check_context("flush of what was gathered");
+	two_open(&t);
+	pair_of_paths(t.from, t.to, 2, 2, -1, other);
+	t.c->path[0].state = EP_NET_PATH_CLOSED;
+	ep_net_qps_choose(t.c);
+	recv[0] = t.c->handle;
+	recv[1] = other[1]->handle;
+	coll.mesh = &mesh;
+	coll.recv = recv;
+	coll.turn = turn;
+	coll.flush = flush;
+	coll.handle = ep_net_handle_new(EP_NET_COLL, &coll);
+	CHECK_INT(ep_net_coll_flush(&coll, t.target, sizeof(t.target), t.handle, &request),
+		  ncclSuccess);
+	NEED(request);
+	ends_settle();
+	CHECK(!t.c->local[0].flush_qp && t.c->local[1].flush_qp, "the lost port is read by");
+	CHECK(other[1]->local[0].flush_qp, "a port that may have brought data is not read by");
+	CHECK(ends_by(request, coll_test), "it does not end");
+	ep_net_handle_drop(EP_NET_COLL, coll.handle);
+	t.to->dev[0]->broken = t.to->dev[1]->broken = true;
+	pair_free(other);
+	two_close(&t);
+}
+
 int main(void)
 {
 	ends_begin("ib");
@@ -313,6 +356,7 @@ int main(void)
 	test_flush_first();
 	test_offers();
 	test_flush_broken();
+	test_flush_gathered();
 	test_flush_early(EP_NET_PATH_OFFERED, false);
 	test_flush_early(EP_NET_PATH_READY, true);
 	test_flush_early(EP_NET_PATH_PROBING, true);
