@@ -223,7 +223,7 @@ MUTANTS = [
      "new": "uint64_t lag = ep_min_u64(op->ring_chunks + 1, EP_HT_MOST_LAG);",
      "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # The gradient of an expert that a token names twice belongs to the first time.
-    {"name": "ht_again_grad", "file": "device/ht/ht_combine_work.h",
+    {"name": "ht_again_grad", "file": "device/ht/ht_combine_rows.h",
      "old": "uint32_t j = ep_popc(alike & until & ~again) - 1;",
      "new": "uint32_t j = ep_popc(alike & until) - 1;", "tests": ["ht_flat", "ht_em", "ht_window"]},
     # The last vectors of a sum of two are stored.
