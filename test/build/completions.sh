@@ -63,14 +63,17 @@ all ep_routes "$routes"
 zsh_offers() {
     local line=$1 said word
     shift
-    said=$(timeout 60 zsh -f "$(dirname "$0")/zsh_offers.zsh" "$work" "$line" | sed 's/\x1b\[[0-9;?]*[A-Za-z]//g')
+    said=$(timeout 60 zsh -f "$(dirname "$0")/zsh_offers.zsh" "$work" "$line" | sed 's/\x1b\[[0-9;?]*[A-Za-z]//g') ||
+        fail "zsh ends with an error behind '$line'"
     for word in "$@"; do
         grep -qE "^ *(.* )?$word( |\$)" <<<"${said//$'\r'/$'\n'}" || fail "zsh does not offer $word behind '$line': $said"
     done
 }
-if command -v zsh >/dev/null; then
+if zsh -fc 'zmodload zsh/zpty' 2>/dev/null; then
     zsh_offers 'ep_info --p' --params --pid --prometheus
     zsh_offers 'ep_perf --mode ' ll ht
     zsh_offers 'ep_plot --f' --fail-above
+else
+    echo 'zsh was not asked: there is none here, or none with zsh/zpty'
 fi
 exit $failed

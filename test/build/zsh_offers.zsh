@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What an interactive zsh lists behind a beginning of a command line.
 #   zsh -f zsh_offers.zsh DIR LINE    DIR has the files of completions
-zmodload zsh/zpty || exit 77
+zmodload zsh/zpty
 dir=$1 line=$2 said= part=
 zpty shell zsh -f -i
 zpty -w shell "PS1= RPS1=; COLUMNS=200; fpath=($dir \$fpath); autoload -Uz compinit; compinit -u -d $dir/dump
