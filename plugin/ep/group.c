@@ -136,10 +136,11 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 
 static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 {
-	size_t bytes = EP_RECORDS * sizeof(struct ep_record) + 64 + sizeof(struct ep_ranks);
+	size_t copied_off = EP_RECORDS * sizeof(struct ep_record) + 64 + sizeof(struct ep_ranks);
+	size_t most = ep_max_u64(8 * (size_t)g->nranks, sizeof(struct ep_signature_slot));
 	struct ep_reason why;
 
-	if (!ep_pinned_alloc(&g->shared, bytes, &why)) {
+	if (!ep_pinned_alloc(&g->shared, copied_off + most, &why)) {
 		return ep_fail(ncclUnhandledCudaError, "ncclEpCreateGroup: %s", why.text);
 	}
 	g->records = (void *)g->shared.host;
@@ -148,6 +149,7 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	g->async_error_dev = (void *)(g->records_dev + EP_RECORDS);
 	g->kernel_ranks = (void *)(g->async_error + 16);
 	g->kernel_ranks_dev = (void *)(g->async_error_dev + 16);
+	g->copied = (unsigned char *)g->shared.host + copied_off;
 	return ncclSuccess;
 }
 

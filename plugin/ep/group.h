@@ -60,7 +60,9 @@ struct ncclEpGroup {
 	int32_t *mask_host;               /* [nranks] host memory for copies of the mask, */
 	struct ep_peer_stats *stats_host; /* and of the statistics */
 
-	struct ep_pinned shared; /* records, flag and ranks, by two addresses */
+	struct ep_pinned shared; /* records, flag and ranks, by two addresses; and `copied` */
+	void *copied; /* what the host copies from heaps, to explain a record */
+	bool copy_late; /* such a copy has not ended, and writes there yet */
 	struct ep_record *records;
 	uint32_t *async_error;
 	struct ep_record *records_dev;

@@ -3,6 +3,7 @@
  * Failures that kernels have recorded in mapped host memory. Looking for them costs a few loads of
  * host memory and happens at the start of every call on a group.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,9 @@
 #include "ep/record.h"
 #include "ep/remote.h"
 #include "ep/signature.h"
+
+/* A copy from a heap takes microseconds, or the GPU that has it no longer answers. */
+#define EP_RECORD_READ_NS 5000000000ull
 
 static const char *ep_record_operation(const struct ep_record *record)
 {
@@ -58,16 +62,15 @@ void ep_group_settle(struct ncclEpGroup *group)
 	}
 }
 
-/* Copies from heaps; a thread of its own, whose device is the group's. */
+/* A copy from a heap to the group's pinned memory, by a thread whose device is the group's. */
 struct ep_record_read {
-	struct ncclEpGroup *group;
-	void *to;
+	const struct ncclEpGroup *group;
 	const void *from;
 	size_t bytes;
 	cudaError_t error;
 };
 
-static void *ep_record_read_main(void *arg)
+static void ep_record_read(void *arg)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 	struct ep_record_read *read = arg;
@@ -76,31 +79,38 @@ static void *ep_record_read_main(void *arg)
 	(void)cudaThreadExchangeStreamCaptureMode(&mode);
 	read->error = cudaSetDevice(group->device);
 	if (read->error == cudaSuccess) {
-		read->error = cudaMemcpyAsync(read->to, read->from, read->bytes, cudaMemcpyDefault,
-					      group->stream);
+		read->error = cudaMemcpyAsync(group->copied, read->from, read->bytes,
+					      cudaMemcpyDefault, group->stream);
 	}
 	if (read->error == cudaSuccess) {
 		read->error = cudaStreamSynchronize(group->stream);
 	}
 	(void)cudaGetLastError();
-	return NULL;
 }
 
-/* From the heap of rank r, which is mapped here. */
+/*
+ * Copies from the heap of rank r, which is mapped here. False: it failed, or did not end in time.
+ * The copy that did not end owns the pinned memory for good, which is freed once the device rests.
+ */
 static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off,
 			   size_t bytes)
 {
 	struct ep_record_read read = { .group = group,
-				       .to = to,
 				       .from = group->peer_heap.base[r] + off,
 				       .bytes = bytes,
 				       .error = cudaErrorUnknown };
-	pthread_t thread;
+	int error;
 
-	if (ep_thread_start(&thread, ep_record_read_main, &read) == 0) {
-		pthread_join(thread, NULL);
+	if (group->copy_late) {
+		return false;
 	}
-	return read.error == cudaSuccess;
+	error = ep_timed_call(ep_record_read, &read, sizeof(read), EP_RECORD_READ_NS);
+	group->copy_late = error == ETIMEDOUT;
+	if (error || read.error != cudaSuccess) {
+		return false;
+	}
+	memcpy(to, group->copied, bytes);
+	return true;
 }
 
 /* " (ranks 3, 5 have not started it)", or "": who is behind the step at which we gave up. */
