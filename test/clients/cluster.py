@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -58,15 +59,21 @@ COMM = ctypes.c_void_p(COMMUNICATOR.ptr)
 class Buffer:
     """Device memory with a descriptor of the bindings. Small, and kept until the process ends."""
 
-    def __init__(self, dtype, shape, values=None, **window):
+    allocate, window = "cudaMalloc", {}
+
+    def __init__(self, dtype, shape, values=None):
         self.dtype, self.shape = NUMPY[dtype], tuple(shape)
         self.bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
         pointer = ctypes.c_void_p()
         if self.bytes:  # torch gives NULL for a tensor without elements
-            cuda("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(self.bytes))
+            cuda(self.allocate, ctypes.byref(pointer), ctypes.c_size_t(self.bytes))
         self.pointer = pointer.value or 0
-        self.tensor = ep.Tensor(self.pointer, dtype=dtype, shape=self.shape, **window)
+        self.register()
+        self.tensor = ep.Tensor(self.pointer, dtype=dtype, shape=self.shape, **self.window)
         self.write(values)
+
+    def register(self):
+        pass
 
     def write(self, values=None):
         """Without values: the poison."""
@@ -85,6 +92,46 @@ class Buffer:
         if self.bytes:
             cuda("cudaMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source),
                  ctypes.c_size_t(self.bytes), 4)
+
+
+class Window(Buffer):
+    """Memory of a symmetric window, which all ranks register together; release() ends it."""
+
+    allocate = "ncclMemAlloc"
+
+    def register(self):
+        self.handle = ctypes.c_void_p()
+        cuda("ncclCommWindowRegister", COMM, ctypes.c_void_p(self.pointer),
+             ctypes.c_size_t(self.bytes), ctypes.byref(self.handle), 1)
+        self.window = {"window": SimpleNamespace(handle=self.handle.value), "window_offset": 0}
+
+    def release(self):
+        cuda("ncclCommWindowDeregister", COMM, self.handle)
+        cuda("ncclMemFree", ctypes.c_void_p(self.pointer))
+
+
+class Graph:
+    """What `with` captures from a stream; launch() runs it there."""
+
+    def __init__(self, stream):
+        self.stream, self.captured, self.ready = ctypes.c_void_p(stream), *(
+            ctypes.c_void_p() for _ in range(2))
+
+    def __enter__(self):
+        cuda("cudaStreamBeginCapture", self.stream, 1)
+        return self
+
+    def __exit__(self, *_):
+        cuda("cudaStreamEndCapture", self.stream, ctypes.byref(self.captured))
+        cuda("cudaGraphInstantiate", ctypes.byref(self.ready), self.captured,
+             ctypes.c_ulonglong(0))
+
+    def launch(self):
+        cuda("cudaGraphLaunch", self.ready, self.stream)
+
+    def release(self):
+        cuda("cudaGraphExecDestroy", self.ready)
+        cuda("cudaGraphDestroy", self.captured)
 
 
 def new_stream():

@@ -48,6 +48,20 @@ def expect(what, got, wanted):
             what, len(wrong), got.size, list(at), got[at], wanted[at]))
 
 
+def expect_quantised(got, scales, rows, counts):
+    """Of each part, as many rows as `counts` has are e4m3 with an fp32 scale per 128 channels."""
+    wanted = from_bf16(rows).reshape(*rows.shape[:2], -1, 128)
+    for part, count in enumerate(counts):
+        values = wanted[part, :count]
+        scale = np.maximum(abs(values).max(axis=-1), 1e-4) / 448
+        expect("scales", np.isclose(scales[part, :count], scale, rtol=1e-6), scale > 0)
+        back = from_e4m3(got[part, :count].reshape(values.shape)) * scale[..., None]
+        # Half a step: 3 bits of fraction, and the smallest step of all is 2^-9.
+        limit = abs(values) / 16 + scale[..., None] / 1024
+        expect("rows", abs(back - values) <= limit * 1.0001, limit > 0)
+        expect("other rows", got[part, count:], poisoned(got[part, count:].shape, np.uint8))
+
+
 class Problem:
     """Tokens, expert ids and weights of all ranks for one step.
 

@@ -5,13 +5,12 @@ tensorrt_llm/_torch/moe/fused_moe/nccl_ep_utils.py and communication/nccl_ep.py 
 """
 
 import ctypes
-from types import SimpleNamespace
 
 import numpy as np
 from packaging.version import Version
 
-from cluster import Buffer, COMM, D, RANK, WORLD, cuda, ep, group, main, new_stream
-from oracle import Problem, expect, from_bf16, from_e4m3, poisoned
+from cluster import Buffer, D, Graph, RANK, WORLD, Window, cuda, ep, group, main, new_stream
+from oracle import Problem, expect, expect_quantised, from_bf16, poisoned
 
 RECIPE = ep.DispatchQuantizationRecipe
 HIDDEN, LOCAL, MOST, TOPK = 1024, 4, 8, 2
@@ -130,17 +129,8 @@ def internal_fp8():
         p = problem(3)
         dispatch(ctx, p, Buffer(D.BFLOAT16, p.tokens.shape, p.tokens))
         check_routing(ctx, p)
-        got, scales = ctx.tokens.read(), ctx.scales.read()
-        wanted = from_bf16(p.by_rank(p.all_tokens)).reshape(WORLD, MOST, -1, 128)
-        for source, count in enumerate(p.rank_counts()):
-            values = wanted[source, :count]
-            scale = np.maximum(abs(values).max(axis=-1), 1e-4) / 448
-            expect("scales", np.isclose(scales[source, :count], scale, rtol=1e-6), scale > 0)
-            back = from_e4m3(got[source, :count].reshape(values.shape)) * scale[..., None]
-            # Half a step: 3 bits of fraction, and the smallest step of all is 2^-9.
-            limit = abs(values) / 16 + scale[..., None] / 1024
-            expect("rows", abs(back - values) <= limit * 1.0001, limit > 0)
-            expect("other rows", got[source, count:], poisoned(got[source, count:].shape, np.uint8))
+        expect_quantised(ctx.tokens.read(), ctx.scales.read(), p.by_rank(p.all_tokens),
+                         p.rank_counts())
         expect("combined rows", combine(ctx, p).read(), p.combined_by_rank())
 
 
@@ -171,23 +161,16 @@ def window():
     """NcclEP.dispatch with zerocopy_enabled: rows go to a window of the engine's pool."""
     with make_group() as made:
         ctx, p = Context(made), problem(5)
-        size = ctypes.c_size_t(ctx.tokens.bytes)
-        memory, handle = ctypes.c_void_p(), ctypes.c_void_p()
-        cuda("ncclMemAlloc", ctypes.byref(memory), size)
-        cuda("ncclCommWindowRegister", COMM, memory, size, ctypes.byref(handle), 1)
-        target = ep.Tensor(memory.value, dtype=D.BFLOAT16, shape=ctx.tokens.shape,
-                           window=SimpleNamespace(handle=handle.value), window_offset=0)
+        target = Window(D.BFLOAT16, ctx.tokens.shape)
         dispatch(ctx, p, Buffer(D.BFLOAT16, p.tokens.shape, p.tokens),
-                 outputs=ctx.bundle(target))
+                 outputs=ctx.bundle(target.tensor))
         check_routing(ctx, p)
         expect("rows beside the window", ctx.tokens.read(), poisoned(ctx.tokens.shape, np.uint16))
-        ctx.tokens.pointer = memory.value
-        wanted, got = p.by_rank(p.all_tokens), ctx.tokens.read()
+        wanted, got = p.by_rank(p.all_tokens), target.read()
         for source, count in enumerate(p.rank_counts()):
             expect("rows", got[source, :count], wanted[source, :count])
         expect("combined rows", combine(ctx, p).read(), p.combined_by_rank())
-    cuda("ncclCommWindowDeregister", COMM, handle)
-    cuda("ncclMemFree", memory)
+    target.release()
 
 
 def graph():
@@ -201,28 +184,24 @@ def graph():
                         Buffer(D.FLOAT32, p.weights.shape, p.weights))
         results = Buffer(D.BFLOAT16, ctx.tokens.shape)
         out = Buffer(D.BFLOAT16, p.tokens.shape)
-        captured, ready = ctypes.c_void_p(), ctypes.c_void_p()
-        cuda("cudaStreamBeginCapture", ctypes.c_void_p(ctx.stream), 1)
-        ctx.handle.update(ids.tensor, stream=ctx.stream)
-        ctx.handle.dispatch(ep.DispatchInputs(tokens=tokens.tensor, topk_weights=weights.tensor),
-                            ctx.outputs, layout_info=ctx.layout_info, config=ctx.config,
-                            stream=ctx.stream)
-        ctx.handle.combine(ep.CombineInputs(tokens=results.tensor),
-                           ep.CombineOutputs(tokens=out.tensor), stream=ctx.stream)
-        cuda("cudaStreamEndCapture", ctypes.c_void_p(ctx.stream), ctypes.byref(captured))
-        cuda("cudaGraphInstantiate", ctypes.byref(ready), captured, ctypes.c_ulonglong(0))
+        with Graph(ctx.stream) as captured:
+            ctx.handle.update(ids.tensor, stream=ctx.stream)
+            ctx.handle.dispatch(
+                ep.DispatchInputs(tokens=tokens.tensor, topk_weights=weights.tensor),
+                ctx.outputs, layout_info=ctx.layout_info, config=ctx.config, stream=ctx.stream)
+            ctx.handle.combine(ep.CombineInputs(tokens=results.tensor),
+                               ep.CombineOutputs(tokens=out.tensor), stream=ctx.stream)
         for seed in (6, 9, 12):  # seeds of the same numbers of tokens
             p = problem(seed)
             for buffer, values in ((tokens, p.tokens), (ids, p.ids), (weights, p.weights),
                                    (results, p.results_by_rank())):
                 buffer.write(values)
             ctx.poison()
-            cuda("cudaGraphLaunch", ready, ctypes.c_void_p(ctx.stream))
+            captured.launch()
             check_routing(ctx, p)
             expect("rows", ctx.tokens.read(), p.by_rank(p.all_tokens))
             expect("combined rows", out.read(), p.combined_by_rank())
-        cuda("cudaGraphExecDestroy", ready)
-        cuda("cudaGraphDestroy", captured)
+        captured.release()
 
 
 def version():
