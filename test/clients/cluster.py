@@ -2,7 +2,11 @@
 """The virtual cluster, as a client of NVIDIA's bindings sees it: communicator, memory, streams.
 
 A client's script is `CLIENT.py LIBRARY_DIR`, one process per rank, started by vcrun. Its cases are
-functions; main() runs them in order.
+functions; main() runs them in order. Where LIBRARY_DIR has no libvcluster.so they run on GPUs:
+
+    VC_DIR=$(mktemp -d) tools/measure.sh --launch 2 all 2 python3 test/clients/pytorch.py build
+
+Then the bindings, libcudart.so.13 and libnccl.so.2 have to be where Python and the loader find them.
 """
 
 import contextlib
@@ -18,8 +22,21 @@ import numpy as np
 import known
 from oracle import poisoned
 
+
+class Gpus:
+    """The functions of CUDA and NCCL that the virtual cluster has in one file."""
+
+    def __init__(self):
+        self.cuda, self.nccl = (ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+                                for name in ("libcudart.so.13", "libnccl.so.2"))
+
+    def __getattr__(self, name):
+        return getattr(self.nccl if name.startswith("nccl") else self.cuda, name)
+
+
 # The bindings take what the process already has of these symbols, before any file of their own.
-VC = ctypes.CDLL(sys.argv[1] + "/libvcluster.so", mode=ctypes.RTLD_GLOBAL)
+VIRTUAL = Path(sys.argv[1], "libvcluster.so")
+VC = ctypes.CDLL(str(VIRTUAL), mode=ctypes.RTLD_GLOBAL) if VIRTUAL.exists() else Gpus()
 LIB = ctypes.CDLL(sys.argv[1] + "/libnccl_ep.so.0", mode=ctypes.RTLD_GLOBAL)
 
 import nccl.ep as ep  # noqa: E402

@@ -13,7 +13,7 @@ from oracle import Problem, expect, expect_quantised
 HIDDEN, LOCAL, MOST, TOPK = 1024, 4, 8, 3
 ROWS = WORLD * MOST
 HIGH, LOW = ep.Algorithm.HIGH_THROUGHPUT, ep.Algorithm.LOW_LATENCY
-ONE_NODE = int(os.environ["LOCAL_WORLD_SIZE"]) == WORLD
+ONE_NODE = int(os.environ.get("LOCAL_WORLD_SIZE", WORLD)) == WORLD
 
 
 def make_group(algorithm, zero_copy=ep.ZeroCopyMode.AUTO):

@@ -177,19 +177,27 @@ class Problem:
                 out[first + slot] = sources[source][token]
         return out
 
+    def zone_weights(self, align):
+        """{row: weight} of the rows that are no padding."""
+        weights = {}
+        for e, first in enumerate(self.zones(align)[0]):
+            expert = self.rank * self.local + e
+            for slot, (source, token) in enumerate(self.expert_rows(expert)):
+                chosen = list(self.all_ids[source][token]).index(expert)
+                weights[int(first) + slot] = self.all_weights[source][token][chosen]
+        return weights
+
     def flat_results(self, rows):
         """[rows, H]: per row, what the experts of this rank make of it."""
         return self.flat([self.returned(source, self.rank) for source in range(self.world)], rows)
 
     def zoned_results(self, rows, align):
         """The same, a row for each expert, weighted."""
-        out = self.zoned(self.all_tokens, rows, align)
+        out, weights = self.zoned(self.all_tokens, rows, align), self.zone_weights(align)
         for e, first in enumerate(self.zones(align)[0]):
             expert = self.rank * self.local + e
-            for slot, (source, token) in enumerate(self.expert_rows(expert)):
-                chosen = list(self.all_ids[source][token]).index(expert)
-                gain = self.all_weights[source][token][chosen] * factor(expert)
-                out[first + slot] = to_bf16(gain * from_bf16(self.all_tokens[source][token]))
+            for row in range(first, first + len(self.expert_rows(expert))):
+                out[row] = to_bf16(weights[row] * factor(expert) * from_bf16(out[row]))
         return out
 
     # ---- what the experts make of it ----

@@ -46,8 +46,8 @@ class Dispatcher:
                 self.group.ptr, int(ep.Layout.EXPERT_MAJOR), 0, TOPK, 0)))
         self.handle.update(topk_idx=ids.tensor, layout_info=None, stream=self.stream)
 
-    def dispatch(self, p, routing):
-        """dispatch_a and dispatch_b. Low latency ignores the offsets and the total."""
+    def send_tokens(self, p, routing):
+        """dispatch_a. Low latency ignores the offsets and the total."""
         self.tokens.write()
         for counter in (self.counts, self.offsets, self.total):
             counter.write(0)
@@ -59,29 +59,36 @@ class Dispatcher:
                                       expert_offsets=self.offsets.tensor,
                                       recv_total_counter=self.total.tensor),
             config=ep.DispatchConfig(send_only=1), stream=self.stream)
+
+    def complete(self):
+        """dispatch_b and combine_b"""
         self.handle.complete(config=0, stream=self.stream)
 
-    def combine(self, p):
-        """combine_a and combine_b."""
+    def check(self, p):
+        expect("expert counters", self.counts.read(), p.expert_counts())
+        expect("rows", self.tokens.read(), p.by_expert(p.all_tokens))
+
+    def send_results(self, p):
+        """combine_a"""
         results = Buffer(D.BFLOAT16, self.tokens.shape, p.results_by_expert())
         weights = Buffer(D.FLOAT32, p.weights.shape, p.weights)
-        out = Buffer(D.BFLOAT16, p.tokens.shape)
+        self.out = Buffer(D.BFLOAT16, p.tokens.shape)
         self.handle.combine(
             ep.CombineInputs(tokens=results.tensor),
-            ep.CombineOutputs(tokens=out.tensor, topk_weights=weights.tensor),
+            ep.CombineOutputs(tokens=self.out.tensor, topk_weights=weights.tensor),
             config=ep.CombineConfig(send_only=1), stream=self.stream)
-        self.handle.complete(config=0, stream=self.stream)
-        return out.read()
 
 
 def steps(made, routing, empty=None):
     dispatcher = Dispatcher(made)
     for seed in range(3):
         p = Problem(WORLD, RANK, seed, LOCAL, MOST, HIDDEN, TOPK, empty)
-        dispatcher.dispatch(p, routing)
-        expect("expert counters", dispatcher.counts.read(), p.expert_counts())
-        expect("rows", dispatcher.tokens.read(), p.by_expert(p.all_tokens))
-        expect("combined rows", dispatcher.combine(p), p.combined_by_expert())
+        dispatcher.send_tokens(p, routing)
+        dispatcher.complete()
+        dispatcher.check(p)
+        dispatcher.send_results(p)
+        dispatcher.complete()
+        expect("combined rows", dispatcher.out.read(), p.combined_by_expert())
     return dispatcher
 
 
@@ -107,6 +114,25 @@ def size_of_its_own():
         steps(made, Dispatcher.new_handle)
 
 
+def two_batches():
+    """Two-batch overlap: each half has a group of the one communicator and a stream, and the halves
+    of their operations interleave."""
+    with make_group() as first, make_group() as second:
+        halves = [Dispatcher(made) for made in (first, second)]
+        for seed in range(0, 6, 2):
+            problems = [Problem(WORLD, RANK, seed + i, LOCAL, MOST, HIDDEN, TOPK) for i in range(2)]
+            for half, p in zip(halves, problems):
+                half.send_tokens(p, Dispatcher.new_handle)
+            for half in halves:
+                half.complete()
+            for half, p in zip(halves, problems):
+                half.check(p)
+                half.send_results(p)
+            for half, p in zip(halves, problems):
+                half.complete()
+                expect("combined rows", half.out.read(), p.combined_by_expert())
+
+
 def group_before_handle():
     """NcclEpBuffer.destroy: the handle of the last step is never destroyed."""
     with make_group() as made:
@@ -115,4 +141,5 @@ def group_before_handle():
         made.handles.clear()
 
 
-main("sglang", [new_handles, one_handle, idle_rank, size_of_its_own, group_before_handle])
+main("sglang", [new_handles, one_handle, idle_rank, size_of_its_own, two_batches,
+                group_before_handle])
