@@ -7,7 +7,7 @@
 #   - an older g++ where nvcc refuses the one that is there.
 # Says what it did. When all is there it changes nothing and takes a few seconds.
 #   setup.sh check   also what ./check needs: one release of clang-format, from PyPI where there is another
-#   setup.sh all     also what ./check --all needs: clang, debootstrap, matplotlib, auditwheel, zig, and for the suite `guest` an emulator and
+#   setup.sh all     also what ./check --all needs: clang, debootstrap, mandoc, matplotlib, auditwheel, zig, and for the suite `guest` an emulator and
 #                    Debian's kernel in .deps/guest
 
 set -euo pipefail
@@ -67,6 +67,7 @@ list_missing() {
     if [ "$tier" = all ]; then
         have clang++ || wanted+=(clang)
         have debootstrap || wanted+=(debootstrap)
+        have mandoc || wanted+=(mandoc)
         /usr/bin/python3 -c 'import matplotlib' 2>/dev/null || wanted+=(python3-matplotlib)
     fi
 }
