@@ -61,6 +61,8 @@ ncclResult_t fuzz_mem_size(struct fuzz *f);
 ncclResult_t fuzz_init(struct fuzz *f);
 
 /* calls_group.c */
+/* The group's config, with the limits of this group. */
+struct form fuzz_group_form(const struct fuzz *f);
 ncclResult_t fuzz_group(struct fuzz *f);
 ncclResult_t fuzz_masks(struct fuzz *f);
 ncclResult_t fuzz_tensors(struct fuzz *f);
@@ -68,5 +70,8 @@ ncclResult_t fuzz_version(struct fuzz *f);
 ncclResult_t fuzz_nobody(struct fuzz *f);
 ncclResult_t fuzz_memory(struct fuzz *f);
 ncclResult_t fuzz_statistics(struct fuzz *f);
+
+/* calls_feasible.c */
+ncclResult_t fuzz_feasible(struct fuzz *f);
 
 #endif

@@ -63,8 +63,7 @@ static void know(struct form *form, const char *name, uint64_t most)
 	}
 }
 
-/* As form_group, with the limits of this group. */
-static struct form group_form(const struct fuzz *f)
+struct form fuzz_group_form(const struct fuzz *f)
 {
 	struct form form = form_group;
 
@@ -89,7 +88,7 @@ ncclResult_t fuzz_group(struct fuzz *f)
 {
 	ncclEpGroupConfig_t config = f->config;
 	ncclEpGroup_t untouched = (ncclEpGroup_t)&config, group = untouched;
-	struct form form = group_form(f);
+	struct form form = fuzz_group_form(f);
 	bool alone = DRAW(4) == 0;
 	struct mutation m;
 	ncclResult_t result;
@@ -261,7 +260,7 @@ ncclResult_t fuzz_memory(struct fuzz *f)
 {
 	ncclEpGroupConfig_t config = f->config;
 	ncclEpExtMemory_t good = NCCL_EP_EXT_MEMORY_INIT, *memory;
-	struct form form = group_form(f);
+	struct form form = fuzz_group_form(f);
 	bool which = DRAW(2);
 	struct mutation m;
 	ncclResult_t result;

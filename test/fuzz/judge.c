@@ -66,6 +66,8 @@ void fuzz_run(struct fuzz *f, const fuzz_call_fn *calls, size_t n, void (*pair)(
 		fuzz_agree(f, calls[which](f));
 		f->state = next;
 		if (f->calls % PERIOD == 0) {
+			fuzz_agree(f, fuzz_feasible(f));
+			f->state = next;
 			pair(f);
 			f->odd_ids = false;
 		}

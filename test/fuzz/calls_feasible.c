@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether a group, a handle and their operations are possible: asked, and then tried. */
+#include "fuzz/calls.h"
+
+#define DRAW(below) world_draw(&f->state, below)
+#define AT(member) #member, offsetof(ncclEpExtShape_t, member)
+#define ANY UINT64_MAX
+#define UNTOUCHED 99
+
+static const struct form form_shape = {
+	"shape",
+	sizeof(ncclEpExtShape_t),
+	NCCL_EP_EXT_SHAPE_V1_SIZE,
+	false,
+	{ { AT(hidden), FIELD_U32, 1 << 24, false },
+	  { AT(datatype), FIELD_U32, ncclFloat8e5m2, false },
+	  { AT(quant_recipe), FIELD_U32, NCCL_EP_DISP_QUANT_DS_FP8E3M4, false },
+	  { AT(remote_ranks), FIELD_U32, 1, false },
+	  { AT(memory_bytes), FIELD_U64, ANY, false } },
+};
+
+/* The first failure of the calls themselves, with its reason; nothing stays. */
+static ncclResult_t real(struct fuzz *f, const void *config, const ncclEpExtShape_t *shape,
+			 char *text, size_t size)
+{
+	ncclEpHandleConfig_t own = NCCL_EP_HANDLE_CONFIG_INIT;
+	ncclEpGroup_t group = NULL;
+	ncclEpHandle_t handle = NULL;
+	const char *last = "";
+	ncclResult_t result = ncclEpCreateGroup(&group, f->w->comm, config);
+
+	own.dispatch_output_per_expert_alignment = shape->alignment;
+	if (result == ncclSuccess) {
+		result = ncclEpInitHandle(&handle, group, shape->layout, &own, shape->num_topk,
+					  NULL);
+	}
+	text[0] = '\0';
+	if (result != ncclSuccess) {
+		OK(ncclEpExtGetLastError(NULL, NULL, &last));
+		snprintf(text, size, "%s", last);
+	}
+	OK(ncclEpHandleDestroy(handle));
+	OK(ncclEpGroupDestroy(group));
+	return result;
+}
+
+/* A shape of which most are possible: a row is as long as the group's config allows, or shorter. */
+static ncclEpExtShape_t draw_shape(struct fuzz *f)
+{
+	ncclEpExtShape_t s = NCCL_EP_EXT_SHAPE_INIT;
+
+	s.layout = DRAW(4) ? f->layout : (ncclEpLayout_t)DRAW(4);
+	s.num_topk = DRAW(4) ? (int)f->topk : (int)DRAW(0);
+	s.hidden = f->config.max_token_bytes / 2 / (DRAW(2) + 1) & ~7u;
+	s.datatype = ncclBfloat16;
+	s.alignment = DRAW(4) ? (unsigned int)f->alignment : (unsigned int)DRAW(0);
+	s.rows = UNTOUCHED;
+	return s;
+}
+
+/*
+ * A mistake in the config, in the shape, or in neither. With a shape of which rows are possible it
+ * answers what the calls answer, in the same words.
+ */
+ncclResult_t fuzz_feasible(struct fuzz *f)
+{
+	ncclEpGroupConfig_t config = f->config;
+	ncclEpExtShape_t good = draw_shape(f), *shape;
+	struct form form = fuzz_group_form(f);
+	uint64_t which = DRAW(3), rows = UNTOUCHED;
+	char asked[512] = "", tried[512];
+	struct mutation m;
+	ncclResult_t result, theirs;
+	const char *last;
+	void *c;
+
+	mutation_begin(&m, &f->state, f->spare);
+	c = mutate_struct(&m, &form, &config, which == 1);
+	shape = mutate_struct(&m, &form_shape, &good, which == 2);
+	result = ncclEpExtFeasible(c, FUZZ_RANKS, shape);
+	if (m.sure && strstr(m.text, "max_num_sms")) {
+		m.sure = false; /* it looks at no GPU */
+	} else if (m.sure && strstr(m.text, "rdma_buffer_size")) {
+		m.sure = false; /* as much as asked for, wherever it may come from */
+	}
+	fuzz_judge(f, "feasible", result, &m);
+	if (result != ncclSuccess) {
+		OK(ncclEpExtGetLastError(NULL, NULL, &last));
+		snprintf(asked, sizeof(asked), "%s", last);
+	}
+	if (shape && !strstr(m.text, "shape->size")) {
+		memcpy(&rows, (char *)shape + offsetof(ncclEpExtShape_t, rows), sizeof(rows));
+		CHECK((rows == UNTOUCHED) == (result != ncclSuccess));
+	}
+	theirs = real(f, c, &good, tried, sizeof(tried));
+	if (theirs == ncclSuccess) {
+		CHECK(result == ncclSuccess || which == 2, "possible, and refused: %s", asked);
+	} else if (!strstr(tried, "max_num_sms") && !strstr(tried, "memory")) {
+		CHECK(result != ncclSuccess, "refused by the call: %s", tried);
+		if (which != 2 && good.layout != NCCL_EP_LAYOUT_UNSET) {
+			CHECK_INT(result, theirs);
+			CHECK_TEXT(asked, tried);
+		}
+	}
+	mutation_end(&m);
+	return theirs;
+}
