@@ -51,7 +51,9 @@ static ncclEpExtShape_t draw_shape(struct fuzz *f)
 
 	s.layout = DRAW(4) ? f->layout : (ncclEpLayout_t)DRAW(4);
 	s.num_topk = DRAW(4) ? (int)f->topk : (int)DRAW(0);
-	s.hidden = f->config.max_token_bytes / 2 / (DRAW(2) + 1) & ~7u;
+	s.hidden = f->config.max_token_bytes < 32 || DRAW(2) ? f->config.max_token_bytes / 2
+							     : f->config.max_token_bytes / 4;
+	s.hidden &= ~7u;
 	s.datatype = ncclBfloat16;
 	s.alignment = DRAW(4) ? (unsigned int)f->alignment : (unsigned int)DRAW(0);
 	s.rows = UNTOUCHED;
