@@ -16,16 +16,6 @@
 #define EP_LL_REDUCE_BATCH 8        /* rows that a lane loads before it adds them */
 #define EP_LL_NO_OFFSET 0xfffffff0u /* a vec past every row */
 
-/* Work of a sending warp: one part of one received token, with what dispatch noted of it. */
-struct ep_ll_return {
-	uint32_t src;
-	uint32_t slot;
-	uint32_t part;
-	uint32_t rows;  /* received from src; 0: nothing to do */
-	uint32_t token; /* EP_LL_SLOT */
-	uint32_t note;  /* of lane k: ep_ll_return_note() */
-};
-
 /*
  * The i-th of all. Tokens return in the order in which their source sent them, one part of each
  * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
@@ -78,15 +68,14 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	if (first == end) {
 		return;
 	}
-	unsigned char *heap = ep_heap_of(c.g, ret.src);
-	uint32_t at = EP_LL_SLOT_TOKEN(ret.token) * c.topk;
-	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
-
 	if (c.lines) {
-		ep_ll_return_lines(a, op, flag, rows, row, heap, at, first, end);
+		ep_ll_return_lines(a, op, flag, ret, row, first, end);
 		return;
 	}
-	for (uint32_t m = rows; m; m &= m - 1) {
+	unsigned char *heap = ep_heap_of(c.g, ret.src);
+	uint32_t at = EP_LL_SLOT_TOKEN(ret.token) * c.topk;
+
+	for (uint32_t m = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW); m; m &= m - 1) {
 		uint32_t l = ep_ctz(m);
 
 		ep_ll_return_bytes(a, ep_shfl_u32(EP_FULL_MASK, row, l),

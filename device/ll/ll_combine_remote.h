@@ -20,6 +20,13 @@ struct ep_ll_remote_list {
 	uint32_t rank[EP_LL_STAGE_ROWS]; /* the source */
 };
 
+/* Rows of a channel that go together, and the side of its stage where they lie. */
+struct ep_ll_return_batch {
+	uint32_t channel;
+	uint32_t side;
+	uint32_t rows;
+};
+
 /* The slots of source r that channel `ch` returns: *first and, as the result, how many. */
 EP_DEV uint32_t ep_ll_remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t ch,
 				   uint32_t *first)
@@ -116,11 +123,13 @@ EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
 
 /* Posts what of the batch is for own peer d, whose first `slots` slots it completes. One warp. */
 EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const struct ep_op &op,
-				   const struct ep_ll_remote_list &list, uint32_t rows, uint32_t ch,
-				   uint32_t side, uint32_t d, uint32_t slots)
+				   const struct ep_ll_remote_list &list,
+				   const struct ep_ll_return_batch &batch, uint32_t d,
+				   uint32_t slots)
 {
 	const struct ep_ll_common &c = a.c;
-	bool mine = ep_lane() < rows && list.rank[ep_lane()] == d;
+	uint32_t ch = batch.channel;
+	bool mine = ep_lane() < batch.rows && list.rank[ep_lane()] == d;
 	uint32_t at = mine ? list.at[ep_lane()] : 0;
 
 	if (!ep_any(EP_FULL_MASK, mine)) {
@@ -130,7 +139,7 @@ EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const str
 
 	struct ep_mlx5_mem from =
 		ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
-			      ep_stage_off(c.g, ch, side) +
+			      ep_stage_off(c.g, ch, batch.side) +
 				      (uint64_t)ep_lane() * ep_ll_row_stride(c.row_quads, 0));
 
 	if (mine && ep_ll_remote_in_place(a, list.row[ep_lane()])) {
@@ -144,7 +153,7 @@ EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const str
 				     ep_remote_signal_word(op, slots)))) {
 		ep_remote_failed(c.g, op, p, d, EP_WAIT_RDMA_SLOT);
 	}
-	ep_stage_mark(c.g, p, d, ch, side);
+	ep_stage_mark(c.g, p, d, ch, batch.side);
 }
 
 /* All that channel `ch` returns. One block. *side: where the next batch goes. */
@@ -159,25 +168,25 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 		most = ep_max_u32(most, ep_ll_remote_slots(c, r, ch, &first));
 	}
 	for (; base < most * c.g.nranks; base += taken) {
-		uint32_t rows =
-			ep_ll_remote_list_make(c, list, ch, base, most * c.g.nranks, &taken);
-		uint32_t h = *side;
+		struct ep_ll_return_batch batch = { ch, *side, 0 };
 
-		if (!rows) {
+		batch.rows = ep_ll_remote_list_make(c, list, ch, base, most * c.g.nranks, &taken);
+		if (!batch.rows) {
 			continue;
 		}
 		*side ^= 1;
-		if (!ep_stage_claim(c.g, op, ch, h)) {
+		if (!ep_stage_claim(c.g, op, ch, batch.side)) {
 			return;
 		}
-		ep_ll_remote_stage_rows(a, list, rows, c.g.own + ep_stage_off(c.g, ch, h));
+		ep_ll_remote_stage_rows(a, list, batch.rows,
+					c.g.own + ep_stage_off(c.g, ch, batch.side));
 		ep_block_sync();
 		for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 		     d = ep_remote_peer(c.g, d + ep_nwarps())) {
 			uint32_t end = base + taken; /* positions, of which every R-th is d's */
 			uint32_t slots = end > d ? (end - d - 1) / c.g.nranks + 1 : 0;
 
-			ep_ll_remote_post_rows(a, op, list, rows, ch, h, d,
+			ep_ll_remote_post_rows(a, op, list, batch, d,
 					       ep_min_u32(slots,
 							  ep_ll_remote_slots(c, d, ch, &first)));
 		}

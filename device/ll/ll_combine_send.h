@@ -5,6 +5,16 @@
 
 #include "device/ll/rows.h"
 
+/* Work of a sending warp: one part of one received token, with what dispatch noted of it. */
+struct ep_ll_return {
+	uint32_t src;
+	uint32_t slot;
+	uint32_t part;
+	uint32_t rows;  /* received from src; 0: nothing to do */
+	uint32_t token; /* EP_LL_SLOT */
+	uint32_t note;  /* of lane k: ep_ll_return_note() */
+};
+
 /* Returns dispatch's note for k of a received slot; rank-major: none. */
 EP_DEV uint32_t ep_ll_return_note(const struct ep_ll_common &c, uint32_t received, uint32_t k)
 {
@@ -39,14 +49,16 @@ EP_DEV struct ep_vec16 ep_ll_tensor_vec(const struct ep_ll_combine_args &a, uint
 }
 
 /*
- * Quads [first, end) of several rows as lines: of the row `row` of each lane in `rows`, to slot
- * at + lane of a heap. Vecs of different rows are in flight together. One warp.
+ * Quads [first, end) of several rows as lines: of each lane's `row`, or NO_ROW, to the source's slot
+ * for the token and k = lane. Vecs of different rows are in flight together. One warp.
  */
 EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			       uint32_t flag, uint32_t rows, uint32_t row, unsigned char *heap,
-			       uint32_t at, uint32_t first, uint32_t end)
+			       uint32_t flag, const struct ep_ll_return &ret, uint32_t row,
+			       uint32_t first, uint32_t end)
 {
-	uint32_t q = first;
+	unsigned char *heap = ep_heap_of(a.c.g, ret.src);
+	uint32_t at = EP_LL_SLOT_TOKEN(ret.token) * a.c.topk, q = first;
+	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
 
 	while (rows) {
 		struct ep_vec16 v[EP_LL_BATCH];

@@ -51,15 +51,15 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 }
 
-/* Parts of tokens [w0, w0 + n) for warp `worker` of `workers` over the sending blocks. */
+/* Parts of the span's tokens for warp `worker` of `workers` over the sending blocks. */
 template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
+			    const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
 			    uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 
-	for (uint32_t i = worker; i < n * c.parts; i += workers) {
+	for (uint32_t i = worker; i < span.n * c.parts; i += workers) {
 		uint32_t local = ep_div(i, c.by_parts), part = i - local * c.parts, first, end;
 
 		ep_ll_part(c.row_quads, c.part_quads, part, &first, &end);
@@ -81,7 +81,7 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 			if (!f.hits) {
 				continue;
 			}
-			ep_ll_send_item<FP8>(a, op, tables, f, w0 + local, first, end);
+			ep_ll_send_item<FP8>(a, op, tables, f, span.w0 + local, first, end);
 			if (!c.lines) {
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
@@ -94,18 +94,19 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 	}
 }
 
-/* Headers of tokens [w0, w0 + n) for ranks of the node, and who will return the tokens. */
+/* Headers of the span's tokens for ranks of the node, and who will return the tokens. */
 template <bool REMOTE>
 EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
-			       uint32_t worker, uint32_t workers, uint32_t repeats)
+			       const struct ep_ll_send_tables &tables,
+			       const struct ep_ll_span &span, uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
+	uint32_t repeats = *tables.repeats;
 
-	for (uint32_t local = worker; local < n; local += workers) {
-		struct ep_ll_selection s = ep_ll_selection_make(c, tables, local, repeats);
-		float weight = ep_ll_weight(a, w0 + local);
+	for (uint32_t local = worker; local < span.n; local += workers) {
+		struct ep_ll_selection s =
+			ep_ll_selection_make(a, tables, span.w0 + local, local, repeats);
 		uint32_t away = 0;
 
 		for (uint32_t d0 = 0; d0 < c.g.nranks; d0 += share.ranks) {
@@ -120,12 +121,12 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 				h = ep_ll_packets(c, op, ep_heap_of(c.g, d)) + a.header_off +
 				    ((size_t)c.g.rank * c.max_tokens + slot) * a.header_bytes;
 			}
-			ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);
+			ep_ll_send_packet(a, op, s, d, share.packet, h);
 		}
 		if (REMOTE && s.rank != EP_LL_NO_ROW && ep_rank_remote(c.g, s.rank)) {
 			away = ep_ll_slot(tables, local, s.rank);
 		}
-		ep_ll_send_route(c, s, w0 + local, away);
+		ep_ll_send_route(c, s, away);
 	}
 }
 
@@ -141,7 +142,7 @@ EP_DEV uint32_t ep_ll_counters(const struct ep_ll_common &c)
  */
 template <bool FP8, bool REMOTE>
 EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				const struct ep_ll_send_tables &tables, uint32_t *repeats)
+				const struct ep_ll_send_tables &tables)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counters = ep_ll_counters(c);
@@ -150,7 +151,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 	uint32_t side = 0;
 
 	if (ep_block() == 0) {
-		ep_ll_send_counts<REMOTE>(a, op, tables, repeats);
+		ep_ll_send_counts<REMOTE>(a, op, tables);
 		if (REMOTE) {
 			ep_block_sync();
 			ep_ll_remote_post_counts(a, op);
@@ -162,36 +163,33 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 		ep_ll_bases_clear(c, tables);
 		ep_block_sync();
 	}
-	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += tables.span) {
-		uint32_t n = ep_min_u32(tables.span, c.num_tokens - w0);
+	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += c.span) {
+		struct ep_ll_span span = ep_ll_span_make(c, w0);
 
-		if (w0 || (ep_block() == 0 && tables.span < c.num_tokens)) {
-			ep_ll_span_take(c, op.step, tables, w0, n, false, repeats);
+		if (w0 || (ep_block() == 0 && c.span < c.num_tokens)) {
+			ep_ll_span_take(c, op.step, tables, span, false);
 		}
 		if (REMOTE) {
-			ep_ll_remote_send_span<FP8>(a, op, tables, w0, n, ep_block() - counters,
-						    c.launch.send_blocks - counters, *repeats,
-						    &side);
+			ep_ll_remote_send_span<FP8>(a, op, tables, span, ep_block() - counters,
+						    c.launch.send_blocks - counters, &side);
 		}
 		/* from the other end, so that with few tokens other warps carry rows */
-		ep_ll_send_headers<REMOTE>(a, op, tables, w0, n, workers - 1 - worker, workers,
-					   *repeats);
-		ep_ll_send_rows<FP8, REMOTE>(a, op, tables, w0, n, worker, workers);
-		if (w0 + tables.span < c.num_tokens) {
+		ep_ll_send_headers<REMOTE>(a, op, tables, span, workers - 1 - worker, workers);
+		ep_ll_send_rows<FP8, REMOTE>(a, op, tables, span, worker, workers);
+		if (w0 + c.span < c.num_tokens) {
 			ep_block_sync();
-			ep_ll_span_count(c, tables, n);
+			ep_ll_span_count(c, tables, span.n);
 		}
 	}
 }
 
 /* Clears the tables of a block that sends. */
-EP_DEV void ep_ll_send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
-			     uint32_t *repeats)
+EP_DEV void ep_ll_send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
 {
 	ep_ll_span_clear(c, tables);
 	ep_ll_bases_clear(c, tables);
 	if (ep_tid() == 0) {
-		*repeats = 0;
+		*tables.repeats = 0;
 	}
 	ep_block_sync();
 }
@@ -200,16 +198,17 @@ EP_DEV void ep_ll_send_clear(const struct ep_ll_common &c, const struct ep_ll_se
 template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t n = ep_min_u32(c.span, c.num_tokens), bank_state;
+	uint32_t bank_state;
 	bool sends = ep_block() < c.launch.send_blocks, counts = ep_block() == 0;
-	struct ep_ll_raw_id id = ep_ll_span_load(c, 0, sends ? n : 0);
+	struct ep_ll_span span = ep_ll_span_make(c, 0);
+	struct ep_ll_raw_id id = ep_ll_span_load(c, 0, sends ? span.n : 0);
 	struct ep_step_found found = ep_step_load(c.g, c.launch, false);
-	struct ep_ll_send_tables t = ep_ll_send_tables_make(c);
-	struct ep_op op;
 	EP_SHARED(uint32_t, repeats);
+	struct ep_ll_send_tables t = ep_ll_send_tables_make(c, &repeats);
+	struct ep_op op;
 
 	if (sends) {
-		ep_ll_send_clear(c, t, &repeats);
+		ep_ll_send_clear(c, t);
 	}
 	op = ep_step_make(c.launch, found, false);
 	if (ep_block() == 0 && ep_warp() == ep_nwarps() / 2) { /* others have more to do */
@@ -222,7 +221,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		ep_remote_publish(c.g, op, ep_step_origin(c.launch, found, op));
 	}
 	if (sends) {
-		ep_ll_span_mark(c, op.step, t, 0, n, id, counts, &repeats);
+		ep_ll_span_mark(c, op.step, t, span, id, counts);
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 	bank_state = ep_step_begin(c.g, c.launch, found, op);
@@ -243,9 +242,9 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	if (bank_state == EP_BANK_HELD) {
 		/* ids were loaded before their ranks were masked, and those still use the bank */
 		ep_ll_bases_clear(c, t);
-		ep_ll_span_take(c, op.step, t, 0, n, counts, &repeats);
+		ep_ll_span_take(c, op.step, t, span, counts);
 	}
-	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t, &repeats);
+	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t);
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_signature_close(c.g, op.step);
 	}

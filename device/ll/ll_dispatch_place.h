@@ -109,22 +109,31 @@ EP_DEV void ep_ll_place_batch(const struct ep_ll_dispatch_args &a,
 	}
 }
 
+/* Where a part of a received row lies, and what shows that it is there. */
+struct ep_ll_arrival {
+	const unsigned char *row;
+	uint32_t first, end; /* quads; equal: there is nothing */
+	bool lines;          /* they carry their own flags */
+	bool remote;         /* a signal shows it; else, without lines, a flag does */
+};
+
 /*
- * Receives quads [first, end) sent as lines; `b` holds the first batch. False when the source
+ * Receives a part sent as lines; `b` holds the first batch. False when the source
  * failed on the way: what had arrived is placed, the rest is not.
  */
 template <bool FP8, int N>
 EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ll_placing &placing, const unsigned char *in,
-			     uint32_t src, uint32_t first, uint32_t end, struct ep_ll_lines<N> *b)
+			     const struct ep_ll_placing &placing,
+			     const struct ep_ll_arrival &arrival, uint32_t src,
+			     struct ep_ll_lines<N> *b)
 {
 	uint32_t off[N];
 
-	for (uint32_t q = first; q < end; q += N) {
-		if (q != first) {
-			ep_ll_lines_load(in, q, end, b);
+	for (uint32_t q = arrival.first; q < arrival.end; q += N) {
+		if (q != arrival.first) {
+			ep_ll_lines_load(arrival.row, q, arrival.end, b);
 		}
-		if (!ep_ll_lines_wait(a.c, op, in, q, end, EP_WAIT_DISPATCH_ROW, src, b)) {
+		if (!ep_ll_lines_wait(a.c, op, arrival.row, q, arrival.end, src, b)) {
 			return false;
 		}
 		EP_UNROLL()
@@ -134,24 +143,24 @@ EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct e
 		if (FP8) {
 			ep_ll_place_tile(a, placing, q / N, off, b->v, ep_ll_lane_narrow());
 		} else {
-			ep_ll_place_batch(a, placing, off, b->v, ep_min_u32(end - q, N),
+			ep_ll_place_batch(a, placing, off, b->v, ep_min_u32(arrival.end - q, N),
 					  ep_ll_lane_narrow());
 		}
 	}
 	return true;
 }
 
-/* Receives quads [first, end) sent as bytes, whose flag has arrived. */
+/* Receives a part sent as bytes, whose flag has arrived. */
 template <bool FP8>
 EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a,
-			     const struct ep_ll_placing &placing, const unsigned char *in,
-			     uint32_t first, uint32_t end)
+			     const struct ep_ll_placing &placing,
+			     const struct ep_ll_arrival &arrival)
 {
 	constexpr int N = EP_LL_BATCH_OF(FP8);
 	constexpr uint32_t STEP = FP8 ? N * EP_LL_QUAD_VECS : N * EP_WARP_SIZE;
-	uint32_t last = end * EP_LL_QUAD_VECS;
+	uint32_t last = arrival.end * EP_LL_QUAD_VECS;
 
-	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += STEP) {
+	for (uint32_t v0 = arrival.first * EP_LL_QUAD_VECS; v0 < last; v0 += STEP) {
 		struct ep_vec16 v[N] EP_UNSET;
 		uint32_t off[N], n = 0;
 
@@ -161,7 +170,7 @@ EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a,
 
 			off[j] = 16 * (FP8 ? i : v0 + i);
 			if (v0 + i < last && i < STEP) {
-				v[j] = ep_ld16_fresh(in + 16 * (size_t)(v0 + i));
+				v[j] = ep_ld16_fresh(arrival.row + 16 * (size_t)(v0 + i));
 				n++;
 			}
 		}

@@ -138,14 +138,6 @@ EP_DEV uint32_t ep_ll_arrival_at(const struct ep_ll_common &c, const struct ep_l
 	return (REMOTE ? c.g.remote->places[item.src].here : item.src) * c.max_tokens + item.slot;
 }
 
-/* Where a part of a received row lies, and what shows that it is there. */
-struct ep_ll_arrival {
-	const unsigned char *row;
-	uint32_t first, end; /* quads; equal: there is nothing */
-	bool lines;          /* they carry their own flags */
-	bool remote;         /* a signal shows it; else, without lines, a flag does */
-};
-
 template <bool FP8, bool REMOTE>
 EP_DEV struct ep_ll_arrival ep_ll_arrival_make(const struct ep_ll_common &c, const struct ep_op &op,
 					       const struct ep_ll_recv_tables &tables,
@@ -246,14 +238,13 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	w = expert_major ? ep_ll_place_expert_major(c, op, tables, d0, d1, item)
 			 : ep_ll_place_rank_major(a, d0, d1, item);
 	if (p.lines) {
-		return ep_ll_recv_lines<FP8>(a, op, w, p.row, item.src, p.first, p.end, &lines)
-			       ? EP_LL_RECV_DONE
-			       : EP_LL_RECV_FAILED;
+		return ep_ll_recv_lines<FP8>(a, op, w, p, item.src, &lines) ? EP_LL_RECV_DONE
+									    : EP_LL_RECV_FAILED;
 	}
 	if (!ep_ll_arrival_wait<REMOTE>(c, op, tables, item, p, expert_major ? d0 : d0 >> 16)) {
 		return EP_LL_RECV_FAILED;
 	}
-	ep_ll_recv_bytes<FP8>(a, w, p.row, p.first, p.end);
+	ep_ll_recv_bytes<FP8>(a, w, p);
 	return EP_LL_RECV_DONE;
 }
 

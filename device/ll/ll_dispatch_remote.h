@@ -93,16 +93,16 @@ EP_DEV uint32_t ep_ll_remote_first_slot(const struct ep_ll_send_tables &tables,
 	       ep_ll_bits_before(tables.rank_bits + d * tables.words, batch.first);
 }
 
-/* Headers of a token, as they will lie at each remote peer. One warp. */
+/* Headers of the i-th token of the batch, as they will lie at each remote peer. One warp. */
 EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				       const struct ep_ll_send_tables &tables,
-				       const struct ep_ll_remote_batch &batch, uint32_t w0,
-				       uint32_t local, uint32_t repeats)
+				       const struct ep_ll_remote_batch &batch, uint32_t i,
+				       uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
-	struct ep_ll_selection s = ep_ll_selection_make(c, tables, local, repeats);
-	float weight = ep_ll_weight(a, w0 + local);
+	uint32_t local = batch.first + i;
+	struct ep_ll_selection s = ep_ll_selection_make(a, tables, batch.token + i, local, repeats);
 
 	for (uint32_t d0 = 0; d0 < c.g.nranks; d0 += share.ranks) {
 		uint32_t d = d0 + share.rank, slot = EP_LL_NO_ROW;
@@ -112,13 +112,13 @@ EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, cons
 			slot = ep_ll_slot(tables, local, d);
 		}
 		if (slot != EP_LL_NO_ROW) {
-			uint32_t i = c.g.remote->places[d].here * EP_LL_STAGE_ROWS + slot -
-				     ep_ll_remote_first_slot(tables, batch, d);
+			uint32_t at = c.g.remote->places[d].here * EP_LL_STAGE_ROWS + slot -
+				      ep_ll_remote_first_slot(tables, batch, d);
 
 			h = c.g.own + batch.stage + c.areas.stage_header_off +
-			    (size_t)i * a.header_bytes;
+			    (size_t)at * a.header_bytes;
 		}
-		ep_ll_send_packet(a, op, s, weight, w0 + local, d, share.packet, h);
+		ep_ll_send_packet(a, op, s, d, share.packet, h);
 	}
 }
 
@@ -138,12 +138,11 @@ EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_s
 template <bool FP8>
 EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				     const struct ep_ll_send_tables &tables,
-				     const struct ep_ll_remote_batch &batch, uint32_t w0,
-				     uint32_t repeats)
+				     const struct ep_ll_remote_batch &batch)
 {
 	const struct ep_ll_common &c = a.c;
 	bool copied = FP8 || !a.source.addr;
-	uint32_t part_quads = 0, parts = 1;
+	uint32_t part_quads = 0, parts = 1, repeats = *tables.repeats;
 
 	if (copied) {
 		parts = ep_ll_stage_parts(c, batch.n, FP8 ? EP_LL_TILE_QUADS : 1, &part_quads);
@@ -158,14 +157,13 @@ EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const 
 			continue;
 		}
 		if (part == 0) {
-			ep_ll_remote_stage_headers(a, op, tables, batch, w0, batch.first + n,
-						   repeats);
+			ep_ll_remote_stage_headers(a, op, tables, batch, n, repeats);
 		}
 		if (!copied) {
 			continue;
 		}
 		ep_ll_part(c.row_quads, part_quads, part, &first, &end);
-		ep_ll_remote_stage_part<FP8>(a, tables, w0 + batch.first + n, row, first, end);
+		ep_ll_remote_stage_part<FP8>(a, tables, batch.token + n, row, first, end);
 	}
 }
 
@@ -219,28 +217,28 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 }
 
 /*
- * Sends the rows of tokens [w0, w0 + n) to remote peers, those of the channels index, index + stride, ...
+ * Sends the rows of the span to remote peers, those of the channels index, index + stride, ...
  * One block; the span is marked. *side: where the next batch goes.
  */
 template <bool FP8>
 EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				   const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
-				   uint32_t index, uint32_t stride, uint32_t repeats,
+				   const struct ep_ll_send_tables &tables,
+				   const struct ep_ll_span &span, uint32_t index, uint32_t stride,
 				   uint32_t *side)
 {
 	const struct ep_ll_common &c = a.c;
 
 	for (uint32_t ch = index; ch < c.g.remote->channels; ch += stride) {
 		uint32_t c0 = ch * c.channel_tokens;
-		uint32_t end = ep_min_u32(c0 + c.channel_tokens, w0 + n);
+		uint32_t end = ep_min_u32(c0 + c.channel_tokens, span.w0 + span.n);
 
-		for (uint32_t at = ep_max_u32(c0, w0); at < end; at += EP_LL_STAGE_ROWS) {
+		for (uint32_t at = ep_max_u32(c0, span.w0); at < end; at += EP_LL_STAGE_ROWS) {
 			struct ep_ll_remote_batch b;
 
 			b.channel = ch;
 			b.side = *side;
 			b.token = at;
-			b.first = at - w0;
+			b.first = at - span.w0;
 			b.n = ep_min_u32(end - at, EP_LL_STAGE_ROWS);
 			b.done = at + b.n - c0;
 			b.stage = ep_stage_off(c.g, ch, b.side);
@@ -248,7 +246,7 @@ EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const st
 			if (!ep_stage_claim(c.g, op, ch, b.side)) {
 				return;
 			}
-			ep_ll_remote_stage_batch<FP8>(a, op, tables, b, w0, repeats);
+			ep_ll_remote_stage_batch<FP8>(a, op, tables, b);
 			ep_block_sync();
 			for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 			     d = ep_remote_peer(c.g, d + ep_nwarps())) {

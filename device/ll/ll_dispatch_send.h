@@ -17,24 +17,39 @@ struct ep_ll_send_tables {
 	uint32_t *rank_bits;    /* [R][words] tokens of the span that go to the rank */
 	uint32_t *expert_base;  /* [E] selections of the expert before the span */
 	uint32_t *rank_base;    /* [R] rows for the rank before the span */
-	uint16_t *repeat;       /* selections of an expert that their token has named already */
+	uint16_t *repeat;       /* selections of an expert that their token has named already, */
+	uint32_t *repeats;      /* and how many these are, which one bit cannot show */
 	unsigned char *scratch; /* FP8: one tile for each warp */
-	uint32_t span;          /* tokens */
 	uint32_t words; /* of bits for each expert and rank: as many as the fullest span needs */
 };
 
-EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common &c)
+/* Tokens [w0, w0 + n), whose routing a block holds at a time. */
+struct ep_ll_span {
+	uint32_t w0;
+	uint32_t n;
+};
+
+EP_DEV struct ep_ll_span ep_ll_span_make(const struct ep_ll_common &c, uint32_t w0)
+{
+	struct ep_ll_span span = { w0, ep_min_u32(c.span, c.num_tokens - w0) };
+
+	return span;
+}
+
+/* `repeats` is in shared memory. */
+EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common &c,
+						       uint32_t *repeats)
 {
 	uint32_t experts = c.g.nranks * c.nlocal;
 	struct ep_ll_send_tables t;
 	unsigned char *p = (unsigned char *)ep_dynamic_shared();
 
-	t.span = c.span;
-	t.words = (ep_min_u32(t.span, c.num_tokens) + 31) / 32;
+	t.repeats = repeats;
+	t.words = (ep_min_u32(c.span, c.num_tokens) + 31) / 32;
 	t.scratch = p; /* first, for its alignment */
 	p += EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_QUADS * EP_LL_QUAD_BYTES;
 	t.id = (int32_t *)p;
-	t.expert_bits = (uint32_t *)(t.id + t.span * c.topk);
+	t.expert_bits = (uint32_t *)(t.id + c.span * c.topk);
 	t.rank_bits = t.expert_bits + experts * t.words;
 	t.expert_base = t.rank_bits + c.g.nranks * t.words;
 	t.rank_base = t.expert_base + experts;
@@ -93,28 +108,27 @@ EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_se
 }
 
 /*
- * Notes the ids of tokens [w0, w0 + n), `raw` being the thread's first, and sets their bits, which
- * are clear. Negative ids, ids out of range and masked ranks become -1. With `count` the experts'
- * bases grow by what the span has for them. *repeats counts selections of an expert that their token
- * has named already, which one bit cannot show. A barrier before and after.
+ * Notes the ids of the span, `raw` being the thread's first, and sets their bits, which are clear.
+ * Negative ids, ids out of range and masked ranks become -1. With `count` the experts' bases grow by
+ * what the span has for them. A barrier before and after.
  */
 EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
-			    const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
-			    struct ep_ll_raw_id raw, bool count, uint32_t *repeats)
+			    const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
+			    struct ep_ll_raw_id raw, bool count)
 {
 	int64_t experts = (int64_t)c.g.nranks * c.nlocal;
 
-	for (uint32_t i = ep_tid(); i < n * c.topk; i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < span.n * c.topk; i += ep_nthreads()) {
 		uint32_t local = ep_div(i, c.by_topk), bit = 1u << (local & 31), rank;
 
 		if (i != ep_tid()) {
-			raw = ep_ll_span_id(c, w0, i);
+			raw = ep_ll_span_id(c, span.w0, i);
 		}
 		int64_t id = c.id_bytes == 8 ? (int64_t)((uint64_t)raw.hi << 32 | raw.lo)
 					     : (int32_t)raw.lo;
 
 		if (id >= experts) {
-			ep_ll_routing_error(c, step, w0 + local, i - local * c.topk, id);
+			ep_ll_routing_error(c, step, span.w0 + local, i - local * c.topk, id);
 			id = -1;
 		}
 		rank = id < 0 ? 0 : ep_div((uint32_t)id, c.by_local);
@@ -129,7 +143,7 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 		}
 		if (ep_shared_or_u32(&tables.expert_bits[id * tables.words + local / 32], bit) &
 		    bit) {
-			tables.repeat[ep_shared_add_u32(repeats, 1)] = (uint16_t)i;
+			tables.repeat[ep_shared_add_u32(tables.repeats, 1)] = (uint16_t)i;
 		}
 		if (count) {
 			ep_shared_add_u32(&tables.expert_base[id], 1);
@@ -139,18 +153,18 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 
 /* All of it for another span, or once more for this one. One block; barriers at both ends. */
 EP_DEV void ep_ll_span_take(const struct ep_ll_common &c, uint32_t step,
-			    const struct ep_ll_send_tables &tables, uint32_t w0, uint32_t n,
-			    bool count, uint32_t *repeats)
+			    const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
+			    bool count)
 {
-	struct ep_ll_raw_id id = ep_ll_span_load(c, w0, n);
+	struct ep_ll_raw_id id = ep_ll_span_load(c, span.w0, span.n);
 
 	ep_block_sync();
 	ep_ll_span_clear(c, tables);
 	if (ep_tid() == 0) {
-		*repeats = 0;
+		*tables.repeats = 0;
 	}
 	ep_block_sync();
-	ep_ll_span_mark(c, step, tables, w0, n, id, count, repeats);
+	ep_ll_span_mark(c, step, tables, span, id, count);
 	ep_block_sync();
 }
 
@@ -250,14 +264,13 @@ EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
  */
 template <bool REMOTE>
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_send_tables &tables, uint32_t *repeats)
+			      const struct ep_ll_send_tables &tables)
 {
 	const struct ep_ll_common &c = a.c;
 
-	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += tables.span) {
+	for (uint32_t w0 = 0; w0 < c.num_tokens; w0 += c.span) {
 		if (w0) {
-			ep_ll_span_take(c, op.step, tables, w0,
-					ep_min_u32(tables.span, c.num_tokens - w0), true, repeats);
+			ep_ll_span_take(c, op.step, tables, ep_ll_span_make(c, w0), true);
 		}
 		/* each rank's by the thread that sends it */
 		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;
@@ -301,20 +314,24 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 	}
 }
 
-/* A token's selection by lane k, as the header and the route need it. */
+/* A token, and its selection by lane k, as the header and the route need them. */
 struct ep_ll_selection {
+	uint32_t token;
 	uint32_t rank; /* NO_ROW: none */
 	uint32_t local_id;
 	uint32_t index; /* expert-major */
+	float weight;   /* rank-major; 0 behind the last k */
 };
 
-EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
+/* `token` is number `local` of its span, which has so many repeats. */
+EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_dispatch_args &a,
 						   const struct ep_ll_send_tables &tables,
-						   uint32_t local, uint32_t repeats)
+						   uint32_t token, uint32_t local, uint32_t repeats)
 {
+	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), i = local * c.topk + k;
 	int32_t id = k < c.topk ? tables.id[i] : -1;
-	struct ep_ll_selection s = { EP_LL_NO_ROW, 0, 0 };
+	struct ep_ll_selection s = { token, EP_LL_NO_ROW, 0, 0, 0.0f };
 
 	if (id >= 0) {
 		s.rank = ep_div(id, c.by_local);
@@ -322,19 +339,10 @@ EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_common &c,
 	}
 	if (c.layout == EP_LL_EXPERT_MAJOR) {
 		s.index = ep_ll_index(c, tables, local, id, repeats);
+	} else if (k < c.topk) {
+		s.weight = a.topk_weights[(size_t)token * c.topk + k];
 	}
 	return s;
-}
-
-/* Rank-major: lane k's weight of the token, else 0. */
-EP_DEV float ep_ll_weight(const struct ep_ll_dispatch_args &a, uint32_t token)
-{
-	const struct ep_ll_common &c = a.c;
-
-	if (c.layout != EP_LL_RANK_MAJOR || ep_lane() >= c.topk) {
-		return 0.0f;
-	}
-	return a.topk_weights[(size_t)token * c.topk + ep_lane()];
 }
 
 /* The lanes' shares in a token's headers: each writes one packet, for several ranks at once. */
@@ -359,8 +367,8 @@ EP_DEV struct ep_ll_header_share ep_ll_header_share_make(const struct ep_ll_disp
  * to h. One warp: lanes write packets of different headers; h is NULL where there is none.
  */
 EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_selection &selection, float weight, uint32_t token,
-			      uint32_t d, uint32_t p, unsigned char *h)
+			      const struct ep_ll_selection &selection, uint32_t d, uint32_t p,
+			      unsigned char *h)
 {
 	const struct ep_ll_common &c = a.c;
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
@@ -375,11 +383,11 @@ EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct 
 		uint32_t rank1 = ep_shfl_u32(EP_FULL_MASK, selection.rank, k1);
 		uint32_t word1 = ep_shfl_u32(EP_FULL_MASK, word, k1);
 
-		d0 = p == 0 ? token : rank0 == d ? word0 : EP_LL_NO_ROW;
+		d0 = p == 0 ? selection.token : rank0 == d ? word0 : EP_LL_NO_ROW;
 		d1 = 2 * p < c.topk && rank1 == d ? word1 : EP_LL_NO_ROW;
 	} else {
-		d0 = token << 16 | (rank0 == d ? word0 : 0xffffu);
-		d1 = ep_f32_bits(ep_shfl_f32(EP_FULL_MASK, weight, k0));
+		d0 = selection.token << 16 | (rank0 == d ? word0 : 0xffffu);
+		d1 = ep_f32_bits(ep_shfl_f32(EP_FULL_MASK, selection.weight, k0));
 	}
 	if (h) {
 		ep_st_packet(h + 16 * p, d0, d1, op.epoch);
@@ -391,7 +399,7 @@ EP_DEV void ep_ll_send_packet(const struct ep_ll_dispatch_args &a, const struct 
  * Entries of local rows are written by the receive half.
  */
 EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_selection &selection,
-			     uint32_t token, uint32_t slot)
+			     uint32_t slot)
 {
 	uint32_t k = ep_lane();
 	uint32_t same = ep_match_u32(EP_FULL_MASK, selection.rank);
@@ -401,7 +409,7 @@ EP_DEV void ep_ll_send_route(const struct ep_ll_common &c, const struct ep_ll_se
 		returns = returns && ep_ctz(same) == k; /* the first k of that rank */
 	}
 	if (k < c.topk && !(returns && selection.rank == c.g.rank)) {
-		c.h.route[(size_t)token * c.topk + k] =
+		c.h.route[(size_t)selection.token * c.topk + k] =
 			returns ? EP_LL_ROUTE_AWAY(selection.rank, slot) : EP_LL_ROUTE_NONE;
 	}
 }

@@ -144,14 +144,14 @@ EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t 
 }
 
 /*
- * Waits until the batch has arrived: loads all of it again, together, until it has. False when
+ * Waits until the batch of a dispatched row has arrived: loads all of it again, together, until it has. False when
  * `peer`, who sends it, has failed. One warp; its lanes poll in step, so what one decides holds for
  * all.
  */
 template <int N>
 EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &op,
-			     const unsigned char *row, uint32_t first, uint32_t end,
-			     enum ep_wait_site site, uint32_t peer, struct ep_ll_lines<N> *b)
+			     const unsigned char *row, uint32_t first, uint32_t end, uint32_t peer,
+			     struct ep_ll_lines<N> *b)
 {
 	struct ep_spin s = ep_spin_start();
 
@@ -165,7 +165,8 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 		if (ep_all(EP_FULL_MASK, have)) {
 			break;
 		}
-		if (ep_any(EP_FULL_MASK, !have && ep_wait_give_up(c.g, op, &s, site, peer))) {
+		if (ep_any(EP_FULL_MASK,
+			   !have && ep_wait_give_up(c.g, op, &s, EP_WAIT_DISPATCH_ROW, peer))) {
 			return false;
 		}
 		ep_ll_lines_load(row, first, end, b);

@@ -15,12 +15,6 @@
 
 #include "device/mlx5/qp.h"
 
-/* Memory as the NIC knows it: an address and the key, local or remote, for it. */
-struct ep_mlx5_mem {
-	uint64_t addr;
-	uint32_t key;
-};
-
 /* Byte `offset` of a region of this rank, and of the queue's peer. */
 EP_DEV struct ep_mlx5_mem ep_mlx5_local(const struct ep_mlx5_post *post, enum ep_mlx5_region_id id,
 					uint64_t offset)
@@ -57,8 +51,7 @@ EP_DEV bool ep_mlx5_put(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem
 			struct ep_mlx5_mem from, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to.addr, to.key, from.addr, from.key,
-					  bytes);
+	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to, from, bytes);
 
 	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }
@@ -71,7 +64,7 @@ EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *post, bool want, struct ep_m
 			       const uint32_t *data, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_inline(&q, 0, post->qpn, 0, to.addr, to.key, data, bytes);
+	uint32_t ds = ep_mlx5_build_inline(&q, 0, post->qpn, 0, to, data, bytes);
 
 	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }
@@ -107,17 +100,17 @@ EP_DEV uint32_t ep_mlx5_build_signal(const struct ep_mlx5_post *post, struct ep_
 {
 	const struct ep_mlx5_qp *qp = post->qp;
 	const uint32_t value[2] = { (uint32_t)signal.value, (uint32_t)(signal.value >> 32) };
+	const struct ep_mlx5_mem old = { qp->sink, qp->sink_lkey };
 
 	if (signal.sole && qp->signal != EP_MLX5_SIGNAL_ATOMIC) {
 		return ep_mlx5_build_inline(wqe, 0, post->qpn,
 					    qp->signal == EP_MLX5_SIGNAL_WRITE_STRONG
 						    ? EP_MLX5_FM_STRONG
 						    : EP_MLX5_FM_NONE,
-					    signal.slot.addr, signal.slot.key, value, 8);
+					    signal.slot, value, 8);
 	}
-	return ep_mlx5_build_fetch_add(wqe, 0, post->qpn, ep_mlx5_atomic_fm(qp->tier),
-				       signal.slot.addr, signal.slot.key, qp->sink, qp->sink_lkey,
-				       signal.add);
+	return ep_mlx5_build_fetch_add(wqe, 0, post->qpn, ep_mlx5_atomic_fm(qp->tier), signal.slot,
+				       old, signal.add);
 }
 
 /* As ep_mlx5_put(), and then the signal, which covers all lanes' bytes. One doorbell. */
@@ -126,8 +119,7 @@ EP_DEV bool ep_mlx5_put_signal(struct ep_mlx5_post *post, bool want, struct ep_m
 			       const struct ep_mlx5_signal &signal)
 {
 	struct ep_mlx5_wqe q, tail;
-	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to.addr, to.key, from.addr, from.key,
-					  bytes);
+	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to, from, bytes);
 	uint32_t tail_ds = ep_mlx5_build_signal(post, &tail, signal);
 
 	return ep_mlx5_submit(post, want, q, ds, tail, tail_ds, false);
@@ -166,7 +158,7 @@ EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, u
 	if (status || p.end >= p.done + p.depth) {
 		return false;
 	}
-	ds = ep_mlx5_build_inline(&q, 0, p.qpn, 0, to.addr, to.key, data, 8);
+	ds = ep_mlx5_build_inline(&q, 0, p.qpn, 0, to, data, 8);
 	ep_mlx5_store(&p, p.end, q, ds, true);
 	ep_mlx5_publish_alone(&p, p.end + 1, false, true);
 	return true;

@@ -9,6 +9,12 @@
 
 #include "device/mlx5/mlx5_layout.h"
 
+/* Memory as the NIC knows it: an address and the key, local or remote, for it. */
+struct ep_mlx5_mem {
+	uint64_t addr;
+	uint32_t key;
+};
+
 EP_HOST_DEV uint32_t ep_be32(uint32_t v)
 {
 #ifdef __CUDA_ARCH__
@@ -38,22 +44,22 @@ EP_HOST_DEV void ep_mlx5_build_ctrl(struct ep_mlx5_wqe *wqe, uint64_t index, uin
 	wqe->w[3] = 0;
 }
 
-EP_HOST_DEV void ep_mlx5_build_raddr(struct ep_mlx5_wqe *wqe, uint64_t addr, uint32_t rkey)
+EP_HOST_DEV void ep_mlx5_build_raddr(struct ep_mlx5_wqe *wqe, struct ep_mlx5_mem remote)
 {
-	wqe->w[4] = ep_be64_first(addr);
-	wqe->w[5] = ep_be64_second(addr);
-	wqe->w[6] = ep_be32(rkey);
+	wqe->w[4] = ep_be64_first(remote.addr);
+	wqe->w[5] = ep_be64_second(remote.addr);
+	wqe->w[6] = ep_be32(remote.key);
 	wqe->w[7] = 0;
 }
 
 /* `at`: index of the word where the segment begins. */
-EP_HOST_DEV void ep_mlx5_build_data(struct ep_mlx5_wqe *wqe, uint32_t at, uint64_t addr,
-				    uint32_t lkey, uint32_t bytes)
+EP_HOST_DEV void ep_mlx5_build_data(struct ep_mlx5_wqe *wqe, uint32_t at, struct ep_mlx5_mem local,
+				    uint32_t bytes)
 {
 	wqe->w[at] = ep_be32(bytes);
-	wqe->w[at + 1] = ep_be32(lkey);
-	wqe->w[at + 2] = ep_be64_first(addr);
-	wqe->w[at + 3] = ep_be64_second(addr);
+	wqe->w[at + 1] = ep_be32(local.key);
+	wqe->w[at + 2] = ep_be64_first(local.addr);
+	wqe->w[at + 3] = ep_be64_second(local.addr);
 }
 
 /* Does nothing, in order. */
@@ -69,14 +75,14 @@ EP_HOST_DEV uint32_t ep_mlx5_build_nop(struct ep_mlx5_wqe *wqe, uint64_t index, 
  * without data segment, since a byte_count of 0 would mean 2 GiB, and reaches the peer's NIC.
  */
 EP_HOST_DEV uint32_t ep_mlx5_build_write(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
-					 uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
-					 uint64_t laddr, uint32_t lkey, uint32_t bytes)
+					 uint32_t fm_ce_se, struct ep_mlx5_mem remote,
+					 struct ep_mlx5_mem local, uint32_t bytes)
 {
 	uint32_t ds = bytes ? 3 : 2;
 
 	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_WRITE, qpn, ds, fm_ce_se);
-	ep_mlx5_build_raddr(wqe, raddr, rkey);
-	ep_mlx5_build_data(wqe, 8, laddr, lkey, bytes);
+	ep_mlx5_build_raddr(wqe, remote);
+	ep_mlx5_build_data(wqe, 8, local, bytes);
 	return ds;
 }
 
@@ -85,14 +91,14 @@ EP_HOST_DEV uint32_t ep_mlx5_build_write(struct ep_mlx5_wqe *wqe, uint64_t index
  * memory. Reads whole words of `data`; what pads the segment is zero.
  */
 EP_HOST_DEV uint32_t ep_mlx5_build_inline(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
-					  uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
+					  uint32_t fm_ce_se, struct ep_mlx5_mem remote,
 					  const uint32_t *data, uint32_t bytes)
 {
 	uint32_t ds = bytes > 12 ? 4 : 3;
 	uint32_t words = (bytes + 3) / 4;
 
 	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_WRITE, qpn, ds, fm_ce_se);
-	ep_mlx5_build_raddr(wqe, raddr, rkey);
+	ep_mlx5_build_raddr(wqe, remote);
 	wqe->w[8] = ep_be32(EP_MLX5_INLINE | bytes);
 #ifdef __CUDA_ARCH__
 #pragma unroll
@@ -111,18 +117,18 @@ EP_HOST_DEV uint32_t ep_mlx5_build_inline(struct ep_mlx5_wqe *wqe, uint64_t inde
 	return ds;
 }
 
-/* 8-byte fetch and add; the old value goes to 8 local bytes, as the NIC read it. */
+/* 8-byte fetch and add; the old value goes to 8 local bytes at `old`, as the NIC read it. */
 EP_HOST_DEV uint32_t ep_mlx5_build_fetch_add(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
-					     uint32_t fm_ce_se, uint64_t raddr, uint32_t rkey,
-					     uint64_t laddr, uint32_t lkey, uint64_t add)
+					     uint32_t fm_ce_se, struct ep_mlx5_mem remote,
+					     struct ep_mlx5_mem old, uint64_t add)
 {
 	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_FETCH_ADD, qpn, 4, fm_ce_se);
-	ep_mlx5_build_raddr(wqe, raddr, rkey);
+	ep_mlx5_build_raddr(wqe, remote);
 	wqe->w[8] = ep_be64_first(add);
 	wqe->w[9] = ep_be64_second(add);
 	wqe->w[10] = 0;
 	wqe->w[11] = 0;
-	ep_mlx5_build_data(wqe, 12, laddr, lkey, 8);
+	ep_mlx5_build_data(wqe, 12, old, 8);
 	return 4;
 }
 

@@ -211,10 +211,11 @@ bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
 	return ep_log_wanted(level, subsys);
 }
 
-int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *hostname, int pid,
-		  long tid, int device, const char *text)
+int ep_log_format(char *line, size_t size, enum ep_log_level level,
+		  const struct ep_log_origin *origin, const char *text)
 {
-	return snprintf(line, size, "%s:%d:%ld [%d] NCCL %s EP %s", hostname, pid, tid, device,
+	return snprintf(line, size, "%s:%d:%ld [%d] NCCL %s EP %s", origin->hostname, origin->pid,
+			origin->tid, origin->device,
 			level == EP_LOG_WARN    ? "WARN"
 			: level == EP_LOG_TRACE ? "TRACE"
 						: "INFO",
@@ -233,6 +234,7 @@ void ep_log_flatten(char *text)
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 {
 	ep_log_sink_fn *sink = __atomic_load_n(&ep_log_sink, __ATOMIC_ACQUIRE);
+	struct ep_log_origin origin;
 	char text[1024], line[1400];
 	va_list args;
 	int n;
@@ -247,8 +249,9 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	if ((sink && sink(level, subsys, text)) || !ep_log_wanted(level, subsys)) {
 		return;
 	}
-	n = ep_log_format(line, sizeof(line) - 1, level, ep_logger.hostname, getpid(),
-			  syscall(SYS_gettid), ep_log_device_now(), text);
+	origin = (struct ep_log_origin){ ep_logger.hostname, getpid(), syscall(SYS_gettid),
+					 ep_log_device_now() };
+	n = ep_log_format(line, sizeof(line) - 1, level, &origin, text);
 	if (n > (int)sizeof(line) - 2) {
 		n = (int)sizeof(line) - 2;
 	}

@@ -78,9 +78,17 @@ extern int (*ep_log_device)(void);
 /* The device in lines of this thread, which has none of its own; -1: it is asked as others are. */
 extern __thread int ep_log_thread_device;
 
+/* The printer of a line. */
+struct ep_log_origin {
+	const char *hostname;
+	int pid;
+	long tid;
+	int device;
+};
+
 /* The line without its newline, for ep_log and for tests. Returns its length. */
-int ep_log_format(char *line, size_t size, enum ep_log_level level, const char *hostname, int pid,
-		  long tid, int device, const char *text);
+int ep_log_format(char *line, size_t size, enum ep_log_level level,
+		  const struct ep_log_origin *origin, const char *text);
 
 #define EP_WARN(...) ep_log(EP_LOG_WARN, EP_LOG_ALL, __VA_ARGS__)
 #define EP_INFO(subsys, ...)                                                                       \

@@ -9,11 +9,11 @@
 #include "support/check.h"
 
 #define QPN 0x123456
-#define RADDR 0x99aabbccddeeff00ull
-#define RKEY 0x00fedcba
-#define LADDR 0x1122334455667788ull
-#define LKEY 0x00abcdef
 #define UNTOUCHED 0xa5a5a5a5u
+
+static const struct ep_mlx5_mem remote = { 0x99aabbccddeeff00ull, 0x00fedcba };
+static const struct ep_mlx5_mem local = { 0x1122334455667788ull, 0x00abcdef };
+static const struct ep_mlx5_mem atomic = { 0x1000, 0x55 };
 
 /* `want` are the words in big-endian order, 4 * ds of them; what follows must be untouched. */
 static void check(const char *name, const struct ep_mlx5_wqe *q, uint32_t ds, uint32_t want_ds,
@@ -46,22 +46,19 @@ static void check_data(void)
 					  0x99aabbcc, 0xddeeff00, 0x00fedcba, 0x00000000 };
 	uint32_t ds;
 
-	ds = ep_mlx5_build_write(fresh(), 0, QPN, EP_MLX5_CE_ALWAYS, RADDR, RKEY, LADDR, LKEY,
-				 0x1c00);
+	ds = ep_mlx5_build_write(fresh(), 0, QPN, EP_MLX5_CE_ALWAYS, remote, local, 0x1c00);
 	check("WRITE", &q, ds, 3, write);
 	CHECK_INT(q.w[12], UNTOUCHED);
 	/* The same in two steps, as kernels do it; an index beyond 16 bits. */
-	ds = ep_mlx5_build_write(fresh(), 0, QPN, 0, RADDR, RKEY, LADDR, LKEY, 0x1c00);
+	ds = ep_mlx5_build_write(fresh(), 0, QPN, 0, remote, local, 0x1c00);
 	ep_mlx5_build_place(&q, 0x7fff0000ull, EP_MLX5_CE_ALWAYS);
 	check("WRITE, placed", &q, ds, 3, write);
-	ds = ep_mlx5_build_write(fresh(), 0, QPN, EP_MLX5_CE_ALWAYS, RADDR, RKEY, LADDR, LKEY, 0);
+	ds = ep_mlx5_build_write(fresh(), 0, QPN, EP_MLX5_CE_ALWAYS, remote, local, 0);
 	check("WRITE of nothing", &q, ds, 2, empty);
-	ds = ep_mlx5_build_read(fresh(), 6, QPN, EP_MLX5_CE_ALWAYS, RADDR, RKEY, LADDR, LKEY,
-				0x1c00);
+	ds = ep_mlx5_build_read(fresh(), 6, QPN, EP_MLX5_CE_ALWAYS, remote, local, 0x1c00);
 	check("READ", &q, ds, 3, read);
 	CHECK_INT(q.w[12], UNTOUCHED);
-	ds = ep_mlx5_build_read(fresh(), 0x10006, QPN, EP_MLX5_CE_ALWAYS, RADDR, RKEY, LADDR, LKEY,
-				0x1c00);
+	ds = ep_mlx5_build_read(fresh(), 0x10006, QPN, EP_MLX5_CE_ALWAYS, remote, local, 0x1c00);
 	check("READ, index 65542", &q, ds, 3, read);
 }
 
@@ -81,12 +78,12 @@ static void check_inline(void)
 	for (unsigned int i = 0; i < sizeof(bytes); i++) {
 		((unsigned char *)bytes)[i] = (unsigned char)i;
 	}
-	ds = ep_mlx5_build_inline(fresh(), 2, QPN, 0, RADDR, RKEY, half, 8);
+	ds = ep_mlx5_build_inline(fresh(), 2, QPN, 0, remote, half, 8);
 	check("inline WRITE, 8 bytes", &q, ds, 3, eight);
-	ds = ep_mlx5_build_inline(fresh(), 3, QPN, 0, RADDR, RKEY, bytes, 28);
+	ds = ep_mlx5_build_inline(fresh(), 3, QPN, 0, remote, bytes, 28);
 	check("inline WRITE, 28 bytes", &q, ds, 4, most);
 	for (uint32_t n = 1; n <= EP_MLX5_MAX_INLINE; n++) {
-		ds = ep_mlx5_build_inline(fresh(), 3, QPN, 0, RADDR, RKEY, bytes, n);
+		ds = ep_mlx5_build_inline(fresh(), 3, QPN, 0, remote, bytes, n);
 		CHECK_INT(ds, n > 12 ? 4 : 3);
 		CHECK_INT(be32toh(q.w[8]), 0x80000000u | n);
 		CHECK(!memcmp(&q.w[9], bytes, n));
@@ -109,16 +106,16 @@ static void check_atomics(void)
 	static const uint32_t nop[] = { 0x00ffff00, 0x12345601, 0x00000008, 0x00000000 };
 	uint32_t ds;
 
-	ds = ep_mlx5_build_fetch_add(fresh(), 7, QPN, EP_MLX5_CE_ALWAYS, 0x1000, 0x55, LADDR, LKEY,
+	ds = ep_mlx5_build_fetch_add(fresh(), 7, QPN, EP_MLX5_CE_ALWAYS, atomic, local,
 				     0x1111222233334444ull);
 	check("fetch and add", &q, ds, 4, add);
-	ds = ep_mlx5_build_fetch_add32(fresh(), 7, QPN, EP_MLX5_CE_ALWAYS, 0x1000, 0x55, LADDR,
-				       LKEY, 0x11112222, 0x80008000);
+	ds = ep_mlx5_build_fetch_add32(fresh(), 7, QPN, EP_MLX5_CE_ALWAYS, atomic, local,
+				       0x11112222, 0x80008000);
 	check("masked fetch and add", &q, ds, 4, add32);
 	ds = ep_mlx5_build_nop(fresh(), 0xffff, QPN, EP_MLX5_CE_ALWAYS);
 	check("NOP", &q, ds, 1, nop);
 	CHECK_INT(q.w[4], UNTOUCHED);
-	ep_mlx5_build_fetch_add(fresh(), 7, QPN, EP_MLX5_FM_STRONG, 0x1000, 0x55, LADDR, LKEY, 1);
+	ep_mlx5_build_fetch_add(fresh(), 7, QPN, EP_MLX5_FM_STRONG, atomic, local, 1);
 	ep_mlx5_build_place(&q, 0, EP_MLX5_CE_ALWAYS);
 	CHECK_INT(be32toh(q.w[2]), 0x68);
 }

@@ -96,29 +96,30 @@ int main(void)
 	struct ep_mlx5_wqe a, b;
 	struct mlx5_wqe_atomic_seg *atomic = (void *)&b.w[8];
 	const uint64_t raddr = 0x0102030405060708ull, laddr = 0x2122232425262728ull;
+	const struct ep_mlx5_mem remote = { raddr, 0x11121314 };
+	const struct ep_mlx5_mem local = { laddr, 0x31323334 }, other = { laddr, 7 };
 
 	memset(&a, 0, sizeof(a));
-	ep_mlx5_build_write(&a, 0x1fffe, 0x9abcde, EP_MLX5_CE_ALWAYS, raddr, 0x11121314, laddr,
-			    0x31323334, 0x40000000);
+	ep_mlx5_build_write(&a, 0x1fffe, 0x9abcde, EP_MLX5_CE_ALWAYS, remote, local, 0x40000000);
 	theirs(&b, 0xfffe, MLX5_OPCODE_RDMA_WRITE, 0, MLX5_WQE_CTRL_CQ_UPDATE, 3);
 	mlx5dv_set_data_seg((void *)&b.w[8], 0x40000000, 0x31323334, laddr);
 	CHECK(!memcmp(&a, &b, sizeof(a)));
 
 	memset(&a, 0, sizeof(a));
-	ep_mlx5_build_read(&a, 77, 0x9abcde, EP_MLX5_FM_STRONG, raddr, 0x11121314, laddr, 7, 4096);
+	ep_mlx5_build_read(&a, 77, 0x9abcde, EP_MLX5_FM_STRONG, remote, other, 4096);
 	theirs(&b, 77, MLX5_OPCODE_RDMA_READ, 0, 3 << 5, 3);
 	mlx5dv_set_data_seg((void *)&b.w[8], 4096, 7, laddr);
 	CHECK(!memcmp(&a, &b, sizeof(a)));
 
 	memset(&a, 0, sizeof(a));
-	ep_mlx5_build_fetch_add(&a, 9, 0x9abcde, 0, raddr, 0x11121314, laddr, 7, 1ull << 40);
+	ep_mlx5_build_fetch_add(&a, 9, 0x9abcde, 0, remote, other, 1ull << 40);
 	theirs(&b, 9, MLX5_OPCODE_ATOMIC_FA, 0, 0, 4);
 	atomic->swap_add = htobe64(1ull << 40);
 	mlx5dv_set_data_seg((void *)&b.w[12], 8, 7, laddr);
 	CHECK(!memcmp(&a, &b, sizeof(a)));
 
 	memset(&a, 0, sizeof(a));
-	ep_mlx5_build_fetch_add32(&a, 9, 0x9abcde, 0, raddr, 0x11121314, laddr, 7, 3, 4);
+	ep_mlx5_build_fetch_add32(&a, 9, 0x9abcde, 0, remote, other, 3, 4);
 	theirs(&b, 9, MLX5_OPCODE_ATOMIC_MASKED_FA, 8, 0, 4);
 	b.w[8] = htobe32(3);
 	b.w[9] = htobe32(4);

@@ -34,8 +34,7 @@ EP_DEV bool ep_mlx5_get(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem
 			struct ep_mlx5_mem to, uint32_t bytes, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_read(&q, 0, post->qpn, 0, from.addr, from.key, to.addr, to.key,
-					 bytes);
+	uint32_t ds = ep_mlx5_build_read(&q, 0, post->qpn, 0, from, to, bytes);
 
 	return ep_mlx5_submit(post, want && bytes, q, ds, q, 0, more);
 }
@@ -48,8 +47,7 @@ EP_DEV bool ep_mlx5_fetch_add(struct ep_mlx5_post *post, bool want, struct ep_ml
 			      uint64_t add, struct ep_mlx5_mem old, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_fetch_add(&q, 0, post->qpn, 0, slot.addr, slot.key, old.addr,
-					      old.key, add);
+	uint32_t ds = ep_mlx5_build_fetch_add(&q, 0, post->qpn, 0, slot, old, add);
 
 	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }
@@ -62,8 +60,7 @@ EP_DEV bool ep_mlx5_fetch_add32(struct ep_mlx5_post *post, bool want, struct ep_
 				uint32_t add, uint32_t boundary, struct ep_mlx5_mem old, bool more)
 {
 	struct ep_mlx5_wqe q;
-	uint32_t ds = ep_mlx5_build_fetch_add32(&q, 0, post->qpn, 0, slot.addr, slot.key, old.addr,
-						old.key, add, boundary);
+	uint32_t ds = ep_mlx5_build_fetch_add32(&q, 0, post->qpn, 0, slot, old, add, boundary);
 
 	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
 }

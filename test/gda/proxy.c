@@ -154,16 +154,18 @@ static void begin(uint32_t room, uint32_t cq_room)
 /* Behind the `n` of them a last one that verbs do not have, if `bad`. */
 static void ring_for(uint32_t i, uint32_t n, bool bad)
 {
+	const struct ep_mlx5_mem remote = { 0x1000, 1 }, local = { 0x2000, 2 }, other = { 1, 0 };
+
 	for (uint32_t k = 0; k < n + bad; k++) {
 		uint64_t at = FIRST + k;
 		struct ep_mlx5_wqe *q = &wqes[i][at % DEPTH];
 
 		if (k < n) {
-			ep_mlx5_build_write(q, at, queue[i].qpn, EP_MLX5_CE_ALWAYS, 0x1000, 1,
-					    0x2000, 2, 8);
+			ep_mlx5_build_write(q, at, queue[i].qpn, EP_MLX5_CE_ALWAYS, remote, local,
+					    8);
 		} else {
-			ep_mlx5_build_fetch_add32(q, at, queue[i].qpn, EP_MLX5_CE_ALWAYS, 0x1000, 1,
-						  1, 0, 0x2000, 2);
+			ep_mlx5_build_fetch_add32(q, at, queue[i].qpn, EP_MLX5_CE_ALWAYS, remote,
+						  other, 0x2000, 2);
 		}
 	}
 	__atomic_store_n(&word[i], FIRST + n + bad, __ATOMIC_RELEASE);

@@ -451,10 +451,10 @@ void ht_check_combine(struct ht_bench *b, bool backward)
 	size_t row = oracle_combine_bytes(&b->h.p);
 	char *out = tensor_fetch(&b->combine_out);
 	float *gradients = tensor_fetch(&b->out_gradients);
+	struct oracle_ht_sums sums = { out, backward ? gradients : NULL };
 	struct oracle_verdict verdict = { 0 };
 
-	oracle_ht_check_sums(&b->h, b->tables, (uint32_t)b->w->rank, 0, b->tokens, out,
-			     backward ? gradients : NULL, &verdict);
+	oracle_ht_check_sums(&b->h, b->tables, (uint32_t)b->w->rank, 0, b->tokens, &sums, &verdict);
 	report(&verdict);
 	check_guard(&b->combine_out, out, b->tokens * row, "outputs->tokens of combine");
 	check_guard(&b->out_gradients, (char *)gradients,

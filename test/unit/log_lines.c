@@ -75,11 +75,13 @@ static void test_file_names(void)
 
 static void test_format(void)
 {
+	struct ep_log_origin origin = { "node7", 12, 34, 5 };
 	char line[100];
 
-	CHECK(ep_log_format(line, sizeof(line), EP_LOG_WARN, "node7", 12, 34, 5, "it broke") == 37);
+	CHECK(ep_log_format(line, sizeof(line), EP_LOG_WARN, &origin, "it broke") == 37);
 	CHECK_TEXT(line, "node7:12:34 [5] NCCL WARN EP it broke");
-	ep_log_format(line, sizeof(line), EP_LOG_INFO, "node7", 12, 34, -1, "fine");
+	origin.device = -1;
+	ep_log_format(line, sizeof(line), EP_LOG_INFO, &origin, "fine");
 	CHECK_TEXT(line, "node7:12:34 [-1] NCCL INFO EP fine");
 }
 

@@ -220,12 +220,12 @@ static uint64_t wrong(const struct oracle_ht *h, struct oracle_ht_table *const *
 {
 	const struct oracle_ht_table *t = tables[rank];
 	struct oracle_ht_output out = { o->tokens, o->scales, o->weights, o->idx, 0 };
+	struct oracle_ht_sums sums = { o->sums, o->gradients };
 	struct oracle_verdict verdict = { 0 };
 
 	oracle_ht_check_counters(h, t, o->counters, o->offsets, o->total, &verdict);
 	oracle_ht_check_rows(h, t, 0, t->count, &out, &verdict);
-	oracle_ht_check_sums(h, tables, rank, 0, oracle_tokens(&h->p, rank), o->sums, o->gradients,
-			     &verdict);
+	oracle_ht_check_sums(h, tables, rank, 0, oracle_tokens(&h->p, rank), &sums, &verdict);
 	CHECK(verdict.wrong == 0 || verdict.text[0]);
 	return verdict.wrong;
 }

@@ -21,15 +21,24 @@ static struct {
 	uint64_t rounds, puts; /* since the beginning: NCCL's signals and counters only grow */
 } gin;
 
+/* A word of a window, as the kernel reads it, and its place in the peer's. */
+struct last_word {
+	ncclWindow_t from;
+	size_t source;
+	const uint32_t *value;
+	ncclWindow_t to;
+	size_t place;
+};
+
 /* NCCL 2.28's proxy cannot putValue. */
-__device__ static void put_last(const ncclGin &net, ncclTeam world, int peer, ncclWindow_t to,
-				size_t place, ncclWindow_t from, size_t source,
-				const uint32_t *word)
+__device__ static void put_last(const ncclGin &net, ncclTeam world, int peer,
+				const struct last_word &word)
 {
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0)
-	net.putValue(world, peer, to, place, *word, ncclGin_SignalInc{ DONE });
+	net.putValue(world, peer, word.to, word.place, *word.value, ncclGin_SignalInc{ DONE });
 #else
-	net.put(world, peer, to, place, from, source, 4, ncclGin_SignalInc{ DONE });
+	net.put(world, peer, word.to, word.place, word.from, word.source, 4,
+		ncclGin_SignalInc{ DONE });
 #endif
 }
 
@@ -52,8 +61,9 @@ __global__ static void all_to_all(ncclDevComm comm, ncclWindow_t from, ncclWindo
 			net.put(world, peer, to, mine, from, source, bytes - 4, ncclGin_None{},
 				ncclGin_CounterInc{ 0 });
 		}
-		put_last(net, world, peer, to, mine + bytes - 4, from, source + bytes - 4,
-			 words + (source + bytes) / 4 - 1);
+		put_last(net, world, peer,
+			 { from, source + bytes - 4, words + (source + bytes) / 4 - 1, to,
+			   mine + bytes - 4 });
 	}
 	net.waitSignal(ncclCoopCta(), DONE, rounds * (uint64_t)world.nRanks);
 	net.waitCounter(ncclCoopCta(), 0, puts * (uint64_t)world.nRanks);

@@ -217,10 +217,11 @@ static void check_sums(const struct piece *piece, uint64_t first, uint64_t n,
 {
 	struct perf_rank *r = piece->r;
 	const struct oracle_problem *p = &r->ht.p;
+	struct oracle_ht_sums sums = { piece->rows + first * oracle_combine_bytes(p),
+				       piece->weights ? piece->weights + first * p->topk : NULL };
 
 	oracle_ht_check_sums(&r->ht, r->tables, r->rank, (uint32_t)(piece->first + first),
-			     (uint32_t)n, piece->rows + first * oracle_combine_bytes(p),
-			     piece->weights ? piece->weights + first * p->topk : NULL, verdict);
+			     (uint32_t)n, &sums, verdict);
 }
 
 void perf_ht_check_combine(struct perf_rank *rank, struct oracle_verdict *verdict)

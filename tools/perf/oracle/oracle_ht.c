@@ -49,41 +49,49 @@ static uint64_t padded(const struct oracle_ht *ht, uint64_t count)
 	return (count + a - 1) / a * a;
 }
 
-typedef void (*visit_fn)(const struct oracle_ht *ht, struct oracle_ht_table *table, uint64_t slot,
-			 uint32_t src, uint32_t token, const int32_t *experts, uint32_t n,
-			 uint64_t *state);
+/* A token that comes to the rank: its slot there, and its local experts. */
+struct received {
+	uint64_t slot;
+	uint32_t src;
+	uint32_t index; /* among the source's tokens */
+	uint32_t n;
+	int32_t experts[ORACLE_MAX_TOPK];
+};
+
+typedef void (*visit_fn)(const struct oracle_ht *ht, struct oracle_ht_table *table,
+			 const struct received *token, uint64_t *state);
 
 /* All tokens that come to the rank, in the order of slots. */
 static void visit_all(const struct oracle_ht *ht, struct oracle_ht_table *table, visit_fn visit,
 		      uint64_t *state)
 {
-	int32_t experts[ORACLE_MAX_TOPK];
+	struct received token;
 
 	table->slots = 0;
-	for (uint32_t s = 0; s < ht->p.nranks; s++) {
-		for (uint32_t i = 0; i < oracle_tokens(&ht->p, s); i++) {
-			uint32_t n = oracle_ht_local(ht, s, i, table->rank, experts, NULL);
-
-			if (n) {
-				visit(ht, table, table->slots++, s, i, experts, n, state);
+	for (token.src = 0; token.src < ht->p.nranks; token.src++) {
+		for (token.index = 0; token.index < oracle_tokens(&ht->p, token.src);
+		     token.index++) {
+			token.n = oracle_ht_local(ht, token.src, token.index, table->rank,
+						  token.experts, NULL);
+			if (token.n) {
+				token.slot = table->slots++;
+				visit(ht, table, &token, state);
 			}
 		}
 	}
 }
 
 /* state[e]: selections of expert e */
-static void count(const struct oracle_ht *ht, struct oracle_ht_table *table, uint64_t slot,
-		  uint32_t src, uint32_t token, const int32_t *experts, uint32_t n, uint64_t *state)
+static void count(const struct oracle_ht *ht, struct oracle_ht_table *table,
+		  const struct received *token, uint64_t *state)
 {
 	(void)table;
-	(void)src;
-	(void)token;
 	/* the counters of the flat layout leave dropped rows out */
-	if (!ht->expert_major && ht->drop && slot >= ht->limit) {
+	if (!ht->expert_major && ht->drop && token->slot >= ht->limit) {
 		return;
 	}
-	for (uint32_t i = 0; i < n; i++) {
-		state[experts[i]]++;
+	for (uint32_t i = 0; i < token->n; i++) {
+		state[token->experts[i]]++;
 	}
 }
 
@@ -93,12 +101,13 @@ static int beyond(const struct oracle_ht *ht, uint64_t place)
 }
 
 /* state[e]: the next place of expert e */
-static void place(const struct oracle_ht *ht, struct oracle_ht_table *table, uint64_t slot,
-		  uint32_t src, uint32_t token, const int32_t *experts, uint32_t n, uint64_t *state)
+static void place(const struct oracle_ht *ht, struct oracle_ht_table *table,
+		  const struct received *token, uint64_t *state)
 {
-	struct oracle_ht_row row = { ORACLE_HT_ROW, src, token, -1 };
+	struct oracle_ht_row row = { ORACLE_HT_ROW, token->src, token->index, -1 };
+	uint64_t slot = token->slot;
 
-	table->slot[table->first[src] + token] = (uint32_t)slot;
+	table->slot[table->first[token->src] + token->index] = (uint32_t)slot;
 	if (!ht->expert_major) {
 		if (!beyond(ht, slot)) {
 			table->rows[slot] = row;
@@ -106,10 +115,10 @@ static void place(const struct oracle_ht *ht, struct oracle_ht_table *table, uin
 		}
 		return;
 	}
-	for (uint32_t i = 0; i < n; i++) {
-		uint64_t at = state[experts[i]]++;
+	for (uint32_t i = 0; i < token->n; i++) {
+		uint64_t at = state[token->experts[i]]++;
 
-		row.expert = experts[i];
+		row.expert = token->experts[i];
 		if (!beyond(ht, slot) && !beyond(ht, at)) {
 			table->rows[at] = row;
 			table->at[slot * table->width + i] = (uint32_t)at;

@@ -104,9 +104,15 @@ void oracle_ht_check_counters(const struct oracle_ht *ht, const struct oracle_ht
 /* The experts' results and gradients (NULL: none); poison where no token's row is. */
 void oracle_ht_work(const struct oracle_ht *ht, const struct oracle_ht_table *table, uint64_t first,
 		    uint64_t n, void *rows, float *gradients);
-/* Sums of tokens [first, first + n) of `rank`; gradients: NULL in the forward pass. */
+/* The rows that combine returns, and gradients: NULL in the forward pass. */
+struct oracle_ht_sums {
+	const void *rows;
+	const float *gradients;
+};
+
+/* Checks `sums` of tokens [first, first + n) of `rank`. */
 void oracle_ht_check_sums(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
-			  uint32_t rank, uint32_t first, uint32_t n, const void *rows,
-			  const float *gradients, struct oracle_verdict *verdict);
+			  uint32_t rank, uint32_t first, uint32_t n,
+			  const struct oracle_ht_sums *sums, struct oracle_verdict *verdict);
 
 #endif

@@ -215,18 +215,20 @@ static void check_sum(const struct oracle_ht *ht, uint32_t rank, uint32_t token,
 }
 
 void oracle_ht_check_sums(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
-			  uint32_t rank, uint32_t first, uint32_t n, const void *rows,
-			  const float *gradients, struct oracle_verdict *verdict)
+			  uint32_t rank, uint32_t first, uint32_t n,
+			  const struct oracle_ht_sums *sums, struct oracle_verdict *verdict)
 {
 	size_t bytes = oracle_combine_bytes(&ht->p);
 	uint8_t *want = malloc(bytes);
 	float expected[ORACLE_MAX_TOPK];
 
 	for (uint32_t j = 0; want && j < n; j++) {
-		const float *given = gradients ? gradients + (size_t)j * ht->p.topk : NULL;
+		const uint8_t *row = (const uint8_t *)sums->rows + j * bytes;
+		const float *given = sums->gradients ? sums->gradients + (size_t)j * ht->p.topk
+						     : NULL;
 
 		oracle_ht_combined(ht, tables, rank, first + j, want);
-		check_sum(ht, rank, first + j, (const uint8_t *)rows + j * bytes, want, verdict);
+		check_sum(ht, rank, first + j, row, want, verdict);
 		if (given) {
 			oracle_ht_gradients(ht, tables, rank, first + j, expected);
 		}
