@@ -3,7 +3,7 @@
 #ifndef EP_GDA_ADDRESS_H
 #define EP_GDA_ADDRESS_H
 
-#include "gda/queue.h"
+#include "gda/state.h"
 
 /*
  * Asks the kernel for the hardware address of whoever has the GID. What times out is tried again as `env`

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads what firmware has answered to a command. */
 #include <string.h>
-#include "gda/gda_nic.h"
+#include "gda/command.h"
 #include "gda/prm.h"
 
 bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why)

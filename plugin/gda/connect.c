@@ -13,6 +13,7 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "gda/connect.h"
+#include "gda/queue.h"
 #include "gda/runs.h"
 
 #define EP_GDA_THREADS 4

@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
+#include "gda/command.h"
+#include "gda/devx.h"
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"

@@ -10,7 +10,9 @@
 #include "gda/address.h"
 #include "gda/failure.h"
 #include "gda/prm.h"
+#include "gda/queue.h"
 #include "gda/queue_memory.h"
+#include "gda/text.h"
 
 #define EP_GDA_READ_NS 50000000ull     /* bound for the copy of a completion from the GPU */
 #define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */

@@ -25,8 +25,4 @@ bool ep_gda_inspect(struct ep_gda_queue *queue, int flags);
 /* The queue's completion, wherever it lies; `ask` is held. */
 bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe);
 
-/* text.c: peer, local device and port, queue, syndrome and meaning, what to do. */
-void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *cause,
-		       char *text, size_t size);
-
 #endif

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "gda/address.h"
+#include "gda/devx.h"
+#include "gda/gda_nic.h"
 #include "gda/state.h"
 #include "rdma/choose.h"
 

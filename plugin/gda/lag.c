@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
+#include "gda/command.h"
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"

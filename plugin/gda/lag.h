@@ -3,7 +3,7 @@
 #ifndef EP_GDA_LAG_H
 #define EP_GDA_LAG_H
 
-#include "gda/queue.h"
+#include "gda/state.h"
 
 /* Asks firmware whether the port is a bond. `caps`: the device's general capabilities. */
 void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps);

@@ -16,6 +16,7 @@
 #include "device/mlx5/wqe.h"
 #include "gda/failure.h"
 #include "gda/proxy.h"
+#include "gda/verbs_queue.h"
 #include "rdma/syndrome.h"
 
 #define EP_GDA_BATCH 16

@@ -5,9 +5,12 @@
 #include <string.h>
 #include "core/log.h"
 #include "gda/address.h"
+#include "gda/command.h"
 #include "gda/lag.h"
 #include "gda/prm.h"
+#include "gda/queue.h"
 #include "gda/state.h"
+#include "gda/verbs_queue.h"
 #include "rdma/rc_qp.h"
 
 #define EP_GDA_LOG_MSG 30

@@ -10,6 +10,7 @@
 #include "core/log.h"
 #include "gda/gda_memory.h"
 #include "gda/queue_memory.h"
+#include "gda/verbs_queue.h"
 
 #define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */
 #define EP_GDA_UAR_NC 1u            /* mlx5dv.h: MLX5DV_UAR_ALLOC_TYPE_NC */

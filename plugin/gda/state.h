@@ -1,18 +1,144 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State behind plugin/gda/gda.h, for the files of this directory.
+ * State behind plugin/gda/gda.h, for the files of this directory: NICs that GPUs post to, and
+ * connections, each a queue pair by DevX (queue.c) or by verbs (verbs_queue.c).
  *
  * What only this rank is concerned with reports trouble through struct ep_reason: in automatic mode
- * the next mode is tried with it, so that it is not an error yet. gda.c makes it one.
+ * the next mode is tried with it, so that it is not an error yet. gda_open.c makes it one.
  */
 #ifndef EP_GDA_STATE_H
 #define EP_GDA_STATE_H
 
 #include <errno.h>
 #include <pthread.h>
-#include "gda/queue.h"
+#include "core/context.h"
+#include "gda/gda.h"
+#include "rdma/nic.h"
+
+#define EP_GDA_MAX_NICS EP_MLX5_MAX_NICS
+#define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and buffer begin at one */
 
 #define EP_GDA_FAILURES(nranks) ((uint32_t)(nranks) + 4 * EP_GDA_MAX_NICS)
+
+/* Memory of a NIC's queues: per queue a page with its lines, then its buffer. */
+struct ep_gda_queue_memory {
+	unsigned char *dev;  /* address for the GPU */
+	unsigned char *host; /* NULL: in GPU memory */
+	struct ep_pinned pinned;
+	uint64_t bytes;
+	struct mlx5dv_devx_umem *umem;
+	struct ibv_mr *mr; /* CPU_PROXY: inline data is sent from the buffer */
+};
+#define EP_GDA_AT_CQE 0u /* in a queue's page */
+#define EP_GDA_AT_DBR 128u
+#define EP_GDA_AT_CQ_DBR 256u
+
+/* Capabilities of firmware for DevX queues. */
+struct ep_gda_caps {
+	uint32_t log_max_qp_sz;
+	bool error_syndrome; /* QUERY_QP reports why a queue pair failed */
+	bool ece;            /* queue pairs report what they can beyond the standard */
+	bool reports_tier;   /* QUERY_QP reports the order of placement, */
+	bool reports_order;  /* or at least whether data is placed in order */
+	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
+};
+
+/* Extensions of a NIC's queue pairs (ECE); vendor 0: none, or it does not report them. */
+struct ep_gda_ece {
+	uint32_t vendor, options;
+};
+
+/* A port that is a bond of several (RoCE LAG). */
+struct ep_gda_lag {
+	uint32_t ports; /* members; 0: it is none */
+	bool by_queue;  /* each queue pair has its member; else a hash of what it sends chooses */
+	bool init2rtr, rts2rts; /* transitions that name the member */
+};
+
+struct ep_gda_nic {
+	struct ep_nic base;
+	struct ep_gda_caps caps;
+	struct ep_gda_lag lag;
+	struct ep_gda_ece ece;
+	uint32_t pdn, eqn;
+
+	struct ep_gda_queue_memory queue_memory;
+	/*
+	 * Memory of modes that were refused. Freeing it waits for all that runs on the GPU, where a rank that is ahead
+	 * may have a kernel of NCCL's that waits for this rank: it is kept until the group ends.
+	 */
+	struct ep_gda_queue_memory refused[EP_GDA_CPU_PROXY]; /* each mode is tried once at most */
+	int nrefused;
+	uint32_t first, queues; /* in g->queue, and in the queue_memory */
+	struct mlx5dv_devx_uar *uar;
+	bool uar_mapped; /* cudaHostRegister()ed */
+	bool keep;       /* and not to be unmapped: the context stays open */
+	uint64_t *db;    /* address for the GPU */
+
+	struct ibv_cq *cq; /* CPU_PROXY */
+	uint32_t cq_depth, cq_used;
+	bool cq_lost;       /* the proxy's thread: it cannot be polled any more */
+	uint32_t port_down; /* by its last event; atomic */
+
+	struct ibv_ah *held;   /* refers to the port's own GID */
+	uint32_t address_gone; /* and the port has another one by now; atomic */
+	struct ibv_mr *sink;
+	struct ibv_mr *heap[EP_MLX5_REGIONS];
+};
+
+/* The cause of a queue's failure, as far as it is known. */
+struct ep_gda_cause {
+	uint32_t status; /* enum ep_mlx5_status; 0: none known */
+	uint8_t syndrome, vendor;
+	bool overwritten; /* syndrome is that of a flushed WQE and the NIC does not report more */
+	bool index_known;
+	uint16_t index;
+	uint64_t waited_ns;
+	const char *note; /* static text instead of a syndrome; NULL: none */
+};
+
+struct ep_gda_queue {
+	struct ep_gda *gda;
+	int peer;
+	uint32_t index; /* among those with this peer */
+	struct ep_gda_nic *nic;
+	int remote_nic;
+	uint32_t qpn, remote_qpn, cqn;
+	uint32_t slot; /* in the queue_memory */
+	uint32_t mtu;
+	uint8_t mac[6]; /* RoCE: hardware address that its packets go to, in DevX queue pairs */
+	uint8_t peer_gid[16];
+	uint32_t tier; /* enum ep_mlx5_tier: of this end as read back, then of both together */
+	bool atomics;  /* the same */
+	uint32_t ece;  /* what both ends can beyond the standard; 0: nothing */
+	uint32_t lag;  /* member of the bond that it sends by, as read back; 0: not known */
+	struct mlx5dv_devx_obj *cq_obj, *qp_obj;
+	struct ibv_qp *verbs;
+	struct ep_mlx5_qp *shadow; /* what the device has been given */
+	struct ep_mlx5_error *record;
+	/* Where queues lie in host memory. */
+	struct ep_mlx5_wqe *sq;
+	struct ep_mlx5_cqe *cqe;
+	struct ep_mlx5_dbr *dbr;
+	uint64_t *word; /* index behind the last WQE, written by kernels (EP_MLX5_HANDOVER_INDEX) */
+	/* The proxy's thread only: WQEs below have been handed over, and have completed. */
+	uint64_t posted, completed;
+	uint32_t max_wr;  /* of them under way at once, in a verbs queue */
+	const char *note; /* what the proxy's thread knows of the failure; atomic, static text */
+	uint32_t failed;  /* a failure was made known; atomic */
+	uint32_t vague;   /* but not its cause; atomic */
+	uint8_t syndrome; /* of the failure; 0: none known; under `lock` */
+	bool address_checked; /* whether the peer has another address; the same */
+	uint32_t halted;      /* by ep_gda_queue_halt(); atomic */
+	bool broken;          /* the proxy's thread: no completion follows any more */
+	/* late.c, under `ask`: */
+	uint16_t handed;  /* where kernels were in the last round */
+	uint8_t patience; /* of the next question, if nothing moves; 0: nothing is late */
+	bool due;
+	uint64_t ask_at;
+	uint64_t
+		suspect; /* when the NIC first reported, with no reason, that it failed; under `ask` */
+};
 
 struct ep_gda {
 	int rank, nranks, device;

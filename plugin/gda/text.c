@@ -4,7 +4,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "device/simt/wait_site.h"
-#include "gda/failure.h"
+#include "gda/text.h"
 #include "rdma/syndrome.h"
 
 const char *ep_gda_mode_name(enum ep_gda_mode mode)

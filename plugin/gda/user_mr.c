@@ -13,6 +13,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "gda/gda_memory.h"
+#include "gda/state.h"
 #include "gda/user_mr.h"
 
 #define EP_GDA_USER_MRS 16

@@ -3,7 +3,7 @@
 #ifndef EP_GDA_USER_MR_H
 #define EP_GDA_USER_MR_H
 
-#include "gda/state.h"
+#include "gda/gda.h"
 
 /*
  * Registers the allocation that holds [p, p + bytes) with all NICs, unless it is, and says how kernels

@@ -7,6 +7,7 @@
 #include "gda/lag.h"
 #include "gda/prm.h"
 #include "gda/state.h"
+#include "gda/verbs_queue.h"
 #include "rdma/rc_qp.h"
 
 #define EP_GDA_LEAST_WR 16u

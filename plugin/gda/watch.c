@@ -14,6 +14,7 @@
 #include "gda/address.h"
 #include "gda/failure.h"
 #include "gda/late.h"
+#include "gda/queue.h"
 #include "gda/watch.h"
 #include "rdma/events.h"
 

@@ -7,6 +7,9 @@
 #include <errno.h>
 #include <sys/resource.h>
 #include "gda/lag.h"
+#include "gda/verbs_queue.h"
+#include "gda/queue.h"
+#include "gda/command.h"
 #include "gda/prm.h"
 #include "gda/state.h"
 #include "support/check.h"
