@@ -14,7 +14,7 @@
 
 #include "core/log.h"
 #include "core/process.h"
-#include "net/p2p/counts.h"
+#include "net/p2p/counts_file.h"
 #include "tools/ep_info.h"
 
 /* Whether the process is still the one that made the file. */

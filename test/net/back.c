@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <fcntl.h>
 #include <unistd.h>
-#include "net/p2p/counts.h"
+#include "net/p2p/counts_file.h"
 #include "net/rig.h"
 
 #define WINDOW 8

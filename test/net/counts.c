@@ -5,7 +5,7 @@
  * Of four NICs the first two are the sender's; requests to its first port get no answer after some time.
  */
 #include <unistd.h>
-#include "net/p2p/counts.h"
+#include "net/p2p/counts_file.h"
 #include "net/rig.h"
 
 #define MESSAGES 60

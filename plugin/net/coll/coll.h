@@ -9,7 +9,7 @@
 
 #include "net/abi/abi_coll.h"
 #include "net/mesh/mesh.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 
 #define EP_NET_GATHERS 16u /* under way at once */
 #define EP_NET_PARTS 4u    /* pieces of memory that a rank gathers into */

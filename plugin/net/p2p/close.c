@@ -2,7 +2,7 @@
 /* Calls for a connection of either kind: registration of memory, and the end. */
 #include "core/log.h"
 #include "net/base/plugin.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 
 static ncclResult_t ep_net_comm_any(const void *handle, struct ep_net_comm **comm)
 {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
+#include "net/p2p/counts.h"
 #include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
 

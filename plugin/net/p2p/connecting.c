@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "net/base/plugin.h"
 #include "net/link/dial.h"
+#include "net/p2p/counts.h"
 #include "net/p2p/p2p_handshake.h"
 #include "net/p2p/net_path.h"
 

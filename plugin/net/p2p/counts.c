@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "core/param.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/counts.h"
 
 static struct {
 	pthread_mutex_t lock;

@@ -7,7 +7,7 @@
 #define EP_NET_CTRL_H
 
 #include "net/link/sock.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 
 #define EP_NET_CTRL_MAGIC 0x64726f77u
 

@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "net/link/acceptor.h"
 #include "net/link/iface.h"
+#include "net/p2p/counts.h"
 #include "net/p2p/p2p_handshake.h"
 #include "net/p2p/net_path.h"
 

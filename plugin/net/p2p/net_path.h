@@ -7,7 +7,7 @@
 #ifndef EP_NET_PATH_H
 #define EP_NET_PATH_H
 
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 
 enum ep_net_path_state {
 	EP_NET_PATH_OPEN,

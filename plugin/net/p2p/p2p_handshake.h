@@ -8,7 +8,7 @@
 #define EP_NET_P2P_HANDSHAKE_H
 
 #include "net/link/sock.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 
 #define EP_NET_READY 0x79646572u
 #define EP_NET_TEXT 240

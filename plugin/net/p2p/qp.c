@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 #include "net/p2p/net_path.h"
 
 #define EP_NET_SQ_DEPTH 512u

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
+#include "net/p2p/counts.h"
 #include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests, and what calls of NCCL name. */
 #include "core/log.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 
 uint32_t ep_net_request_new(struct ep_net_comm *c)
 {

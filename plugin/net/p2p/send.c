@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending, and the end of requests of either kind. */
 #include "core/log.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 
 /* ---- which receive a message is for ---- */
 

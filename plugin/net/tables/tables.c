@@ -3,7 +3,7 @@
 #include <string.h>
 #include "core/error.h"
 #include "core/nccl_logger.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 #include "net/tables/tables.h"
 
 extern const struct ep_net_v8 ncclNetPlugin_v8;

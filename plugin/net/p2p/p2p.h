@@ -16,8 +16,8 @@
  * One thread at a time uses a connection, except for registration of memory; of one with several
  * paths a thread of the plugin makes use, too (async.c), and both take its lock.
  */
-#ifndef EP_NET_COMM_H
-#define EP_NET_COMM_H
+#ifndef EP_NET_P2P_H
+#define EP_NET_P2P_H
 
 #include "net/abi/abi.h"
 #include "net/base/device.h"
@@ -25,7 +25,7 @@
 #include "net/base/mr.h"
 #include "net/base/net_queue.h"
 #include "net/link/handshake.h"
-#include "net/p2p/counts.h"
+#include "net/p2p/counts_file.h"
 
 #define EP_NET_PEER 88
 #define EP_NET_SLOTS 64u
