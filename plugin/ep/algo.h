@@ -8,12 +8,12 @@
 
 #include <stdbool.h>
 #include "core/error.h"
+#include "core/param.h"
 #include "nccl_ep.h"
 
 struct ep_combine;
 struct ep_dispatch;
 struct ep_expert_rows_args;
-struct ep_group_config;
 struct ep_view;
 
 struct ep_limits {
@@ -62,6 +62,37 @@ struct ep_group_heap {
 	uint64_t signal_off; /* [R][channels] */
 	uint64_t stage_off;  /* [channels][2] sides */
 	uint64_t stage_side_bytes;
+};
+
+/* A group's config with all choices made. */
+struct ep_group_config {
+	const struct ep_algo *algo;
+	ncclEpAlgorithm_t algorithm;
+	uint32_t num_experts;
+	uint32_t num_topk;       /* what handles will have; 0: unknown */
+	uint64_t explicit_bytes; /* rdma_buffer_size; 0: automatic */
+	uint32_t max_sms;        /* 0: the device is not known */
+	bool auto_sms;           /* max_num_sms is AUTO */
+	uint32_t least_sms;      /* max_sms of the rank that has fewest */
+	uint64_t timeout_ns;
+	bool enable_mask;
+	bool drop; /* rows beyond shape.limit are dropped: else they are an error */
+	bool live; /* it shows what it does (show.h) */
+	bool v1;   /* the caller was made for version 1 of the API */
+	enum ep_memory memory;
+	bool nvls;
+	struct ep_param_list node_size;
+	int64_t node_code;    /* the same as a number, for comparison; 0: not set */
+	uint32_t rdma_queues; /* asked for; 0: automatic */
+	uint32_t rdma_depth;
+	uint32_t rdma_mode;   /* enum ep_gda_mode */
+	int64_t direct_bytes; /* zero_copy AUTO is direct from so many bytes on; -1: never */
+	int lines_choice; /* rows travel as lines: 0 no, 1 yes, -1 if all GPUs are joined by NVLink */
+	ncclEpZeroCopyMode_t zero_copy;
+	ncclEpAllocConfig_t alloc;
+	struct ep_shape shape;
+	struct ep_group_heap heap; /* at creation */
+	uint64_t heap_bytes;       /* of its allocation */
 };
 
 struct ep_algo {

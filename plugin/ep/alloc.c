@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include "ep/group.h"
 #include "ep/alloc.h"
 
 /* Memory of a destroyed handle. */

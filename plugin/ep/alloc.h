@@ -3,8 +3,7 @@
 #ifndef EP_EP_ALLOC_H
 #define EP_EP_ALLOC_H
 
-#include "core/error.h"
-#include "nccl_ep.h"
+#include "ep/objects.h"
 
 ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
 		      const char *what);

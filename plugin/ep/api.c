@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every public call: it enters the group, has another file do the work, and leaves. */
+#include "ep/call.h"
 #include "ep/combine.h"
 #include "ep/dispatch.h"
+#include "ep/feasible.h"
+#include "ep/group.h"
+#include "ep/handle.h"
 #include "ep/mask.h"
 #include "ep/query.h"
 #include "ep/show.h"
-#include "ep/struct.h"
 #include "ep/version.h"
 
 ncclResult_t ncclEpGetVersion(int *version)

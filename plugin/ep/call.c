@@ -3,8 +3,9 @@
 #include "core/cuda.h"
 #include "core/registry.h"
 #include "ep/call.h"
-#include "ep/handle.h"
+#include "ep/failed.h"
 #include "ep/record.h"
+#include "ep/show.h"
 
 /*
  * Held for moments only: whoever holds it and has found a group alive may use the group until it

@@ -3,24 +3,13 @@
 #ifndef EP_EP_CALL_H
 #define EP_EP_CALL_H
 
-#include <stdbool.h>
-#include "core/board.h"
-#include "core/error.h"
-#include "nccl_ep.h"
+#include "ep/objects.h"
 
 /* Errors of the five calls of masks; the argument is the call's name. */
 #define EP_CALL_NO_MASK                                                                            \
 	"%s: the group was created without enable_mask, or in high throughput mode, which has no " \
 	"masks"
 #define EP_CALL_NO_POINTER "%s: the pointer argument is NULL"
-
-/* State of a thread inside a call on a group. (A call of the host alone changes no device.) */
-struct ep_call {
-	struct ncclEpGroup *group;
-	int device;                         /* to be made current again; -1: it is the group's */
-	struct ep_board_call *shown;        /* NULL: the group does not show the call */
-	const struct ncclEpHandle *counted; /* whose tokens it shows in the end; NULL: none */
-};
 
 /*
  * Begins a call: checks the object, takes the group's lock, makes its device current and looks for

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/range.h"
 #include "ep/combine.h"
+#include "ep/handle.h"
 #include "ep/struct.h"
 
 static ncclResult_t ep_combine_check_recipe(const struct ep_combine *c)

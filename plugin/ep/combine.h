@@ -3,7 +3,7 @@
 #ifndef EP_EP_COMBINE_H
 #define EP_EP_COMBINE_H
 
-#include "ep/handle.h"
+#include "ep/objects.h"
 
 struct ep_combine {
 	struct ncclEpHandle *h;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/range.h"
 #include "ep/dispatch.h"
+#include "ep/handle.h"
 #include "ep/row.h"
 #include "ep/struct.h"
 

@@ -3,7 +3,7 @@
 #ifndef EP_EP_DISPATCH_H
 #define EP_EP_DISPATCH_H
 
-#include "ep/handle.h"
+#include "ep/objects.h"
 
 struct ep_dispatch {
 	struct ncclEpHandle *h;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Marks a group as failed. */
 #include "core/log.h"
-#include "ep/group.h"
+#include "ep/failed.h"
+#include "ep/show.h"
 
 void ep_group_fail(struct ncclEpGroup *group)
 {

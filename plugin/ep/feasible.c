@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a group and its operations are possible, and what they take, before there is any. */
-#include "ep/handle.h"
+#include "ep/feasible.h"
 #include "ep/query.h"
 #include "ep/row.h"
 #include "ep/struct.h"
+#include "ep/tensor.h"
 
 _Static_assert(sizeof(ncclEpExtShape_t) == NCCL_EP_EXT_SHAPE_V1_SIZE, "ncclEpExtShape_t");
 

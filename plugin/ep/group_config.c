@@ -2,9 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "peer/peer_heap.h"
 #include "device/group/group_layout.h"
 #include "ep/group_config.h"
+#include "ep/group_size.h"
+#include "peer/peer_state.h"
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull
 

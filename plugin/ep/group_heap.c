@@ -5,9 +5,11 @@
 #include "core/cuda.h"
 #include "core/idle.h"
 #include "core/log.h"
+#include "ep/failed.h"
 #include "ep/group_heap.h"
 #include "ep/later.h"
 #include "ep/remote.h"
+#include "peer/peer_heap.h"
 
 #define EP_GROUP_HEAP_LINE 128u /* areas that different ranks poll do not share a cache line */
 

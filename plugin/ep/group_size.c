@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Computes how large a group is: queue pairs, banks, heap. All ranks find the same. */
 #include "device/group/group_layout.h"
-#include "ep/algo.h"
-#include "ep/group_config.h"
-#include "peer/peer_heap.h"
+#include "ep/group_size.h"
+#include "peer/peer_state.h"
 
 #define EP_GROUP_ROW_QUEUES 256
 

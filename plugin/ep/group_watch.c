@@ -8,7 +8,6 @@
 #include "core/timed_call.h"
 #include "core/log.h"
 #include "device/group/wait_names.h"
-#include "ep/group.h"
 #include "ep/group_watch.h"
 
 #define EP_WATCH_PART 10              /* of the timeout: who waits for longer is in the log */

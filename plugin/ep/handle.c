@@ -8,9 +8,10 @@
 #include "core/registry.h"
 #include "core/log.h"
 #include "core/range.h"
-#include "ep/handle.h"
-#include "ep/group_heap.h"
 #include "ep/alloc.h"
+#include "ep/group_heap.h"
+#include "ep/handle.h"
+#include "ep/release.h"
 #include "ep/struct.h"
 
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,

@@ -1,50 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The object behind ncclEpHandle_t. */
+/* Makes, routes and ends handles, and checks their state for operations. */
 #ifndef EP_EP_HANDLE_H
 #define EP_EP_HANDLE_H
 
-#include "ep/group.h"
-#include "ep/tensor.h"
-
-enum ep_pending_kind {
-	EP_PENDING_NONE,
-	EP_PENDING_DISPATCH,
-	EP_PENDING_COMBINE
-};
-
-/* Tensors with received rows, as the handle's layout has them. */
-struct ep_received {
-	unsigned int ndim;      /* leading dimensions, before that of a row */
-	uint64_t extent[2];     /* of these */
-	const char *meaning[2]; /* NULL: the algorithm knows what they must be */
-};
-
-struct ncclEpHandle {
-	struct ncclEpGroup *group;         /* NULL: destroyed, and the handle can only be, too */
-	struct ncclEpHandle *next, **link; /* list of the group */
-	ncclEpLayout_t layout;
-	uint32_t topk;
-	uint32_t alignment; /* high throughput: of zones */
-	unsigned char *mem;
-	uint64_t mem_bytes;
-	bool mem_owned;
-	struct ep_received received; /* filled by the algorithm */
-	struct ep_ll_handle *ll;     /* state of the algorithm, as in the group */
-	struct ep_ht_handle *ht;
-
-	bool routed; /* by a call with this handle */
-	bool dispatched;
-	uint32_t dispatched_tokens; /* num_tokens then, */
-	uint32_t dispatch_cleans;   /* and number of MaskCleans before */
-	uint64_t
-		secret; /* random: distinguishes this handle's memory from that of others before it */
-	uint32_t num_tokens; /* if routed */
-	uint32_t id_bytes;   /* low latency: this and the next */
-	const void *topk_idx;
-	enum ep_pending_kind pending; /* and if any, where it was sent: */
-	cudaStream_t sent_on;
-	unsigned long long sent_capture; /* 0: none */
-};
+#include "ep/objects.h"
 
 /* Whether these are possible; handle NULL: all of it AUTO. Shared with the memory query. */
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
@@ -67,9 +26,6 @@ ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle);
 void ep_handle_free_orphan(struct ncclEpHandle *handle);
 ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
 				cudaStream_t stream);
-
-/* Takes the handle off its group's list. */
-void ep_handle_delist(struct ncclEpHandle *handle);
 
 /* That no operation of the handle is pending. `name`: the call that needs this. */
 ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name);

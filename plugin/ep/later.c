@@ -5,8 +5,10 @@
 #include <string.h>
 #include "core/timed_call.h"
 #include "core/log.h"
-#include "ep/later.h"
 #include "gda/gda.h"
+#include "ep/later.h"
+#include "ep/release.h"
+#include "peer/peer_heap.h"
 
 struct ep_remains {
 	struct ep_boot boot;

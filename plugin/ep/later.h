@@ -3,7 +3,7 @@
 #ifndef EP_EP_LATER_H
 #define EP_EP_LATER_H
 
-#include "ep/group.h"
+#include "ep/objects.h"
 
 /*
  * Ends the bootstrap, and gives back what was made with it: `group`, one that was being made, or NULL;

@@ -2,6 +2,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "device/kernels.h"
+#include "ep/call.h"
 #include "ep/kernel.h"
 #include "ep/mask.h"
 #include "ep/record.h"

@@ -3,8 +3,7 @@
 #ifndef EP_EP_MASK_H
 #define EP_EP_MASK_H
 
-#include "core/error.h"
-#include "nccl_ep.h"
+#include "ep/objects.h"
 
 ncclResult_t ep_mask_query(struct ncclEpGroup *group, int *mask, cudaStream_t stream);
 ncclResult_t ep_mask_update(struct ncclEpGroup *group, const int *mask, cudaStream_t stream);

@@ -17,14 +17,6 @@ ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig
 			   int nranks, ncclEpLayout_t layout, int num_topk,
 			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory);
 
-/* Whether operations of that shape are possible in such a group. */
-ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpExtShape_t *shape);
-
-/* Copies from the device in the order of the stream, and waits. */
-ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream_t stream);
-/* The sum of n numbers there. */
-ncclResult_t ep_query_sum(const uint32_t *dev, uint32_t n, uint64_t *sum, cudaStream_t stream);
-
 ncclResult_t ep_query_received(struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
 			       cudaStream_t stream);
 

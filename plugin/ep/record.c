@@ -12,6 +12,7 @@
 #include "device/group/wait_names.h"
 #include "device/kernels.h"
 #include "device/mlx5/mlx5_layout.h"
+#include "ep/failed.h"
 #include "ep/kernel.h"
 #include "ep/record.h"
 #include "ep/remote.h"

@@ -4,10 +4,11 @@
 #include "core/cuda.h"
 #include "core/registry.h"
 #include "core/log.h"
-#include "ep/group.h"
-#include "ep/handle.h"
 #include "ep/alloc.h"
+#include "ep/group_watch.h"
+#include "ep/release.h"
 #include "ep/resident.h"
+#include "ep/show.h"
 #include "ep/window.h"
 
 void ep_handle_delist(struct ncclEpHandle *handle)

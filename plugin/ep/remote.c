@@ -7,9 +7,12 @@
 #include "core/log.h"
 #include "core/nodes.h"
 #include "device/kernels.h"
-#include "ep/remote.h"
 #include "gda/gda.h"
 #include "gda/user_mr.h"
+#include "ep/failed.h"
+#include "ep/group_size.h"
+#include "ep/remote.h"
+#include "peer/leave.h"
 
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
 #define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */

@@ -6,7 +6,7 @@
 #ifndef EP_EP_REMOTE_H
 #define EP_EP_REMOTE_H
 
-#include "ep/group.h"
+#include "ep/objects.h"
 
 /* All ranks' idents are known: who is remote, and what the heap needs for that. */
 void ep_group_remote_plan(struct ncclEpGroup *group);

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include "core/build.h"
 #include "core/log.h"
-#include "ep/handle.h"
 #include "ep/show.h"
 
 _Static_assert(EP_BOARD_RANKS == EP_GROUP_MAX_RANKS, "EP_BOARD_RANKS");

@@ -3,16 +3,7 @@
 #ifndef EP_EP_SHOW_H
 #define EP_EP_SHOW_H
 
-#include "core/board.h"
-#include "core/context.h"
-#include "ep/call.h"
-
-struct ep_show {
-	struct ep_board *board; /* NULL: nothing is shown */
-	char path[EP_BOARD_PATH];
-	struct ep_pinned pinned;     /* the same memory; empty: kernels do not write there */
-	uint64_t *waits, *waits_dev; /* of long waits, by two addresses; NULL: likewise */
-};
+#include "ep/objects.h"
 
 /* Makes the board, if the config wants one. */
 void ep_show_open(struct ncclEpGroup *group);

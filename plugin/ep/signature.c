@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
+#include "ep/combine.h"
+#include "ep/dispatch.h"
 #include "ep/signature.h"
 
 /* In EP_SIGNATURE_RECIPE, above the recipe. */

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/nccl_dyn.h"
-#include "ep/group.h"
 #include "ep/window.h"
 
 static void ep_windows_promote(struct ep_windows *windows, int i)

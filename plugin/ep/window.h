@@ -3,22 +3,7 @@
 #ifndef EP_EP_WINDOW_H
 #define EP_EP_WINDOW_H
 
-#include "ep/tensor.h"
-
-struct ncclEpGroup;
-
-/* A window that operations of the group have used: its start on each rank, as mapped here. */
-struct ep_window {
-	ncclWindow_t win;
-	unsigned char **base; /* [R] */
-};
-
-/* A group keeps so many, and forgets the one that it has found longest ago. */
-#define EP_WINDOWS 8
-
-struct ep_windows {
-	struct ep_window known[EP_WINDOWS]; /* latest first; unused: base NULL */
-};
+#include "ep/objects.h"
 
 /*
  * Finds where every rank has the tensor of `view`, if all ranks pass the same offset in the same

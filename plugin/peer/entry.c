@@ -5,7 +5,8 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
-#include "peer/internal.h"
+#include "peer/entry.h"
+#include "peer/vmm.h"
 
 pthread_mutex_t ep_heap_lock = PTHREAD_MUTEX_INITIALIZER;
 struct ep_heap_entry *ep_heap_list;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes of one host: CUDA IPC. */
 #include "core/cuda.h"
-#include "peer/internal.h"
+#include "peer/ipc.h"
+#include "peer/plain.h"
 
 static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *export, void *base)
 {

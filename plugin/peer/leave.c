@@ -5,7 +5,8 @@
 #include <time.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "peer/internal.h"
+#include "peer/entry.h"
+#include "peer/leave.h"
 
 #define EP_HEAP_STEP_NS 500000
 #define EP_HEAP_ASK_NS 50000000

@@ -3,7 +3,13 @@
 #include <string.h>
 #include "core/log.h"
 #include "core/nccl_dyn.h"
-#include "peer/internal.h"
+#include "core/nodes.h"
+#include "peer/ipc.h"
+#include "peer/mapping.h"
+#include "peer/multicast.h"
+#include "peer/peer_window.h"
+#include "peer/plain.h"
+#include "peer/vmm.h"
 
 #define EP_WINDOW_VERSION 22902 /* of NCCL, the first with pointers to peers' windows */
 

@@ -9,34 +9,11 @@
 #ifndef EP_PEER_MAPPING_H
 #define EP_PEER_MAPPING_H
 
-#include "core/ident.h"
-#include "core/nodes.h"
-#include "core/param.h"
+#include "peer/peer_state.h"
 
-/* Mappings that a rank can use, for the others. */
-struct ep_peer_offer {
-	uint32_t mappings;  /* bits; mapping.c */
-	uint32_t first;     /* of the ranks of its LSA team, if it can use windows */
-	uint32_t multicast; /* it wants NVLink multicast, and can */
-	char no_window[152];
-	char no_multicast[60];
-};
-
-struct ep_peer_choice {
-	const struct ep_peer_mapping *mapping;
-	const struct ep_peer_mapping *next; /* for the same nodes, if that one fails; NULL: none */
-	struct ep_reason
-		no_window; /* why windows are not the mapping; "": they are, or need not be */
-	bool multicast;    /* all want it and can, so far */
-	struct ep_reason no_multicast; /* why not */
-};
-
-/* memory and nvls: what NCCL_EP_MEMORY and NCCL_EP_NVLS say on this rank. Local. */
+/* memory and nvls: the values of NCCL_EP_MEMORY and NCCL_EP_NVLS on this rank. Local. */
 void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_memory memory,
 			bool nvls);
-
-/* Whether this rank may ask NCCL for a multicast address. nccl_can: what NCCL itself says. */
-bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_reason *why);
 
 /*
  * The mapping for all, from the offers of all ranks (at `stride` bytes), and the nodes that it makes: the

@@ -16,7 +16,8 @@
 #include "core/timed_call.h"
 #include "core/nccl_dyn.h"
 #include "core/param.h"
-#include "peer/internal.h"
+#include "peer/entry.h"
+#include "peer/multicast.h"
 
 bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_reason *why)
 {

@@ -5,7 +5,7 @@
  */
 #include <dlfcn.h>
 #include "core/log.h"
-#include "peer/internal.h"
+#include "peer/nvml.h"
 
 struct nvml_device;
 

@@ -3,7 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
-#include "peer/internal.h"
+#include "peer/nvml.h"
+#include "peer/peer_check.h"
 
 /* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
 static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)

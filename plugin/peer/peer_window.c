@@ -14,7 +14,9 @@
 #include "core/cuda.h"
 #include "core/timed_call.h"
 #include "core/nccl_dyn.h"
-#include "peer/internal.h"
+#include "peer/entry.h"
+#include "peer/peer_window.h"
+#include "peer/vmm.h"
 
 /* ---- our own memory ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks of one process: the peer's own pointer, once its GPU may be accessed. */
 #include "core/cuda.h"
-#include "peer/internal.h"
+#include "peer/plain.h"
 
 bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 {

@@ -3,7 +3,7 @@
 #include <cuda.h>
 #include <pthread.h>
 #include "core/cuda.h"
-#include "peer/internal.h"
+#include "peer/vmm.h"
 
 static struct ep_vmm {
 	CUresult (*retain)(CUmemGenericAllocationHandle *handle, void *p);

@@ -13,8 +13,8 @@
 
 #include "support/bench.h"
 #include "support/victim.h"
-#include "ep/group.h"
-#include "peer/internal.h"
+#include "ep/objects.h"
+#include "peer/peer_state.h"
 
 #define TIMEOUT_MS 16000.0
 #define SOON 32.0 /* seconds */

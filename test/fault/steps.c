@@ -9,8 +9,8 @@
  */
 #include <unistd.h>
 
-#include "ep/group.h"
-#include "peer/internal.h"
+#include "ep/objects.h"
+#include "peer/peer_state.h"
 #include "support/bench.h"
 #include "support/victim.h"
 #include "support/watch.h"

@@ -9,7 +9,7 @@
  */
 #include <unistd.h>
 
-#include "ep/group.h"
+#include "ep/objects.h"
 #include "support/tape.h"
 
 #define HANDLES 3

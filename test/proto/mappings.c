@@ -14,8 +14,8 @@
  */
 #include <unistd.h>
 
-#include "ep/group.h"
-#include "peer/internal.h"
+#include "ep/objects.h"
+#include "peer/peer_state.h"
 #include "support/bench.h"
 
 static struct oracle_problem problem(const struct world *w)

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "ep/group.h"
+#include "ep/objects.h"
 #include "support/bench.h"
 #include "support/watch.h"
 

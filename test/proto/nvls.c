@@ -7,7 +7,7 @@
  */
 #include <unistd.h>
 
-#include "ep/group.h"
+#include "ep/objects.h"
 #include "support/bench.h"
 
 static size_t available(void)

@@ -3,6 +3,10 @@
 #include <limits.h>
 #include <stdlib.h>
 #include "device/mlx5/mlx5_layout.h"
+#include "peer/multicast.h"
+#include "ep/group.h"
+#include "ep/handle.h"
+#include "ep/group_size.h"
 #include "ep/group_heap.h"
 #include "ep/ll/ll.h"
 #include "nccl_ep/ext.h"

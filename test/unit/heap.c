@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where things lie in a heap and in handle memory. */
-#include "peer/peer_heap.h"
+#include "peer/peer_state.h"
 #include "ep/group_config.h"
+#include "ep/group_size.h"
 #include "ep/ll/ll_heap.h"
 #include "support/check.h"
 

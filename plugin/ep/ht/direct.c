@@ -7,6 +7,7 @@
  */
 #include "core/log.h"
 #include "ep/ht/ht.h"
+#include "ep/window.h"
 
 /* Why no operation of the handle can be direct, or NULL. */
 static const char *ep_ht_direct_excluded(const struct ncclEpHandle *handle)

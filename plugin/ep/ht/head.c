@@ -2,7 +2,7 @@
 /* Reads the head of handle memory. */
 #include "ep/call.h"
 #include "ep/ht/ht.h"
-#include "ep/query.h"
+#include "ep/query_read.h"
 #include "ep/record.h"
 
 ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_head *head,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of configs, handles, counters and operations that only high throughput has. */
 #include "device/mlx5/mlx5_layout.h"
+#include "ep/call.h"
 #include "ep/ht/ht.h"
-#include "ep/struct.h"
 
 ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
 {

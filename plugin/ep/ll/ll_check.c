@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of tensors that only layouts of low latency have, besides tokens and scales. */
+#include "ep/handle.h"
 #include "ep/ll/ll.h"
 
 /* An int32 counter tensor of exactly `extent`. */

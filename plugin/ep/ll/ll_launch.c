@@ -7,6 +7,7 @@
 #include <string.h>
 #include "core/cuda.h"
 #include "device/kernels.h"
+#include "ep/handle.h"
 #include "ep/kernel.h"
 #include "ep/ll/ll.h"
 #include "ep/signature.h"

@@ -1,11 +1,79 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef EP_PEER_INTERNAL_H
-#define EP_PEER_INTERNAL_H
+/* The structs of heaps, mappings and what ranks offer each other. */
+#ifndef EP_PEER_PEER_STATE_H
+#define EP_PEER_PEER_STATE_H
 
 #include <cuda.h>
 #include <pthread.h>
+#include "core/bootstrap.h"
 #include "core/context.h"
-#include "peer/peer_heap.h"
+#include "core/ident.h"
+#include "core/param.h"
+#include "core/timed_call.h"
+
+/* Mappings that a rank can use, for the others. */
+struct ep_peer_offer {
+	uint32_t mappings;  /* bits; mapping.c */
+	uint32_t first;     /* of the ranks of its LSA team, if it can use windows */
+	uint32_t multicast; /* it wants NVLink multicast, and can */
+	char no_window[152];
+	char no_multicast[60];
+};
+
+struct ep_peer_choice {
+	const struct ep_peer_mapping *mapping;
+	const struct ep_peer_mapping *next; /* for the same nodes, if that one fails; NULL: none */
+	struct ep_reason
+		no_window; /* why windows are not the mapping; "": they are, or need not be */
+	bool multicast;    /* all want it and can, so far */
+	struct ep_reason no_multicast; /* why not */
+};
+
+#define EP_HEAP_STAMP_BYTES 32
+#define EP_HEAP_ALIGN (2u << 20) /* own allocation for the driver, so that IPC exports only it */
+
+/* A rank's heap, and where it has mapped those of its peers. */
+struct ep_heap {
+	int rank;
+	int nranks;
+	uint64_t team; /* same number on all ranks of the group, unique in the process */
+	uint64_t bytes;
+	unsigned char **base;                   /* [nranks] NULL: a remote rank's */
+	const struct ep_peer_mapping **mapping; /* [nranks] NULL: not mapped */
+	struct ep_heap_entry *entry;            /* in the list of the process */
+	ncclWindow_t window;                    /* while peers are being mapped */
+	struct ep_timed_call *call; /* NCCL's, on this heap, in which boot got stuck; NULL: none */
+	bool registering;           /* it is that of peer_window.c */
+	unsigned char *multicast;   /* the node's heaps at once; NULL: not used */
+};
+
+/* Bytes that a heap of `bytes` takes from cudaMalloc or ncclMemAlloc. */
+static inline uint64_t ep_heap_alloc_bytes(uint64_t bytes)
+{
+	return ep_round_up(bytes, EP_HEAP_ALIGN);
+}
+
+/* A rank's farewell in a peer's heap, the end of all of them, and what a farewell is. */
+#define EP_HEAP_FAREWELL(rank) (EP_HEAP_STAMP_BYTES + 8 * (uint64_t)(rank))
+#define EP_HEAP_HEADER_BYTES(nranks) EP_HEAP_FAREWELL(nranks)
+static inline uint64_t ep_heap_farewell_value(const struct ep_heap *heap)
+{
+	return heap->team;
+}
+
+/*
+ * The connections by which remote ranks write a heap. cut is called once, by any thread, when no
+ * remote rank needs them any more or deadline_ns is over, and before the heap is freed: afterwards
+ * nothing remote writes it. lost: whether a remote rank can no longer write a farewell; those
+ * of `absent` are not expected to.
+ */
+struct ep_heap_remote {
+	void (*cut)(void *arg);
+	bool (*lost)(void *arg, int rank);
+	void *arg;
+	bool *absent; /* [nranks], from malloc, freed with the heap */
+	uint64_t deadline_ns;
+};
 
 #define EP_HEAP_STAMP 0x70616568206d7973ull
 
@@ -61,14 +129,6 @@ struct ep_peer_mapping {
 	void (*unmap)(void *base, uint64_t bytes);
 };
 
-extern const struct ep_peer_mapping ep_peer_plain;  /* ranks of one process */
-extern const struct ep_peer_mapping ep_peer_ipc;    /* processes of one host */
-extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
-
-/* Memory of cudaMalloc, which more than one mapping takes. */
-bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why);
-void ep_peer_plain_free(void *base);
-
 /* A heap of this process: all that its end needs is here from the beginning. */
 struct ep_heap_entry {
 	struct ep_heap_entry *next;
@@ -108,75 +168,5 @@ struct ep_heap_entry {
 	int nranks;
 	struct ep_ident idents[]; /* and `let_go` behind them */
 };
-
-/* ---- entries ---- */
-
-/* All heaps of the process, under the lock. */
-extern pthread_mutex_t ep_heap_lock;
-extern struct ep_heap_entry *ep_heap_list;
-
-/* An entry on the list, still without memory. */
-ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
-			       const struct ep_ident *idents,
-			       const struct ep_peer_mapping *mapping);
-
-/* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
-void ep_heap_entry_free(struct ep_heap_entry *entry);
-
-/* Where the peers' heaps are noted: `base` and `way`. They are freed when nothing is mapped. */
-ncclResult_t ep_heap_tables_new(struct ep_heap *heap);
-void ep_heap_tables_free(struct ep_heap *heap);
-
-void ep_heap_unmap(struct ep_heap *heap);
-
-/* The memory is never freed: a peer may have it mapped, or NCCL still work on it. */
-void ep_heap_keep(struct ep_heap *heap);
-
-/* Notes how to see whether the window is there. The communicator is. */
-bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window);
-
-/* Whether the entry's window is still there, as the driver sees it: so the communicator is. */
-bool ep_window_lives(const struct ep_heap_entry *entry);
-
-/* Ends the entry's window. Not while anybody may still store by multicast. */
-void ep_window_end(struct ep_heap_entry *entry);
-
-/*
- * The heap departs, without farewells: those that can be written are. The process frees it when
- * nobody can write to it any more. Waits for no peer.
- */
-void ep_heap_depart(struct ep_heap *heap);
-
-/* ---- the driver's virtual memory ---- */
-
-/* Whether the driver has what windows need. */
-bool ep_vmm_driver(struct ep_reason *why);
-
-/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
-bool ep_vmm_handle(void *p, CUmemGenericAllocationHandle *handle);
-
-/* Maps the memory that is at `p` at addresses of its own. *step is what failed. */
-CUresult ep_vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step);
-void ep_vmm_unmap(void *base, uint64_t bytes);
-
-/* ---- windows ---- */
-
-/* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
-void ep_window_settle(struct ep_heap *heap);
-
-/* ---- multicast ---- */
-
-/*
- * After each rank has mapped its peers, with its result, collective: asks NCCL for the address, and
- * keeps the window if all ranks have got one. Else the choice says why not.
- */
-ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
-			       struct ep_peer_choice *choice, ncclResult_t mine);
-
-/*
- * Whether NVLink joins GPU `self` and each of `count` others of this host that CUDA does not show to
- * this process. False also where nothing shows it.
- */
-bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const char *self);
 
 #endif
