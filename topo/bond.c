@@ -91,7 +91,7 @@ bool ep_topo_bond_read(const char *class_dir, const char *device, int port,
 	return bond->members > 1;
 }
 
-/* Mbit/s by the file "rate" of a port; 0: it does not say. */
+/* Mbit/s by the file "rate" of a port; 0: it has none. */
 static uint32_t read_rate(const char *class_dir, const char *device, int port)
 {
 	char name[EP_TOPO_NAME_LEN + 64], text[128];

@@ -114,7 +114,7 @@ static int walk(struct walker *walker, hwloc_obj_t obj, int parent)
 }
 
 /*
- * Whether hwloc will find CPUs in sysfs. Without, it gives up all of Linux and says so on stderr, which is
+ * Whether hwloc will find CPUs in sysfs. Without, it gives up all of Linux and reports that on stderr, which is
  * not ours; its one switch for that is an environment variable, which a library must not set.
  */
 static bool shows_cpus(void)

@@ -42,7 +42,7 @@ struct ep_topo_module_query {
 };
 
 /*
- * Reads the topology as the environment says (ep_topo_opts_env). 0, or a negative errno and text;
+ * Reads the topology as the environment has it (ep_topo_opts_env). 0, or a negative errno and text;
  * -EPROTO, with nothing else touched, if `abi` is not EP_TOPO_MODULE_ABI.
  */
 typedef int ep_topo_module_query_fn(int abi, struct ep_topo_module_query *query);

@@ -49,7 +49,7 @@ struct devices {
 	int n;
 	struct {
 		const char *name;
-		long dev; /* NCCL's order; -1: not said */
+		long dev; /* NCCL's order; -1: not given */
 	} at[EP_TOPO_MAX_NICS];
 };
 

@@ -170,7 +170,7 @@ struct ep_topo {
 	int nhosts; /* 1, or as many as a file has */
 	int home;   /* node of the host that look-ups and additions are about */
 	int nnumas;
-	int unclassified;           /* PCI devices of which the file does not say what they are */
+	int unclassified;           /* PCI devices that the file does not classify */
 	enum ep_topo_tristate flat; /* no GPU shares a PCIe bridge with a NIC; no pair: unknown */
 	enum ep_topo_tristate virtualised;
 	enum ep_topo_tristate nvswitch;
@@ -228,8 +228,8 @@ const char *ep_topo_level_name(enum ep_topo_dist dist);
  */
 bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size);
 /*
- * Mbit/s of a device's port, as the kernel's files below /sys/class have it, or `otherwise` where they say
- * less or nothing; of a port that is a bond those of its members together. 0: nobody says.
+ * Mbit/s of a device's port, as the kernel's files below /sys/class have it, or `otherwise` where they have
+ * less or nothing; of a port that is a bond those of its members together. 0: unknown.
  */
 uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port, bool ethernet,
 			   uint32_t otherwise);
@@ -254,14 +254,14 @@ struct ep_topo_hca {
 	struct {
 		char name[EP_TOPO_NAME_LEN];
 		int port;        /* -1: any */
-		int rail, plane; /* -1: not said */
+		int rail, plane; /* -1: not given */
 	} item[EP_TOPO_HCA_MAX];
 };
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err);
 bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port);
-/* Whether item i speaks of the port; `port` -1: of any port of the device. */
+/* Whether item i names the port; `port` -1: of any port of the device. */
 bool ep_topo_hca_names(const struct ep_topo_hca *hca, int i, const char *name, int port);
-/* Rail and plane of a port, as the first item says that speaks of it; -1: none does. */
+/* Rail and plane of a port, as the first item that names it has them; -1: none does. */
 void ep_topo_hca_rail(const struct ep_topo_hca *hca, const char *name, int port, int *rail,
 		      int *plane);
 /* "mlx5_1:2" */

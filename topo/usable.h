@@ -21,7 +21,7 @@ struct ep_topo_usable {
 
 struct ep_topo_port *ep_topo_usable_at(const struct ep_topo_usable *usable, int u);
 
-/* The usable ports, all of one link layer. Of the others ep_topo_port.why says why not. */
+/* The usable ports, all of one link layer. Of the others ep_topo_port.why has the reason. */
 void ep_topo_usable_list(struct ep_topo_usable *usable, const struct ep_topo_opts *opts,
 			 const struct ep_topo_hca *hca);
 

@@ -46,7 +46,7 @@ static void pci_dir(const struct writer *writer, const struct ep_topo_pci *pci, 
 		 ep_topo_pci_print(pci, name));
 }
 
-/* By what the device says of itself, else by what hangs there. */
+/* By the device's own class, else by what hangs there. */
 static void write_ids(struct writer *writer, const char *dir, const char *class_id)
 {
 	static const char *const names[] = { "class", "vendor", "device", "subsystem_vendor",

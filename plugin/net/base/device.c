@@ -109,7 +109,7 @@ static bool ep_net_has_dmabuf(const struct ep_nic *nic)
 	return errno == EBADF;
 }
 
-/* False: the port cannot be used; a line says why. */
+/* False: the port cannot be used; a line gives the reason. */
 static bool ep_net_dev_probe(struct ep_net_dev *dev, const struct ep_port_list *list,
 			     const struct ep_port *port, const struct ep_ib_env *env)
 {

@@ -26,7 +26,7 @@ struct ep_net_dev {
 	 * one, whose bandwidth is to be shared. */
 	int adapter_port;
 	int ptr_support, max_comms;
-	int rail, plane; /* of NCCL_IB_HCA; -1: not said */
+	int rail, plane; /* of NCCL_IB_HCA; -1: not given */
 	bool atomics;
 
 	pthread_mutex_t lock; /* for all that follows, except where atomics are used */

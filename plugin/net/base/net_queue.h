@@ -36,7 +36,7 @@ struct ep_net_which {
 const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NET_WHICH]);
 /* More about a port, to be appended; "": nothing. */
 const char *ep_net_dev_print(const struct ep_net_dev *dev);
-/* Writes what a completion says of its failure, and what to do about it. Returns text. */
+/* Writes why a completion failed, and what to do about it. Returns text. */
 #define EP_NET_WC_TEXT 320
 const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT]);
 

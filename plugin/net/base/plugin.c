@@ -188,7 +188,7 @@ static int ep_net_plane_number(int plane)
 
 /*
  * As NCCL's own transport has them: ports that are merged have the rail that all of them have, and a bit
- * for each of their planes, beside one that says that they are bits.
+ * for each of their planes, beside one that marks them as bits.
  */
 static void ep_net_properties_place(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
 {

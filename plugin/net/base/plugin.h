@@ -8,7 +8,7 @@
 
 #define EP_NET_NAME "EP"
 
-/* Fails if there is no device that NCCL may use. `traffic_class` -1: as the environment says. */
+/* Fails if there is no device that NCCL may use. `traffic_class` -1: as the environment sets it. */
 ncclResult_t ep_net_init(ep_net_log_fn *log);
 /* A line of libnccl_ep to NCCL's logger; see core/nccl_logger.h. */
 bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text);

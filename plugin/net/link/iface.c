@@ -20,7 +20,7 @@ static const char *const ep_net_iface_pass[] = {
 	"ib", NULL /* NCCL_COMM_ID */, "^docker,lo,virbr", "docker", "lo", "virbr"
 };
 
-/* ---- what variables say ---- */
+/* ---- what variables choose ---- */
 
 /* An item is a name, or the beginning of one; NCCL passes over what follows a colon. No item: all. */
 bool ep_net_ifname_match(const char *text, const char *name)
@@ -113,7 +113,7 @@ static bool ep_net_iface_subnet(const struct ifaddrs *ifaddr, const union ep_net
 	return !differ;
 }
 
-/* Smaller is better. A link-local address says nothing to other hosts but on a link of the same number. */
+/* Smaller is better. A link-local address means nothing to other hosts but on a link of the same number. */
 static int ep_net_iface_rank(const struct ifaddrs *ifaddr)
 {
 	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)ifaddr->ifa_addr;

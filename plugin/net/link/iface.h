@@ -8,7 +8,7 @@
 /*
  * The address to be reached by. NCCL_SOCKET_IFNAME ([^][=]name,...) decides if it is set. Without it the
  * first of these counts that has a running interface: names that begin with "ib"; the subnet of
- * NCCL_COMM_ID; all but docker, lo and virbr; these three in turn. NCCL_SOCKET_FAMILY says which family.
+ * NCCL_COMM_ID; all but docker, lo and virbr; these three in turn. NCCL_SOCKET_FAMILY chooses the family.
  */
 ncclResult_t ep_net_addr_find(union ep_net_addr *addr);
 /* Whether a name fits NCCL_SOCKET_IFNAME's text. */

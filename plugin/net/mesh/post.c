@@ -26,7 +26,7 @@ static uint32_t ep_net_end_wr(const struct ep_net_rma *rma, const struct ep_net_
 		wr[n].sg_list = &sge[n];
 		wr[n].num_sge = 1;
 		wr[n].opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-		/* Firmware may place data out of order by itself, and does not say so here. */
+		/* Firmware may place data out of order by itself, and does not report that here. */
 		wr[n].send_flags = port_ctx->dev->nic.fences ? IBV_SEND_FENCE : 0;
 		wr[n].wr.atomic.remote_addr = op->signal_at;
 		wr[n].wr.atomic.compare_add = op->add;

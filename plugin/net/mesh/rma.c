@@ -85,30 +85,28 @@ static ncclResult_t ep_net_start(struct ep_net_rma *rma, const struct ep_net_op 
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
-			    size_t size, const struct ep_net_span *to, uint32_t rank,
-			    const struct ep_net_signal *signal, void **request)
+ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep_net_copy *copy,
+			    uint32_t rank, const struct ep_net_signal *signal, void **request)
 {
 	struct ep_net_op want = { .kind = EP_NET_PUT };
 
 	EP_CHECK(ep_net_link_get(rma, context, rank, &want.link));
-	EP_CHECK(ep_net_op_data(rma, from, to, size, rank, &want));
+	EP_CHECK(ep_net_op_data(rma, &copy->from, &copy->to, copy->size, rank, &want));
 	if (signal) {
 		EP_CHECK(ep_net_op_signal(rma, signal, rank, &want));
 	}
 	return ep_net_start(rma, &want, request);
 }
 
-ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
-			    size_t size, const struct ep_net_span *to, uint32_t rank,
-			    void **request)
+ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep_net_copy *copy,
+			    uint32_t rank, void **request)
 {
 	struct ep_net_op want = { .kind = EP_NET_GET };
 
 	EP_CHECK(ep_net_link_get(rma, context, rank, &want.link));
-	EP_CHECK(ep_net_op_data(rma, to, from, size, rank, &want));
-	if (size) {
-		rma->read = *to;
+	EP_CHECK(ep_net_op_data(rma, &copy->to, &copy->from, copy->size, rank, &want));
+	if (copy->size) {
+		rma->read = copy->to;
 	}
 	return ep_net_start(rma, &want, request);
 }

@@ -166,13 +166,17 @@ struct ep_net_signal {
 #define EP_NET_SIGNAL_INC 1u
 #define EP_NET_SIGNAL_ADD 2u
 
+/* What is read, and where it is written. */
+struct ep_net_copy {
+	struct ep_net_span from, to;
+	size_t size;
+};
+
 /* `signal` NULL: none. */
-ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
-			    size_t size, const struct ep_net_span *to, uint32_t rank,
-			    const struct ep_net_signal *signal, void **request);
-ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep_net_span *from,
-			    size_t size, const struct ep_net_span *to, uint32_t rank,
-			    void **request);
+ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep_net_copy *copy,
+			    uint32_t rank, const struct ep_net_signal *signal, void **request);
+ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep_net_copy *copy,
+			    uint32_t rank, void **request);
 /* *request NULL: there is nothing to flush. `memory`, of ep_net_sym_new(), may be NULL. */
 ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory, uint32_t rank,
 			      void **request);

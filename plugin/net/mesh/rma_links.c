@@ -27,7 +27,7 @@ static uint32_t ep_net_port_ctx_links(const struct ep_net_rma *rma, uint32_t por
 	return rma->mesh->nranks * ((contexts + ports - 1 - port) / ports);
 }
 
-/* As the environment says, the context, the communicator, or how the port is set up. */
+/* As the environment sets it, the context, the communicator, or how the port is set up. */
 static uint8_t ep_net_port_ctx_class(const struct ep_net_rma *rma, const struct ep_net_dev *dev)
 {
 	const struct ep_ib_env *env = ep_net_env();

@@ -24,7 +24,7 @@ static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		struct ep_net_dev *dev = c->local[i].dev;
 
-		/* In order: what is polled must not be there before what it speaks of. */
+		/* In order: what is polled must not be there before what it announces. */
 		c->local[i].shared_mr = ep_verbs_reg_mr(
 			dev->nic.v, dev->nic.pd, c->shared, bytes,
 			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);

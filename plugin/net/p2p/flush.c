@@ -105,7 +105,7 @@ static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net
 	uint32_t ports = ep_net_flush_ports(c), i;
 	struct ep_net_request *r;
 
-	/* (NULL would say that there is nothing to wait for) */
+	/* (NULL would mean that there is nothing to wait for) */
 	if (c->nflushes == EP_NET_FLUSHES) {
 		return ep_fail(ncclInternalError, "more than %u flushes are under way",
 			       EP_NET_FLUSHES);

@@ -43,7 +43,7 @@ static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net
 	return false;
 }
 
-/* A device that is broken says no to everything, and does nothing. */
+/* A device that is broken refuses everything, and does nothing. */
 static ncclResult_t ep_net_qp_stop(struct ep_net_comm *c, uint32_t i)
 {
 	const struct ep_net_local *l = &c->local[c->qp[i].local_port];

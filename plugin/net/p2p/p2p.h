@@ -7,7 +7,7 @@
  * that fails goes over the others (net_path.c).
  *
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
- * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to where the slot says, each message
+ * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to the address in the slot, each message
  * over one or several queue pairs, and ends its part on each of them with a WRITE with immediate
  * data, which shows the receiver which receive it was and in how many parts the message comes. How
  * long the message is it learns from the lengths of these writes where they carry the data; where
@@ -75,7 +75,7 @@ _Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lin
 
 /* Extensions of a NIC, in its maker's words (ECE); travel between ends. */
 struct ep_net_ece {
-	uint32_t there; /* 0: it does not say */
+	uint32_t there; /* 0: none are known */
 	uint32_t vendor, options, mask;
 };
 

@@ -23,7 +23,7 @@ struct ep_net_connect_req {
 
 struct ep_net_connect_rep {
 	struct ep_net_head head;
-	int32_t code; /* ncclSuccess, or text says why not */
+	int32_t code; /* ncclSuccess, or text has the reason */
 	uint32_t ports;
 	uint64_t shared;
 	struct ep_net_remote port[EP_NET_NIC_PORTS];

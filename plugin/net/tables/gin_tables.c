@@ -89,37 +89,37 @@ static ncclResult_t ep_gin_test(void *coll, void *request, int *done)
 	return ep_net_op_test(request, done);
 }
 
-/* ---- data: all versions say the same in other orders ---- */
+/* ---- data: all versions take the same in other orders ---- */
 
 static ncclResult_t ep_gin_put(void *ctx, int context, EP_GIN_PUT_ARGS, void **request)
 {
-	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
+	const struct ep_net_copy copy = { { from_at, from }, { to_at, to }, size };
 	struct ep_net_rma *rma;
 
 	*request = NULL;
 	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
-	return ep_net_rma_put(rma, context, &source, size, &target, rank, NULL, request);
+	return ep_net_rma_put(rma, context, &copy, rank, NULL, request);
 }
 
 static ncclResult_t ep_gin_put_signal(void *ctx, int context, EP_GIN_SIGNAL_ARGS, void **request)
 {
-	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
+	const struct ep_net_copy copy = { { from_at, from }, { to_at, to }, size };
 	const struct ep_net_signal s = { { signal_at, signal }, value, op };
 	struct ep_net_rma *rma;
 
 	*request = NULL;
 	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
-	return ep_net_rma_put(rma, context, &source, size, &target, rank, &s, request);
+	return ep_net_rma_put(rma, context, &copy, rank, &s, request);
 }
 
 static ncclResult_t ep_gin_get(void *ctx, int context, EP_GIN_PUT_ARGS, void **request)
 {
-	const struct ep_net_span source = { from_at, from }, target = { to_at, to };
+	const struct ep_net_copy copy = { { from_at, from }, { to_at, to }, size };
 	struct ep_net_rma *rma;
 
 	*request = NULL;
 	EP_CHECK(ep_net_gin_contexts(ctx, &rma));
-	return ep_net_rma_get(rma, context, &source, size, &target, rank, request);
+	return ep_net_rma_get(rma, context, &copy, rank, request);
 }
 
 static ncclResult_t ep_gin_flush(void *ctx, int context, void *mr, uint32_t rank, void **request)
@@ -224,7 +224,7 @@ static ncclResult_t ep_rma_signal_v14(void *ctx, int context, EP_GIN_SIGNAL_ARGS
 				 signal, value, op, request);
 }
 
-/* v15: flags say that more follows, for those who gather. */
+/* v15: flags mean that more follows, for those who gather. */
 static ncclResult_t ep_rma_put_v15(void *ctx, int context, EP_GIN_PUT_ARGS, uint32_t flags,
 				   void **request)
 {
