@@ -40,7 +40,7 @@ int main(void)
 {
 	uint8_t handle[EP_NET_HANDLE_BYTES] __attribute__((aligned(8)));
 	void *handles[1] = { handle }, *ctx, *listener, *coll, *request[4], *mr[3];
-	struct ep_net_span source = { 1, NULL }, target = { 3, NULL };
+	struct ep_net_copy copy = { { 1, NULL }, { 3, NULL }, BYTES };
 	struct ep_net_signal signal = { { 8, NULL }, 5, EP_NET_SIGNAL_ADD };
 	struct ep_net_rma *rma;
 	const struct ep_net_nic *nic;
@@ -55,19 +55,19 @@ int main(void)
 	mr[0] = register_it(coll, from, sizeof(from), 0);
 	mr[1] = register_it(coll, to, sizeof(to), 0);
 	mr[2] = register_it(coll, signals, sizeof(signals), EP_NET_MR_FORCE_SO);
-	source.handle = mr[0];
-	target.handle = mr[1];
+	copy.from.handle = mr[0];
+	copy.to.handle = mr[1];
 	signal.at.handle = mr[2];
 	for (size_t i = 0; i < sizeof(from); i++) {
 		from[i] = (uint8_t)(i * 7 + (i >> 8));
 	}
-	CHECK_INT(ep_net_rma_put(rma, 0, &source, BYTES, &target, 0, &signal, &request[0]),
-		  ncclSuccess);
-	source.offset = target.offset = BYTES + 10;
-	CHECK_INT(ep_net_rma_put(rma, 0, &source, 4096, &target, 0, NULL, &request[1]),
-		  ncclSuccess);
-	source.offset = target.offset = BYTES + 5000;
-	CHECK_INT(ep_net_rma_get(rma, 0, &source, 50000, &target, 0, &request[2]), ncclSuccess);
+	CHECK_INT(ep_net_rma_put(rma, 0, &copy, 0, &signal, &request[0]), ncclSuccess);
+	copy.from.offset = copy.to.offset = BYTES + 10;
+	copy.size = 4096;
+	CHECK_INT(ep_net_rma_put(rma, 0, &copy, 0, NULL, &request[1]), ncclSuccess);
+	copy.from.offset = copy.to.offset = BYTES + 5000;
+	copy.size = 50000;
+	CHECK_INT(ep_net_rma_get(rma, 0, &copy, 0, &request[2]), ncclSuccess);
 	CHECK_INT(ep_net_rma_flush(rma, 0, NULL, 0, &request[3]), ncclSuccess);
 	for (int i = 3; i >= 0; i--) {
 		wait_for(request[i]);
