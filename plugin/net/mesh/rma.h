@@ -166,7 +166,7 @@ struct ep_net_signal {
 #define EP_NET_SIGNAL_INC 1u
 #define EP_NET_SIGNAL_ADD 2u
 
-/* What is read, and where it is written. */
+/* A copy from one place to another. */
 struct ep_net_copy {
 	struct ep_net_span from, to;
 	size_t size;
