@@ -15,16 +15,10 @@ import sys
 import tempfile
 import time
 
+from outside import end, expect
+
 EP_PERF, VCRUN, CORRUPT, MANUAL = sys.argv[1:5]
 SHAPE = ['--hidden', '256', '--experts', '12', '--topk', '4', '-n', '2', '-w', '1', '-T', '60']
-failures = 0
-
-
-def expect(condition, what):
-    global failures
-    if not condition:
-        failures += 1
-        print('FAILED:', what)
 
 
 def run(command, status, **env):
@@ -420,8 +414,7 @@ def main():
                 expect(operation + ': rank ' in done.stderr, 'a %s mistake is named' % operation)
                 expect('FAILED' in done.stdout, 'summary of a failure')
 
-    print('%d failures' % failures)
-    sys.exit(failures != 0)
+    end()
 
 
 main()

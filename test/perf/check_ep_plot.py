@@ -5,10 +5,8 @@
 check_ep_plot.py EP_PLOT EP_PERF            what needs no matplotlib
 check_ep_plot.py EP_PLOT EP_PERF pictures   what does; status 77 where no Python here has it
 """
-import contextlib
 import copy
 import csv
-import importlib.util
 import io
 import json
 import os
@@ -18,48 +16,15 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
+from outside import Program, end, expect, expect_status
+
 EP_PLOT, EP_PERF = sys.argv[1:3]
-failures = 0
-
-
-def expect(condition, what):
-    global failures
-    if not condition:
-        failures += 1
-        print('FAILED:', what)
-
-
-def load_program():
-    spec = importlib.util.spec_from_file_location('ep_plot', EP_PLOT)
-    program = importlib.util.module_from_spec(spec)
-    sys.dont_write_bytecode = True
-    spec.loader.exec_module(program)
-    return program
-
-
-def run(*command, status=0):
-    """The program's main in this process: to start Python takes longer than all it does."""
-    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = [EP_PLOT, *command]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = PROGRAM.main()
-        except SystemExit as end:
-            code = end.code
-    sys.argv = argv
-    return check_status(subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue()), status)
 
 
 def start(*command, status=0, **more):
     """The program as a user starts it."""
     done = subprocess.run([EP_PLOT, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, **more)
-    return check_status(done, status)
-
-
-def check_status(done, status):
-    expect(done.returncode == status, '%s: status %s, not %d\n%s%s' % (
-        done.args, done.returncode, status, done.stdout, done.stderr))
-    return done
+    return expect_status(done, status)
 
 
 class Files:
@@ -285,7 +250,7 @@ def check_pictures(files, base):
     expect(held[0] == files.document and len(held) == 2, 'the page holds the documents')
     expect(page.count(b'<tr>') == 13 and b'href="http' not in page.split(b'</svg>')[1], 'the page holds the numbers')
 
-    plot = PROGRAM
+    plot = PROGRAM.module
     runs = [plot.load(base, 'measured'), plot.load(second, 'second')]
     axes = {a.get_title().split(':')[0].split(';')[0]: a for a in plot.draw(runs).axes if a.get_title()}
     expect(list(axes) == ['Time', "Bandwidth of the busiest rank's links", 'Time divided by that of measured', 'Time by SMs',
@@ -309,7 +274,8 @@ def check_pictures(files, base):
     expect(len(plot.panels(runs[:1])) == 4, 'one run has no ratios')
 
 
-PROGRAM = load_program()
+PROGRAM = Program(EP_PLOT)
+run = PROGRAM.run
 
 
 def find_python():
@@ -333,8 +299,7 @@ def main():
         for check in [check_pictures] if pictures else [check_csv, check_ratios, check_refused, check_notes, check_usage,
                                                               check_bars, check_pipe]:
             check(files, base)
-    print('%d failures' % failures)
-    sys.exit(failures != 0)
+    end()
 
 
 main()

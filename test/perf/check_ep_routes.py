@@ -5,8 +5,6 @@
 check_ep_routes.py EP_ROUTES EP_PERF
 """
 import array
-import contextlib
-import importlib.util
 import io
 import json
 import os
@@ -17,40 +15,16 @@ import tempfile
 import types
 import zipfile
 
+from outside import Program, end, expect
+
 EP_ROUTES, EP_PERF = sys.argv[1:3]
-failures = 0
-
-
-def expect(condition, what):
-    global failures
-    if not condition:
-        failures += 1
-        print('FAILED:', what)
-
-
-def load_program():
-    spec = importlib.util.spec_from_file_location('ep_routes', EP_ROUTES)
-    program = importlib.util.module_from_spec(spec)
-    sys.dont_write_bytecode = True
-    spec.loader.exec_module(program)
-    return program
-
-
-PROGRAM = load_program()
+PROGRAM = Program(EP_ROUTES)
 
 
 def run(*command, status=0):
-    """The program's main in this process: (output, error)."""
-    out, err, argv = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = [EP_ROUTES, *command]
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = PROGRAM.main()
-        except SystemExit as end:
-            code = end.code
-    sys.argv = argv
-    expect(code == status, '%s: status %s, not %d\n%s' % (' '.join(command), code, status, err.getvalue()))
-    return out.getvalue(), err.getvalue()
+    """(output, error) of the program."""
+    done = PROGRAM.run(*command, status=status)
+    return done.stdout, done.stderr
 
 
 def lines_of(text):
@@ -218,8 +192,7 @@ def main():
         check_recording(work)
         check_counts(work)
         check_refused(work)
-    print('%d failures' % failures)
-    sys.exit(failures != 0)
+    end()
 
 
 main()

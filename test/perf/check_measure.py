@@ -13,17 +13,11 @@ import sys
 import tempfile
 import time
 
+from outside import end, expect
+
 ROOT, BUILD = sys.argv[1:3]
 MEASURE = os.path.join(ROOT, 'tools/measure.sh')
 REAL = os.path.join(BUILD, 'test/vcluster/ep_perf')
-failures = 0
-
-
-def expect(condition, what):
-    global failures
-    if not condition:
-        failures += 1
-        print('FAILED:', what)
 
 
 def measure(status, *options, build=BUILD):
@@ -170,8 +164,7 @@ def main():
         check_results(work)
         check_failures(work)
         check_limits(work)
-    print('%d failures' % failures)
-    sys.exit(failures != 0)
+    end()
 
 
 main()
