@@ -36,7 +36,7 @@
  *   or inputs->tokens of a combine, are used as windows: that, and win_offset. Ranks that differ get
  *   ncclRemoteError within two seconds, by a later call, that names the field with both values.
  *   All else may differ: T, ids and their type, counters, numbering, weights, inputs' windows, streams.
- *   What must be alike in a group's config is said at ncclEpCreateGroup.
+ *   ncclEpCreateGroup lists what must be alike in a group's config.
  * - A group is used by one host thread at a time (but for ncclEpGetAsyncError); different groups are
  *   independent, and may run on different streams. Their kernels share the GPU: what a group may
  *   occupy while it waits for peers is divided among the groups of a process that use one GPU, so
@@ -131,7 +131,7 @@ ncclResult_t ncclEpGetVersion(int *version);
 
 /* ---- Tensors --------------------------------------------------------------------------------
  *
- * A descriptor says where a tensor is; it owns no device memory. Make one in place,
+ * A descriptor holds where a tensor is; it owns no device memory. Make one in place,
  *
  *     size_t dims[2] = { T, H };
  *     ncclEpTensor_t t = NCCL_EP_TENSOR_INIT;
@@ -209,7 +209,7 @@ typedef struct {
 	unsigned int max_dispatch_tokens_per_rank;
 	/* High throughput: M, the most rows that a rank receives, B at least (flat: tokens;
 	 * expert-major: rows of zones with their padding). AUTO is eager mode: as many as come, and
-	 * the caller makes tensors as large as recv_total_counter says. Low latency always has room
+	 * the caller makes tensors as large as recv_total_counter requires. Low latency always has room
 	 * for R*B. */
 	unsigned int max_recv_tokens_per_rank;
 	/*
@@ -222,7 +222,7 @@ typedef struct {
 	 * layouts with num_topk experts per token (num_topk unset: min(8, E)); a handle that needs
 	 * more makes InitHandle enlarge it. Otherwise this, rounded up to 2 MiB, if it is enough
 	 * for handles with num_topk (unset: 1) experts per token. If it is not, or a handle
-	 * needs more, it counts as AUTO, and a warning says so: other libraries need other sizes.
+	 * needs more, it counts as AUTO, with a warning: other libraries need other sizes.
 	 */
 	unsigned long int rdma_buffer_size;
 	unsigned int num_qp_per_rank; /* not used: see NCCL_EP_RDMA_QUEUES */
@@ -303,10 +303,10 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * for is freed by later creations and destructions, of any group, with one warning after
  * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
  * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
- * a warning says how many there are. NULL is fine. Graphs that hold operations of the group must not
+ * a warning has their number. NULL is fine. Graphs that hold operations of the group must not
  * be launched any more: their kernels would use memory that is freed.
  * After cudaDeviceReset of the group's device this and ncclEpHandleDestroy are all that is left to
- * call: every other call is ncclInvalidUsage and says so. free_fn is not called then: what it would
+ * call: every other call is ncclInvalidUsage, with that reason. free_fn is not called then: what it would
  * free counts as gone with the reset.
  * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
  * ncclInvalidUsage: a stream of the device is being captured, and nobody can wait for the device until
@@ -382,8 +382,8 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * ncclInvalidArgument: as ncclEpHandleMemSize, unfit handle_mem, or growth where ranks differ in num_topk.
  * High throughput: always local. What UpdateHandle finds out lies in the handle's memory alone: a
  * handle that is made on the same handle_mem, in a group of the same shape and the same nodes, with
- * the same layout, K and alignment, can dispatch and combine without an update. T is then what the
- * tensors say.
+ * the same layout, K and alignment, can dispatch and combine without an update. T is then that of
+ * the tensors.
  *
  * ncclInvalidUsage: B * num_topk above 262144 (high throughput: rows that may come times min(K, L)
  * above 2^31), growth while an operation is pending; high throughput: K above the group's num_topk,
@@ -497,8 +497,7 @@ typedef struct {
  * it, in ascending order of (source rank, token, k).
  * Rank-major: source rank r has rows 0 .. src_rank_counters[r]-1, one per token that chose an
  * expert here, in ascending token order. topk_weights holds the K weights that the source passed;
- * topk_idx, at each k, the expert if it is here (numbered as layout_info->recv_topk_idx_kind
- * says), else -1; its rows beyond the count are all -1.
+ * topk_idx, at each k, the expert if it is here (numbered by layout_info->recv_topk_idx_kind), else -1; its rows beyond the count are all -1.
  * Other rows beyond the counts are left as they were. Counters are overwritten.
  *
  * High throughput, N rows received:
@@ -659,7 +658,7 @@ typedef struct ncclEpCompleteConfig {
  * Runs the receive half of the handle's send_only operation on `stream`. If that is not the stream of
  * the send half, the two are ordered by events: the receive half comes after what is on the other
  * stream, and what is put on either stream afterwards comes after the receive half. The stream of the
- * send half should still exist: if CUDA says that it was destroyed, the call waits until the device is at
+ * send half should still exist: if CUDA reports that it was destroyed, the call waits until the device is at
  * rest. Descriptors and structs of the first call may be gone, the tensors' storage may not. One operation per handle may be pending, and two per group; operations of other
  * handles may run in between, where the group has ranks of several nodes only while fewer than two
  * are pending. Nothing pending: ncclSuccess.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Adds ep_dispatch_perf and ep_combine_perf to a checkout of nccl-tests, or takes them out again.
 #   apply.sh [--files-only | --revert] CHECKOUT
-# --files-only: the build files stay as they are (README.md tells how to build then).
+# --files-only: the build files stay as they are (README.md has how to build then).
 
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -11,7 +11,7 @@
  */
 #include "ep_common.h"
 
-/* What the expert, or the rank, that has the row makes of it. */
+/* The row after the expert, or the rank, that has it. */
 __host__ __device__ static inline int EpAnswer(uint32_t seed, int rank, int token, int who,
                                                size_t col) {
   return EpNumber(seed ^ 0x5bd1e995u, rank, token, who, col, 3);

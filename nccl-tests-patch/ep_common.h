@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ep_dispatch_perf and ep_combine_perf share: a group, a handle, and the data that is checked. */
+/* Shared by ep_dispatch_perf and ep_combine_perf: a group, a handle, and the data that is checked. */
 #ifndef EP_COMMON_H
 #define EP_COMMON_H
 
@@ -9,7 +9,7 @@
   do {                                                                                             \
     ncclResult_t res = cmd;                                                                        \
     if (res != ncclSuccess) {                                                                      \
-      printf("Test NCCL EP failure %s:%d '%s': NCCL_DEBUG=WARN tells why\n", __FILE__, __LINE__,   \
+      printf("Test NCCL EP failure %s:%d '%s': NCCL_DEBUG=WARN prints why\n", __FILE__, __LINE__,   \
              ncclGetErrorString(res));                                                             \
       return testNcclError;                                                                        \
     }                                                                                              \
@@ -129,7 +129,7 @@ struct EpState {
   unsigned long long* wrong;
 };
 
-/* One per communicator: tests are told no more than that. */
+/* One per communicator: tests get no more than that. */
 struct EpStates {
   std::mutex lock;
   std::map<ncclComm_t, EpState*> of;
@@ -418,7 +418,7 @@ static testResult_t EpSetTokens(EpState* s, int tokens, void* send, cudaStream_t
 
 /* ---- running ---- */
 
-/* What cannot be run is said once, by one rank. */
+/* One rank prints, once, why the test cannot be run. */
 static testResult_t EpRefuse(struct threadArgs* args, const char* name, const char* text) {
   if (is_main_thread) {
     printf("# %s: %s\n", name, text);

@@ -4,7 +4,7 @@
  * =========================
  *
  * ncclEpDispatch of libnccl_ep: every rank sends its tokens to the ranks of their experts. The size
- * is that of one rank's tokens; README.md beside this file's origin says what the columns count.
+ * is that of one rank's tokens; README.md beside this file's origin lists what the columns count.
  *
  * NCCL_TESTS_EP_MODE       ll (default) or ht: low latency or high throughput
  * NCCL_TESTS_EP_LAYOUT     em, or rm (mode ll; default em), or flat (mode ht; default flat)

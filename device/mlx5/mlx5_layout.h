@@ -3,8 +3,8 @@
  * RDMA send queues driven by kernels: what host set-up, kernels and NIC share. Plain C, included by
  * all of them.
  *
- * Part 1 is what an mlx5 NIC reads and writes. All of it is big endian, unless it says otherwise;
- * the types say only the width. Sources: Mellanox Adapters Programmer's Reference Manual (PRM),
+ * Part 1 is what an mlx5 NIC reads and writes. All of it is big endian, unless a comment states
+ * otherwise; the types show only the width. Sources: Mellanox Adapters Programmer's Reference Manual (PRM),
  * rdma-core's public header <infiniband/mlx5dv.h> (test/gda/mlx5dv.c compares with it member by
  * member), rdma-core's providers/mlx5/mlx5.h for the layout of doorbells.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Posting to a send queue, and waiting for its completions. Every function without "One lane" above
- * it is called by all lanes of a warp together, with the same arguments except where it says "per
+ * it is called by all lanes of a warp together, with the same arguments except where it has "per
  * lane"; `struct ep_mlx5_post` is the warp's hold on the queue, equal in all lanes.
  *
  * Two forms. Exclusive: one warp owns the queue for as long as it holds the struct; no atomics, one

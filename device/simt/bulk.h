@@ -6,7 +6,7 @@
  * proxy. What orders the accesses of threads does not order the engine's; the fences below do.
  *
  * Who calls: all 32 lanes of a warp together, with the same arguments, except where a line below
- * says "any thread". Each such call is a barrier of the warp, as ep_warp_sync() is: what the lanes
+ * has "any thread". Each such call is a barrier of the warp, as ep_warp_sync() is: what the lanes
  * read or wrote before it is before the copy, and lanes may use what a wait has waited for. Lane 0
  * issues; groups of stores are the warp's.
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bulk.h on the CPU: the executor does it, and does it late. What it moves when, and which mistakes
- * it names, is said in test/vcluster/README.md.
+ * bulk.h on the CPU: the executor does it, and does it late. test/vcluster/README.md has what it
+ * moves when, and which mistakes it names.
  */
 #ifndef EP_DEVICE_SIMT_BULK_CPU_H
 #define EP_DEVICE_SIMT_BULK_CPU_H

@@ -96,7 +96,7 @@
  * Bounded waiting
  *   struct ep_spin s = ep_spin_start();
  *   while (!condition) { if (ep_spin_expired(&s, timeout_ns, site, peer)) { ... give up ... } }
- *   `site` (enum ep_wait_site) and `peer` say what is awaited: nothing on the GPU, on the CPU the
+ *   `site` (enum ep_wait_site) and `peer` are what is awaited: unused on the GPU, on the CPU the
  *   watchdog prints them. On the CPU every call lets the other threads of the block run; a loop
  *   that polls without calling it never ends there.
  *   ep_spin_shows(&s): whether this poll is one of the few at which a long wait shows itself.

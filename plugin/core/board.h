@@ -100,15 +100,15 @@ _Static_assert(sizeof(struct ep_board) == 576 + 64 * 64, "struct ep_board");
 size_t ep_board_bytes(int nranks);
 
 /*
- * Makes and maps one, zeroed but for what says whose it is and where things lie; without a file if none can be made,
- * and then *path is "" and errno says why. NULL: there is no memory.
+ * Makes and maps one, zeroed but for its owner and the places of its parts; without a file if none can be made,
+ * and then *path is "" and errno has the reason. NULL: there is no memory.
  */
 struct ep_board *ep_board_make(int nranks, char path[EP_BOARD_PATH]);
 
 /* Its clock: ns since 1970. */
 uint64_t ep_board_now(void);
 
-/* From now on others may believe what it says. */
+/* From now on others may believe its content. */
 void ep_board_show(struct ep_board *board);
 
 /* Takes the file away; the memory stays. A child of fork() takes nothing away. */

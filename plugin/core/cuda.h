@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include "core/error.h"
 
-/* ncclUnhandledCudaError with CUDA's name for `err`. `what` says what was attempted. */
+/* ncclUnhandledCudaError with CUDA's name for `err`. `what` is what was attempted. */
 ncclResult_t ep_fail_cuda(cudaError_t err, const char *what);
 
 /* A call of the driver, into *call: NULL, and false, if it has none of that name. */

@@ -11,7 +11,7 @@
 
 /*
  * Waits until nothing runs on the device, the program's own work included. 0: *state is what the
- * device says of its work, and one that has failed runs nothing either. ETIMEDOUT: not within that
+ * device reports of its work, and one that has failed runs nothing either. ETIMEDOUT: not within that
  * time. Another errno value: no thread could be started that waits, and nobody knows.
  */
 int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state);

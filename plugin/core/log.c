@@ -206,7 +206,7 @@ static bool ep_log_wanted(enum ep_log_level level, unsigned int subsys)
 bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
 {
 	if (__atomic_load_n(&ep_log_sink, __ATOMIC_RELAXED) && level <= EP_LOG_INFO) {
-		return true; /* if the sink says so */
+		return true; /* if the sink wants it */
 	}
 	return ep_log_wanted(level, subsys);
 }

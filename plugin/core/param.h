@@ -92,8 +92,8 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const char **nearest);
 
 /*
- * Whether the environment lets this process use NVLink multicast (NCCL_NVLS_ENABLE): whatever else is
- * said, no means no.
+ * Whether the environment lets this process use NVLink multicast (NCCL_NVLS_ENABLE): no means no,
+ * whatever else is set.
  */
 bool ep_param_nvls_allowed(struct ep_reason *why);
 

@@ -22,7 +22,7 @@ struct ep_limits {
 	uint32_t max_local_experts;
 	uint32_t max_tokens; /* of a rank */
 	uint32_t max_topk;
-	uint32_t auto_topk;      /* the heap is for handles of this, unless the config says */
+	uint32_t auto_topk; /* the heap is for handles of this, unless the config has num_topk */
 	uint32_t max_selections; /* tokens of a rank times top-k */
 	uint32_t spare_sms;      /* max_num_sms AUTO leaves one of so many SMs to others; 0: none */
 	uint32_t banks;          /* of the heap */
@@ -98,7 +98,7 @@ struct ep_group_config {
 struct ep_algo {
 	struct ep_limits limits;
 
-	/* How many channels a group of several nodes has; NULL: as the config says. */
+	/* How many channels a group of several nodes has; NULL: by the config. */
 	uint32_t (*channels)(const struct ep_group_config *config);
 
 	/* Checks of a config besides the limits, and of a handle; NULL: none. */

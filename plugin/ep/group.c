@@ -269,7 +269,7 @@ static ncclResult_t ep_group_handshake_exchange(struct ncclEpGroup *g, struct ep
 	return ncclSuccess;
 }
 
-/* Rows travel as lines if all ranks see NVLink to all of their node, or as the config says. */
+/* Rows travel as lines if all ranks see NVLink to all of their node, or by the config. */
 static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
 	uint32_t mine = ep_peer_all_nvlink(g->idents, g->nranks, g->rank);
@@ -496,7 +496,7 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 }
 
 /*
- * Leaves the group: says farewell to its peers, unmaps their heaps, and gives up its own heap and its
+ * Leaves the group: writes farewells to its peers, unmaps their heaps, and gives up its own heap and its
  * connections, which the process frees when nobody can write to them any more.
  */
 static void ep_group_depart(struct ncclEpGroup *g)

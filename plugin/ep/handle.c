@@ -67,7 +67,7 @@ static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *handle,
 	EP_CHECK(ep_view_expect_align(&mem, 16, "handle_mem"));
 	if (mem.sizes[0] < handle->mem_bytes) {
 		return ep_fail(ncclInvalidArgument,
-			       "handle_mem has %zu bytes, ncclEpHandleMemSize says %llu",
+			       "handle_mem has %zu bytes, ncclEpHandleMemSize returns %llu",
 			       mem.sizes[0], (unsigned long long)handle->mem_bytes);
 	}
 	handle->mem = mem.data;

@@ -28,7 +28,7 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 	return ncclSuccess;
 }
 
-/* The nodes: as the caller says, else as the environment. */
+/* The nodes: those of the caller, else of the environment. */
 static ncclResult_t ep_query_nodes(const struct ep_group_config *config, int nranks,
 				   const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
 {
@@ -64,7 +64,7 @@ out:
 	return result;
 }
 
-/* Of a group, and of a handle unless layout is UNSET: fills the sizes of *m, by the nodes that it says. */
+/* Of a group, and of a handle unless layout is UNSET: fills the sizes of *m, by the nodes that it has. */
 ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
 			   int nranks, ncclEpLayout_t layout, int num_topk,
 			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory)

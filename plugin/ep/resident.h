@@ -10,7 +10,7 @@
  *     H + (n - 1) r < S    an SM is left for the senders of each group of low latency, which wait for
  *                          nothing; its receivers come after its senders
  *
- * Groups whose config says AUTO share what others leave. Groups of other processes are not known here.
+ * Groups whose config has AUTO share what others leave. Groups of other processes are not known here.
  */
 #ifndef EP_EP_RESIDENT_H
 #define EP_EP_RESIDENT_H

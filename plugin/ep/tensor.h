@@ -46,7 +46,7 @@ ncclResult_t ep_view_expect_align(const struct ep_view *view, uint32_t align, co
 ncclResult_t ep_view_row_bytes(const struct ep_view *view, unsigned int dim, uint32_t *bytes,
 			       const char *name);
 
-/* NULL is fine, anything else is an error that says why. */
+/* NULL is fine, anything else is an error with the reason. */
 ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *tensor, const char *name,
 				     const char *why);
 

@@ -60,7 +60,7 @@ static uint64_t ep_window_last(const ncclEpTensor_t *tensor, const struct ep_vie
 	return tensor->win_offset + ep_max_u64(ep_view_bytes(view), 1) - 1;
 }
 
-/* Is the view where t's window says? *end: its last byte, in the window as this rank's peers see it. */
+/* Does the view lie where t's window has it? *end: its last byte, in the window as this rank's peers see it. */
 static const char *ep_window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
 				   const struct ep_view *view, void **end)
 {

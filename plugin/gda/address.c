@@ -7,7 +7,7 @@
  *    one is kept for as long as the queue pairs.
  *  - It finds out the peer's hardware address once, when they are connected, and so does this. Where another machine
  *    or port has the address later (a virtual address that moves, a NIC that was replaced), packets go nowhere until
- *    the retries are over. Queue pairs cannot be given another address; the failure says so.
+ *    the retries are over. Queue pairs cannot be given another address; the failure names this.
  */
 #include <errno.h>
 #include <stdio.h>

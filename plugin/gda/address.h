@@ -7,7 +7,7 @@
 
 /*
  * Asks the kernel for the hardware address of whoever has the GID. What times out is tried again as `env`
- * says (NULL: it is not).
+ * allows (NULL: it is not).
  */
 bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
 			    const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why);

@@ -4,7 +4,7 @@
  * modulo their number, of either side.
  *
  * All ranks receive the lists of all, so they are kept short: queue pairs of a NIC have ascending numbers
- * in the order of their peers (ep_gda_sort), so a list need not say which number is whose, and
+ * in the order of their peers (ep_gda_sort), so a list need not hold which number is whose, and
  * numbers that follow each other, as firmware gives them out, are one run (runs.h).
  */
 #include <stdio.h>

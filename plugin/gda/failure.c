@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Failures of connections. The first failure of a peer counts; what follows from
- * it, flushed work and stopped queues, adds nothing, unless the first did not say why.
+ * it, flushed work and stopped queues, adds nothing, unless the first had no cause.
  */
 #include <stdio.h>
 #include <string.h>

@@ -33,7 +33,7 @@ struct ep_gda_config {
 	const char *const *host; /* [nranks] names, for messages */
 	uint32_t queues;         /* per peer, 1..EP_GDA_MAX_QUEUES; equal on all ranks */
 	uint32_t depth;          /* of a send queue, see EP_MLX5_MIN_DEPTH */
-	enum ep_gda_mode mode;   /* any other than AUTO: that one or an error that says why not */
+	enum ep_gda_mode mode;   /* any other than AUTO: that one, or an error with the reason */
 	uint64_t timeout_ns;     /* of waits for the host side's own work: connecting, draining */
 };
 

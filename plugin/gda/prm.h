@@ -94,7 +94,7 @@ static inline void ep_prm_set64(void *p, uint32_t bit, uint32_t width, uint64_t 
 /* RoCE */
 #define EP_PRM_ROCE_CAP_QP_TS_FORMAT 0x1e, 2 /* linux/mlx5/mlx5_ifc.h */
 
-/* QUERY_LAG, and what it says of the bond that the port is; linux/mlx5/mlx5_ifc.h: lagc */
+/* QUERY_LAG, and what it reports of the bond that the port is; linux/mlx5/mlx5_ifc.h: lagc */
 #define EP_PRM_QUERY_LAG_BYTES 16 /* in and out */
 #define EP_PRM_LAG_PORT_SELECT_MODE 0x55, 3
 #define EP_PRM_LAG_BY_QUEUE 0

@@ -187,7 +187,7 @@ static bool ep_gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end
 		ep_prm_set(path, EP_PRM_ADS_SL, (uint32_t)env->sl);
 	}
 	if (ep_nic_path_global(&queue->nic->base.end, end)) {
-		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* there it goes without saying */
+		ep_prm_set(path, EP_PRM_ADS_GRH, !ethernet); /* Ethernet always has one */
 		ep_prm_set(path, EP_PRM_ADS_SRC_ADDR_INDEX, queue->nic->base.gid_index);
 		ep_prm_set(path, EP_PRM_ADS_HOP_LIMIT, EP_RC_HOPS);
 		ep_prm_set(path, EP_PRM_ADS_TCLASS, queue->nic->base.tc);

@@ -179,7 +179,7 @@ struct ep_gda {
 	struct ep_gda_failure *failure; /* [EP_GDA_FAILURES(nranks)] */
 	uint32_t nfailures, ntaken;
 	uint32_t *known;     /* [nranks] 1 + which of them concerns that peer; 0: none */
-	bool *vague;         /* [nranks] that one does not say why */
+	bool *vague;         /* [nranks] that one has no cause */
 	pthread_mutex_t ask; /* of `scratch`, and of questions to NICs */
 	uint32_t next_query;
 

@@ -6,8 +6,8 @@
 #include "gda/gda.h"
 
 /*
- * Registers the allocation that holds [p, p + bytes) with all NICs, unless it is, and says how kernels
- * name it. Returns NULL, or why that cannot be, and then *out is not written; the text is good until
+ * Registers the allocation that holds [p, p + bytes) with all NICs, unless it is, and gives the name that
+ * kernels use. Returns NULL, or why that cannot be, and then *out is not written; the text is good until
  * the next call. It waits for nothing and uses no stream. One thread at a time.
  */
 const char *ep_gda_user_mr_find(struct ep_gda *gda, void *p, uint64_t bytes,

@@ -11,7 +11,7 @@
  */
 void ep_heap_farewell(struct ep_heap *heap);
 
-/* Between the two: an INFO line, once, says which remote rank has not left, who is waited for until then. */
+/* Between the two: an INFO line, once, names a remote rank that has not left and is waited for until then. */
 void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns);
 
 /*

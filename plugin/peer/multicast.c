@@ -33,7 +33,7 @@ bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_re
 	if (!ep_nccl_dyn()->get_lsa_multimem_device_pointer) {
 		return ep_reason_set(why, "NCCL gives no multicast addresses");
 	}
-	return nccl_can || ep_reason_set(why, "NCCL says that it has no multicast");
+	return nccl_can || ep_reason_set(why, "NCCL reports that it has no multicast");
 }
 
 /* ---- the address ---- */

@@ -154,7 +154,7 @@ struct ep_heap_entry {
 	bool hurry;           /* ... which shall wait for no peer */
 	bool waited;          /* ranks of the node have been waited for, once */
 	bool logged;          /* the warning has been given, */
-	bool named;           /* and before it a line that says which remote rank is waited for */
+	bool named;           /* and before it a line with the remote rank that is waited for */
 	bool quiet;           /* nobody can write to it any more; only its window is left */
 	uint64_t left_ns;     /* when it departed */
 	uint64_t patience_ns; /* how long to wait for ranks of the node */

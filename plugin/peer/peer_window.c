@@ -25,7 +25,7 @@ static bool ep_window_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 	ncclResult_t result = ep_nccl_dyn()->mem_alloc(base, bytes);
 
 	return result == ncclSuccess ||
-	       ep_reason_set(why, "ncclMemAlloc says %s", ep_nccl_text(result));
+	       ep_reason_set(why, "ncclMemAlloc failed: %s", ep_nccl_text(result));
 }
 
 static void ep_window_free(void *base)
@@ -213,7 +213,7 @@ static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
 	if (error != CUDA_SUCCESS) {
 		return ep_fail(ncclUnhandledCudaError,
 			       "GPU %s of rank %d (host %.64s) cannot map memory of GPU %s of rank "
-			       "%d (host %.64s) through NCCL: %s says %s%d; NCCL_EP_MEMORY=ipc "
+			       "%d (host %.64s) through NCCL: %s returned %s%d; NCCL_EP_MEMORY=ipc "
 			       "does without windows",
 			       idents[heap->rank].bus_id, heap->rank, idents[heap->rank].hostname,
 			       idents[peer].bus_id, peer, idents[peer].hostname, step,

@@ -8,8 +8,8 @@
 #include "topo/topo.h"
 
 /*
- * Warns of what in NCCL_IB_HCA matches nothing here: a job that uses fewer ports than it was given is slow and
- * does not say why. Once for a value. A device that is to be left out may be down.
+ * Warns of what in NCCL_IB_HCA matches nothing here: a job that uses fewer ports than it was given is slow
+ * without a reason in the log. Once for a value. A device that is to be left out may be down.
  */
 void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 		     const struct ep_topo_hca *hca);
@@ -27,7 +27,7 @@ struct ep_nic_user {
  * fairly with the machine's other GPUs, several if there are enough, NCCL_IB_HCA and
  * NCCL_NET_GDR_LEVEL obeyed. Needs the topology module; where that is missing, or does not know this
  * GPU or these ports, it is one port, by the rank's place among those of one link layer that
- * NCCL_IB_HCA permits, and an INFO line says so. `nchosen` is room in `chosen` at first, at least 1;
+ * NCCL_IB_HCA permits, with an INFO line. `nchosen` is room in `chosen` at first, at least 1;
  * without room for all the first ones count. No permitted port at all is an error.
  */
 ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port_list *present,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NCCL_IB_*: NCCL's own transport and this library should do the same with the same words. NCCL
- * copies what its configuration files say into the environment, so that is seen here too. A value
+ * copies what its configuration files hold into the environment, so that is seen here too. A value
  * without meaning is an error, except for more of something than a NIC has room for: the most then.
  */
 #include <arpa/inet.h>
@@ -44,8 +44,8 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 	[EP_IB_VAR_ROCE_VERSION] = { "NCCL_IB_ROCE_VERSION_NUM", AT(roce_version), 2, 1, 2,
 				     "version of RoCE", .most = false },
 	[EP_IB_VAR_ADAPTIVE] = { "NCCL_IB_ADAPTIVE_ROUTING", AT(adaptive), -1, -2, 1,
-				 "1: packets may pass each other; -1, -2: as the NIC says, "
-				 "InfiniBand whose NIC does not say: 1",
+				 "1: packets may pass each other; -1, -2: as the NIC has it, "
+				 "InfiniBand whose NIC does not report it: 1",
 				 .most = false },
 	[EP_IB_VAR_RELAXED] = { "NCCL_IB_PCI_RELAXED_ORDERING", AT(relaxed), 2, 0, 2,
 				"0: rows cross PCIe in order; 1, 2: in any order", .most = false },
@@ -178,7 +178,7 @@ static void ep_ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value
 	if (var == EP_IB_VAR_SL) {
 		env->sl_given = value >= 0;
 	} else if (var == EP_IB_VAR_ADAPTIVE && value < 0) {
-		*at = -1; /* (-2 is how NCCL says that nobody has set it) */
+		*at = -1; /* (-2 is what NCCL has where nobody has set it) */
 	}
 }
 

@@ -15,7 +15,7 @@ struct ep_gid {
  * The entry of a port's GID table to use, as a position in `list`, which is in the table's order and
  * may lack empty entries. InfiniBand: env->flid_index if that has a FLID, else index 0. Ethernet:
  * env->gid_index, which must exist; if that is -1, of the entries of env->roce_version the first that
- * is not link-local and of the preferred family (an IPv4 address, unless the environment says
+ * is not link-local and of the preferred family (an IPv4 address, unless the environment wants
  * otherwise) and within the range; without a range also the other family, and last link-local ones.
  * `port` is for messages.
  */

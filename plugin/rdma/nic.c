@@ -44,7 +44,7 @@ static uint16_t ep_nic_pkey(const struct ep_nic *nic, int index)
 		       : 0;
 }
 
-/* By index, or by value, whose highest bit says what a port may do in the partition and not which it is. */
+/* By index, or by value, whose highest bit is what a port may do in the partition, and no part of its number. */
 static bool ep_nic_pkey_choose(struct ep_nic *nic, const struct ep_ib_env *env, uint32_t entries,
 			       struct ep_reason *why)
 {
@@ -92,7 +92,7 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 	end->link_layer = attr.link_layer ? attr.link_layer : IBV_LINK_LAYER_INFINIBAND;
 	end->mtu = (uint8_t)attr.active_mtu;
 	if (nic->down && (end->mtu < IBV_MTU_256 || end->mtu > IBV_MTU_4096)) {
-		end->mtu = IBV_MTU_1024; /* it does not say */
+		end->mtu = IBV_MTU_1024; /* it does not report one */
 	}
 	end->lid = attr.lid;
 	end->grh = (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
@@ -150,7 +150,7 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 	if (!ep_nic_port_open(nic, env, why, result)) {
 		return false;
 	}
-	/* The kernel driver says so only if operands are in the host's byte order. */
+	/* The kernel driver reports them only if operands are in the host's byte order. */
 	nic->atomics = nic->attr.atomic_cap != IBV_ATOMIC_NONE;
 	/*
 	 * rdma_rxe (Linux 6.1 and 6.12 at least) never sends a fenced atomic again after a loss: the

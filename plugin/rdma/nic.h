@@ -14,7 +14,7 @@ struct ep_nic_end {
 	uint8_t link_layer; /* IBV_LINK_LAYER_* */
 	uint8_t roce;       /* version; 0: InfiniBand */
 	uint8_t mtu;        /* enum ibv_mtu, active */
-	uint8_t grh;        /* the port says that a GRH is required */
+	uint8_t grh;        /* the port requires a GRH */
 	uint8_t log_rra;    /* READs and atomics it answers at once, logarithm */
 	uint16_t lid;
 	uint16_t pkey;
@@ -28,7 +28,7 @@ struct ep_nic {
 	int port;
 	struct ibv_context *ctx;
 	struct ibv_pd *pd;
-	bool devx; /* DevX commands may be tried, else `no_devx` says why not */
+	bool devx; /* DevX commands may be tried, else `no_devx` has the reason */
 	struct ep_reason no_devx;
 	struct ibv_device_attr attr;
 	bool atomics;
@@ -56,7 +56,7 @@ void ep_nic_close(struct ep_nic *nic, bool keep);
 
 /* port_address.c: the GID that the port is reached by, of `entries` in its table. */
 ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *env, int entries);
-/* RoCE version of an entry as the kernel has it in files under `root`; 0: it does not say. */
+/* RoCE version of an entry as the kernel has it in files under `root`; 0: it does not report it. */
 int ep_gid_roce(const char *root, const char *device, int port, int index);
 /* The traffic class of what the port sends: sets nic->tc. */
 void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const char *root);
@@ -76,7 +76,7 @@ struct ep_nic_memory {
 	void *p;
 	uint64_t bytes;
 	bool gpu;
-	int fd;          /* of the DMA-BUF; -1: none, `no_fd` says why not */
+	int fd;          /* of the DMA-BUF; -1: none, `no_fd` has the reason */
 	uint64_t offset; /* of p in it */
 	struct ep_reason no_fd;
 };

@@ -8,7 +8,7 @@
 #include "topo/topo.h"
 
 /*
- * Mbit/s by what verbs say of old: codes of speeds are bits, of which NDR is the last, and those of widths
+ * Mbit/s by what verbs have reported of old: codes of speeds are bits, of which NDR is the last, and those of widths
  * are out of order.
  */
 static uint32_t ep_port_verbs_mbps(const struct ibv_port_attr *attr)
@@ -34,7 +34,7 @@ void ep_port_set(struct ep_port *port, const char *name, int num, const struct i
 	snprintf(port->name, sizeof(port->name), "%s", name);
 	port->port = num;
 	port->ethernet = attr->link_layer == IBV_LINK_LAYER_ETHERNET;
-	/* Of what is faster than NDR only the kernel's file knows: verbs say NDR, or nothing. */
+	/* Of what is faster than NDR only the kernel's file knows: verbs report NDR, or nothing. */
 	port->mbps = ep_topo_port_mbps(root, name, num, port->ethernet, ep_port_verbs_mbps(attr));
 }
 

@@ -34,7 +34,7 @@ struct ibv_device *ep_port_list_device(const struct ep_port_list *list, const ch
 #define EP_PORT_SYSFS "/sys/class"
 #define EP_NIC_SYSFS EP_PORT_SYSFS "/infiniband"
 
-/* A port, by what verbs and the kernel's files below EP_PORT_SYSFS say of it. */
+/* A port, by what verbs and the kernel's files below EP_PORT_SYSFS report of it. */
 void ep_port_set(struct ep_port *port, const char *name, int num, const struct ibv_port_attr *attr,
 		 const char *root);
 

@@ -122,7 +122,7 @@ void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const 
 	}
 	nic->tc = (uint8_t)(env->tc >= 0 ? env->tc : set >= 0 ? set : 0);
 	if (set >= 0) {
-		EP_INFO(EP_LOG_NET, "%s:%d: traffic class %u%s, %s says %d", nic->name, nic->port,
+		EP_INFO(EP_LOG_NET, "%s:%d: traffic class %u%s, %s has %d", nic->name, nic->port,
 			nic->tc, env->tc >= 0 ? " of NCCL_IB_TC" : "", path, set);
 	} else if (rules && env->tc < 0) {
 		EP_WARN("%s:%d: classes of single addresses in %s are not followed, 0 is used: set "

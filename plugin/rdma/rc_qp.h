@@ -36,7 +36,7 @@ struct ibv_qp *ep_rc_qp_create(const struct ep_nic *nic, struct ibv_cq *cq, uint
 /*
  * Waits, and returns true, if a call that has failed so many times is to be made again. The kernel may
  * have to ask for the peer's hardware address (ARP), and the answer may be lost. So what times out is
- * tried again, as NCCL_IB_MQP_RETRY_CNT, NCCL_IB_MQP_RETRY_SLEEP_MSEC and NCCL_IB_MQP_RETRY_ALL say.
+ * tried again, as NCCL_IB_MQP_RETRY_CNT, NCCL_IB_MQP_RETRY_SLEEP_MSEC and NCCL_IB_MQP_RETRY_ALL allow.
  */
 bool ep_rc_retry(const struct ep_nic *nic, const struct ep_ib_env *env, int error, int failures);
 

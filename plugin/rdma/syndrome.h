@@ -9,7 +9,7 @@ struct ep_syndrome {
 	uint8_t code;   /* MLX5_CQE_SYNDROME_* */
 	uint8_t status; /* enum ibv_wc_status */
 	const char *text;
-	const char *next; /* what to do; NULL: the text says all */
+	const char *next; /* what to do; NULL: the text has all */
 };
 
 /* NULL: unknown. */

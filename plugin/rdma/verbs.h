@@ -76,7 +76,7 @@ struct ep_mlx5dv {
 };
 
 /*
- * NULL: not usable, and *why says why (static storage). Whoever is first has libibverbs keep registered
+ * NULL: not usable, and *why is the reason (static storage). Whoever is first has libibverbs keep registered
  * memory whole in a fork(), where the kernel does not by itself (from 5.12 on it does).
  */
 const struct ep_verbs *ep_verbs(const char **why);

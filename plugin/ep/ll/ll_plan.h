@@ -14,7 +14,7 @@ struct ep_ll_geometry {
 	uint32_t send_blocks;
 	uint32_t recv_blocks;
 	uint32_t threads;
-	bool fixed; /* parameters say how many blocks send or receive, the same for all operations */
+	bool fixed; /* parameters set how many blocks send or receive, the same for all operations */
 };
 
 /* In this order; `+ EP_LL_KERNEL_REMOTE` is the same for groups with remote ranks. */
