@@ -13,6 +13,7 @@
 #include "nccl_ep.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
+#include "tools/ep_info_library.h"
 #include "tools/ep_info_live.h"
 #include "tools/ep_info_memory.h"
 #include "tools/options.h"

@@ -50,13 +50,6 @@ struct ep_info_nics {
 	char closed[96];               /* devices that do not open */
 };
 
-/* Calls int f(int *) from a library; NULL, or why not. */
-const char *ep_info_call_version(void *lib, const char *symbol, int *version);
-/* The libraries that programs get from the loader, and those that were installed here, if they differ. */
-void ep_info_libraries(void);
-/* The first of these that loads. NULL, and why. */
-#define EP_INFO_WHY 512
-void *ep_info_library(char why[EP_INFO_WHY]);
 /* The machine and this process; devices, and a queue pair on each port; the kernel's log. */
 void ep_info_report(void);
 void ep_info_trial(void);

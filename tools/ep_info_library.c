@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 #include <nccl.h>
 
-#include "tools/ep_info.h"
+#include "tools/ep_info_library.h"
 
 #define EP_LIB "libnccl_ep.so.0"
 

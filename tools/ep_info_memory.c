@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "nccl_ep/ext.h"
-#include "tools/ep_info.h"
+#include "tools/ep_info_library.h"
 #include "tools/ep_info_memory.h"
 #include "tools/options.h"
 
