@@ -15,6 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from check_circles import circles
+
 DEVICE = ["device", "device/simt", "device/mlx5", "device/group", "device/ll", "device/ht"]
 EP_STANDS_ON = ["plugin/core", "plugin/peer", "plugin/rdma", "plugin/gda", "topo", *DEVICE]
 NET_STANDS_ON = ["plugin/core", "plugin/rdma", "topo"]
@@ -52,11 +54,18 @@ MAY_INCLUDE = {
 }
 SEARCH = ["", "include", "plugin"]
 # Directories of the product: a base name, which stack traces and grep show, stands there once.
-PRODUCT = ("device/", "include/", "plugin/", "tools/", "topo/")
+PRODUCT = ("device/", "include/", "nccl-tests-patch/", "plugin/", "tools/", "topo/")
 MAY_REPEAT = {"meson.build", "README.md"}
 WARN_LINES, MAX_LINES = 400, 800
 MAX_FUNCTION = 60  # lines, in the product
 MAX_TEST_FUNCTION = 120  # in test/, where a function may be a table in the form of code
+MAX_PARAMETERS = 7  # in the product
+# Functions whose parameters others have set, by folder: NCCL's tables of a plugin, nccl-tests' of a benchmark.
+FOREIGN_SIGNATURES = {
+    "plugin/net/tables/": re.compile(r"ep_(?:coll_(?:reduce|gather|scatter)(?:_v8)?|rma_reg_dmabuf|gin_reg_dmabuf"
+                                     r"|gin_connect_v12|net_irecv_v10)$"),
+    "nccl-tests-patch/": re.compile(r"Ep(?:GetCollByteCount|DispatchRunColl|CombineRunColl)$"),
+}
 # Multicast objects are NCCL's alone; the instructions are primitives, which few may use (grep ep_multimem).
 BANNED = re.compile(r"\bcuMulticast\w+\s*\(|\bmultimem\.")
 BANNED_PRIMITIVES = re.compile(r"\bcuMulticast\w+\s*\(")
@@ -80,6 +89,8 @@ IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*")
 # Parameters of one letter that are a struct: g the group, c the connection or what kernels have in common,
 # a the arguments, or the first of two of a kind, of which b is the second.
 LETTERS = "gca"
+FUNCTION = re.compile(r"^[A-Za-z_][\w \t\n*&<>,:]*?\b(\w+)\(", re.M)
+BODY = re.compile(r"\s*\{")
 PARAMETERS = re.compile(r"\(([^(){};]*)\)")
 STRUCT_PARAMETER = re.compile(r"\s*(?:const\s+)?(?:struct|union)\s+(\w+)(?:\s|[*&]|const\b)*\b([a-z])\s*(?:\[.*)?$", re.S)
 # Files of others that comments may name.
@@ -187,6 +198,48 @@ def check_functions(path, text):
                 complain(path, "has a function of %d lines at line %d, the limit is %d" % (
                     i - first + 1, first + 1, most))
             opened = None
+
+
+def node_of(path):
+    """A source and the header of its name are one place."""
+    return path.rpartition(".")[0]
+
+
+def check_include_circles(root, paths):
+    """Includes of the product show who depends on whom: they lead back nowhere."""
+    edges = {}
+    for path in paths:
+        if path.startswith(PRODUCT) and path.endswith((".c", ".h", ".cu")):
+            names = re.findall(r'^\s*#\s*include\s+"([^"]+)"', (root / path).read_text(encoding="utf-8"), re.M)
+            found = {node_of(to) for to in (resolve(root, path, name) for name in names) if to}
+            edges.setdefault(node_of(path), set()).update(found - {node_of(path)})
+    for part in circles(edges):
+        complain(min(part), "is in a circle of includes: %s" % ", ".join(
+            "%s -> %s" % (at, to) for at in sorted(part) for to in sorted(edges[at] & part)))
+
+
+def parameters_of(code, at):
+    """How many parameters the list has whose parenthesis opens at `at`, and where it ends."""
+    depth, commas = 0, 0
+    for i in range(at, len(code)):
+        depth += (code[i] in "([{<") - (code[i] in ")]}>")
+        commas += code[i] == "," and depth == 1
+        if depth == 0:
+            return commas + 1, i + 1
+    return 0, len(code)
+
+
+def check_function_parameters(path, text):
+    """Formatted C: the head of a function begins in the first column."""
+    if not path.startswith(PRODUCT):
+        return
+    code = COMMENT.sub(lambda m: "\n" * m[0].count("\n"), text)
+    foreign = next((names for folder, names in FOREIGN_SIGNATURES.items() if path.startswith(folder)), None)
+    for found in FUNCTION.finditer(code):
+        count, end = parameters_of(code, found.end() - 1)
+        if count > MAX_PARAMETERS and BODY.match(code, end) and not (foreign and foreign.match(found[1])):
+            complain(path, "has a function of %d parameters at line %d, the limit is %d: %s" % (
+                count, code.count("\n", 0, found.start(1)) + 1, MAX_PARAMETERS, found[1]))
 
 
 def check_identifiers(path, text):
@@ -358,6 +411,7 @@ def check_file(root, path, paths):
         if path.startswith("device/") and part_of(path) != "device/simt" and ASSEMBLY.search(text):
             complain(path, "has instructions of its own, which belong into device/simt")
         check_functions(path, text)
+        check_function_parameters(path, text)
         check_identifiers(path, text)
         check_parameters(path, text)
         check_comments(path, text)
@@ -377,6 +431,7 @@ def main():
     check_our_names(root, pages, paths)
     check_version(root)
     check_base_names(paths)
+    check_include_circles(root, paths)
     print("%d files, %d problems" % (len(paths), len(problems)))
     return 1 if problems else 0
 

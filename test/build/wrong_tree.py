@@ -42,6 +42,11 @@ FILES = {
     "topo/longish.c": LICENCE + "\n" * 400,
     "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 57 + "}\n",
     "device/simt/simt_cuda.h": LICENCE + 'asm("multimem.st.global.u64 [%0], %1;");\n',
+    "topo/wide.c": LICENCE + "struct x *seven(int (*a)(int, int), int b, int c, int d,\n\t int e, int f, int g)\n{\n}\n"
+                   "int eight(int a, int b, int c, int d,\n\t int e, int f, int g, int h)\n{\n}\n"
+                   "int other(int a, int b, int c, int d, int e, int f, int g, int h);\n",
+    "plugin/net/tables/tables.c": LICENCE + "int ep_net_irecv_v10(int a, int b, int c, int d, int e, int f, int g, "
+                                            "int h)\n{\n}\n",
     "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 57 + "}\n",
     "topo/stale.c": LICENCE + '/* See tall.c, tall_*.c, x/tall.c, <gone.h>. */\nchar *s = "gone.c"; // gone.h\n',
     "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",
@@ -66,6 +71,7 @@ FILES = {
 EXPECTED = """
 CHANGELOG.md: has the version '1.2.3', meson.build '1.2.5'
 device/group/wait.h: includes device/ll/rows.h, which device/group must not know
+device/group/wait: is in a circle of includes: {circle}
 device/ht/ring.cu: includes device/ll/rows.h, which device/ht must not know
 device/ht/ring.cu: uses NVLink multicast
 device/ht/rows.cu: has instructions of its own, which belong into device/simt
@@ -105,9 +111,11 @@ topo/stale.c: names gone.h, which does not exist
 topo/stale.c: names tall_*.c, which does not exist
 topo/stale.c: names x/tall.c, which does not exist
 topo/tall.c: has a function of 61 lines at line 2, the limit is 60
+topo/wide.c: has a function of 8 parameters at line 6, the limit is 7: eight
 topo/words.c: has a word of our own in EP_WAYS at line 7: not ways but mapping, path
 topo/words.c: has a word of our own in ep_hello_make at line 5: not hello but handshake
-""".replace("{w}", "w " * 20).strip().split("\n")
+""".replace("{w}", "w " * 20).replace(
+    "{circle}", "device/group/wait -> device/ll/rows, device/ll/rows -> device/group/wait").strip().split("\n")
 
 
 def main():
