@@ -111,7 +111,10 @@ static void error_cqe(uint32_t shared, uint32_t times)
 		CHECK_INT(r->wqe_counter, 10);
 		CHECK_INT(r->site, EP_WAIT_RDMA_COMPLETION);
 	} else {
-		/* read word by word, and a flushed WQE's completion may take the place in between */
+		/*
+		 * The software NIC stores a completion in two pieces, and the device reads two words of it: those
+		 * of a flushed WQE may take their places in between. A NIC stores it at once.
+		 */
 		CHECK(r->wqe_counter >= 10);
 		CHECK(r->syndrome == EP_MLX5_SYND_FLUSHED ||
 		      (r->wqe_counter == 10 && r->syndrome == EP_MLX5_SYND_REMOTE_ACCESS));
