@@ -10,6 +10,21 @@
 #define REFRESH_NS 600000000 /* and the time between two looks */
 #define NAMES 8              /* ranks in a line */
 
+/* Of a rank that makes a group, or makes its memory grow. */
+static void print_exchange(const struct ep_live_pages *pages, const struct ep_live_page *page)
+{
+	const struct ep_board_exchange *x = &page->board->exchange;
+	double s = (double)(int64_t)(pages->now_ns - x->since_ns) / 1e9;
+
+	if (ep_live_exchange(page)) {
+		printf("all ranks for %.1f s: exchange %u, %s\n", s, x->begun, x->what);
+	} else if (x->begun) {
+		printf("itself for %.1f s, after exchange %u, %s\n", s, x->ended, x->what);
+	} else {
+		puts("itself, before exchange 1");
+	}
+}
+
 static void print_wait(const struct ep_live_page *page)
 {
 	int waited = 0, first = -1;
@@ -45,18 +60,39 @@ static void print_page(const struct ep_live_pages *pages, const struct ep_live_p
 
 	snprintf(process, sizeof(process), "%d%s", b->pid,
 		 page->life == EP_BOARD_STOPPED ? " STOPPED" : "");
-	if (c) {
+	if (!b->made) {
+		snprintf(call, sizeof(call), "CreateGroup %.1f s ago, not over",
+			 (double)(int64_t)(pages->now_ns - b->made_ns) / 1e9);
+	} else if (c) {
 		snprintf(call, sizeof(call), "%s %.1f s ago%s", ep_board_call_name(c->kind) + 6,
 			 (double)(int64_t)(pages->now_ns - c->begin_ns) / 1e9,
 			 c->end_ns ? c->result ? ", failed" : "" : ", not over");
 	}
 	printf("  %4d  %-16s %3d  %8" PRIu64 "  %-36s ", b->rank, process, b->device, b->calls,
 	       call);
-	print_wait(page);
-	putchar('\n');
+	if (!b->made || ep_live_exchange(page)) {
+		print_exchange(pages, page);
+	} else {
+		print_wait(page);
+		putchar('\n');
+	}
 	if (b->failure[0]) {
 		printf("        the group has failed: %s\n", b->failure);
 	}
+}
+
+/* Before the first exchange, the process of a rank is only in the page that it may have here. */
+static void print_unknown(const struct ep_live_page *group, size_t n, int r)
+{
+	for (size_t i = 0; i < n; i++) {
+		if (group[i].board->rank == r) {
+			printf("  held up by rank %d: process %d\n", r, group[i].board->pid);
+			return;
+		}
+	}
+	printf("  held up by rank %d, which has no page here: it has not called ncclEpCreateGroup, or is on "
+	       "another host\n",
+	       r);
 }
 
 /* Finds the rank that holds the others up. */
@@ -70,9 +106,14 @@ static void print_cause(const struct ep_live_page *group, size_t n)
 		if (!ep_live_holds_up(group, n, r)) {
 			continue;
 		}
-		if (found++ < NAMES) {
+		if (found++ >= NAMES) {
+			continue;
+		}
+		if (rank->pid) {
 			printf("  held up by rank %d: process %d on %s, GPU %s\n", r, rank->pid,
 			       rank->host, rank->bus_id);
+		} else {
+			print_unknown(group, n, r);
 		}
 	}
 	if (found > NAMES) {
@@ -88,10 +129,11 @@ static void print_table(const struct ep_live_pages *pages)
 		const struct ep_board *b = pages->page[i].board;
 
 		n = ep_live_group(pages, i);
-		printf("Group %016" PRIx64 ": %s, %d ranks (%zu here), %u experts, %u tokens of %u "
+		printf("Group %016" PRIx64
+		       "%s: %s, %d ranks (%zu here), %u experts, %u tokens of %u "
 		       "bytes, timeout %.1f s\n",
-		       b->team, b->mode, b->nranks, n, b->experts, b->tokens, b->row_bytes,
-		       (double)b->timeout_ns / 1e9);
+		       b->team, b->team ? "" : " (before its first exchange)", b->mode, b->nranks,
+		       n, b->experts, b->tokens, b->row_bytes, (double)b->timeout_ns / 1e9);
 		puts("  rank  process          GPU     calls  last call"
 		     "                            waits for");
 		for (size_t p = i; p < i + n; p++) {

@@ -14,6 +14,7 @@ enum ep_live_format {
 struct ep_live_page {
 	struct ep_board *board; /* sound, and its texts printable */
 	uint64_t *before;       /* [nranks] the words of waits at the first look */
+	uint32_t begun;         /* exchanges, at the first look */
 	enum ep_board_life life;
 };
 
@@ -31,6 +32,8 @@ void ep_live_nap(long ns);
 
 /* The word of a wait for rank r that goes on; 0: there is none. */
 uint64_t ep_live_wait(const struct ep_live_page *page, int r);
+/* The number of the exchange in which it waits for the other ranks; 0: in none. */
+uint32_t ep_live_exchange(const struct ep_live_page *page);
 const struct ep_board_rank *ep_live_rank(const struct ep_live_page *page, int r);
 /* The call of that number, from 1 on; NULL: it is being written, or gone. */
 const struct ep_board_call *ep_live_call(const struct ep_live_page *page, uint64_t number);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/util.h"
 #include "device/group/wait_word.h"
 #include "tools/ep_info_live.h"
 
@@ -76,6 +77,7 @@ static void clean_board(struct ep_board *board)
 	clean(board->mode, sizeof(board->mode));
 	clean(board->library, sizeof(board->library));
 	clean(board->failure, sizeof(board->failure));
+	clean(board->exchange.what, sizeof(board->exchange.what));
 	for (int r = 0; r < board->nranks; r++) {
 		clean(ranks[r].host, sizeof(ranks[r].host));
 		clean(ranks[r].bus_id, sizeof(ranks[r].bus_id));
@@ -96,6 +98,7 @@ static void add_page(struct ep_live_pages *pages, const char *path)
 		pages->others += errno != ENOENT;
 		return;
 	}
+	page.begun = b->exchange.begun;
 	page.life = ep_board_life(b);
 	page.before = calloc((size_t)b->nranks, sizeof(*page.before));
 	more = realloc(pages->page, (pages->count + 1) * sizeof(*more));
@@ -120,7 +123,7 @@ static void read_again(struct ep_live_page *page)
 	snprintf(path, sizeof(path), EP_BOARD_DIR "/" EP_BOARD_NAME "%d.%u", page->board->pid,
 		 page->board->number);
 	b = read_file(path);
-	if (b && b->team == page->board->team && b->nranks == page->board->nranks) {
+	if (b && b->made_ns == page->board->made_ns && b->nranks == page->board->nranks) {
 		free(page->board);
 		page->board = b;
 	} else {
@@ -136,6 +139,9 @@ static int compare_pages(const void *a, const void *b)
 
 	if (x->team != y->team) {
 		return x->team < y->team ? -1 : 1;
+	}
+	if (x->nranks != y->nranks) { /* groups without a number yet */
+		return x->nranks - y->nranks;
 	}
 	return x->rank - y->rank;
 }
@@ -188,6 +194,13 @@ uint64_t ep_live_wait(const struct ep_live_page *page, int r)
 	return word != page->before[r] ? word : 0;
 }
 
+uint32_t ep_live_exchange(const struct ep_live_page *page)
+{
+	const struct ep_board_exchange *x = &page->board->exchange;
+
+	return x->begun != x->ended && x->begun == page->begun ? x->begun : 0;
+}
+
 const struct ep_board_rank *ep_live_rank(const struct ep_live_page *page, int r)
 {
 	return (const struct ep_board_rank *)((char *)page->board + page->board->ranks_off) + r;
@@ -212,9 +225,33 @@ size_t ep_live_group(const struct ep_live_pages *pages, size_t first)
 	return n;
 }
 
+/*
+ * Whether others here wait in an exchange that the rank has not begun. Where none here is behind, those are that have no
+ * page: they have not come that far, or are on other hosts.
+ */
+static bool is_behind(const struct ep_live_page *group, size_t n, int r)
+{
+	uint32_t last = 0;
+	bool here = false, any = false;
+
+	for (size_t i = 0; i < n; i++) {
+		last = (uint32_t)ep_max_u64(last, ep_live_exchange(&group[i]));
+	}
+	for (size_t i = 0; i < n; i++) {
+		bool behind = group[i].board->exchange.begun < last;
+
+		here |= group[i].board->rank == r;
+		any |= behind;
+		if (behind && group[i].board->rank == r) {
+			return true;
+		}
+	}
+	return last && !here && !any;
+}
+
 bool ep_live_holds_up(const struct ep_live_page *group, size_t n, int r)
 {
-	bool awaited = false;
+	bool awaited = is_behind(group, n, r);
 
 	for (size_t i = 0; i < n; i++) {
 		awaited |= ep_live_wait(&group[i], r) != 0;

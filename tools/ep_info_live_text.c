@@ -70,6 +70,21 @@ static void json_waits(const struct ep_live_page *page)
 	putchar(']');
 }
 
+static void json_exchange(const struct ep_live_pages *pages, const struct ep_live_page *page)
+{
+	const struct ep_board_exchange *x = &page->board->exchange;
+
+	printf("\"made\":%s,\"exchange\":{\"number\":%u,\"for\":",
+	       page->board->made ? "true" : "false", x->begun);
+	print_text(x->what);
+	printf(",\"waits\":%s,\"seconds\":", ep_live_exchange(page) ? "true" : "false");
+	if (x->since_ns) {
+		printf("%.3f},", seconds(pages->now_ns - x->since_ns));
+	} else {
+		fputs("null},", stdout);
+	}
+}
+
 static void json_calls(const struct ep_live_pages *pages, const struct ep_live_page *page)
 {
 	uint64_t last = page->board->calls, from = last > CALLS ? last - CALLS + 1 : 1;
@@ -109,6 +124,7 @@ static void json_page(const struct ep_live_pages *pages, const struct ep_live_pa
 	print_text(b->failure);
 	printf(",\"device_bytes\":%" PRIu64 ",\"age_seconds\":%.3f,\"calls\":%" PRIu64 ",",
 	       b->device_bytes, seconds(pages->now_ns - b->made_ns), b->calls);
+	json_exchange(pages, page);
 	json_calls(pages, page);
 	putchar(',');
 	json_waits(page);
@@ -214,6 +230,7 @@ enum metric {
 	METRIC_AGE,
 	METRIC_FAILED,
 	METRIC_STOPPED,
+	METRIC_EXCHANGE,
 	METRIC_WAITS,
 	METRICS
 };
@@ -232,7 +249,8 @@ static void print_metric(const struct ep_live_pages *pages, const struct ep_live
 		metric_waits(page);
 		return;
 	}
-	if (metric == METRIC_AGE && !c) {
+	if ((metric == METRIC_AGE && !c) ||
+	    (metric == METRIC_EXCHANGE && !ep_live_exchange(page))) {
 		return;
 	}
 	fputs(name, stdout);
@@ -241,6 +259,8 @@ static void print_metric(const struct ep_live_pages *pages, const struct ep_live
 		printf("} %" PRIu64 "\n", b->calls);
 	} else if (metric == METRIC_AGE) {
 		printf("} %.3f\n", seconds(pages->now_ns - c->begin_ns));
+	} else if (metric == METRIC_EXCHANGE) {
+		printf("} %.3f\n", seconds(pages->now_ns - b->exchange.since_ns));
 	} else {
 		printf("} %d\n", metric == METRIC_FAILED ? b->failure[0] != '\0'
 							 : page->life == EP_BOARD_STOPPED);
@@ -257,6 +277,8 @@ void ep_live_print_prometheus(const struct ep_live_pages *pages)
 		{ "nccl_ep_last_call_age_seconds", "gauge", "Since the last of them began" },
 		{ "nccl_ep_failed", "gauge", "1: the group has failed for good" },
 		{ "nccl_ep_stopped", "gauge", "1: the process is stopped" },
+		{ "nccl_ep_exchange_seconds", "gauge",
+		  "How long the rank has been waiting for all others, to make a group or make it grow" },
 		{ "nccl_ep_wait_seconds", "gauge",
 		  "How long the rank has been waiting for a peer" },
 	};

@@ -110,6 +110,26 @@ void ep_board_show(struct ep_board *board)
 	__atomic_store_n(&board->magic, EP_BOARD_MAGIC, __ATOMIC_RELEASE);
 }
 
+void ep_board_begin_exchange(struct ep_board *board, const char *what)
+{
+	struct ep_board_exchange *x;
+
+	if (board) {
+		x = &board->exchange;
+		snprintf(x->what, sizeof(x->what), "%s", what);
+		x->since_ns = ep_board_now();
+		__atomic_store_n(&x->begun, x->begun + 1, __ATOMIC_RELEASE);
+	}
+}
+
+void ep_board_end_exchange(struct ep_board *board)
+{
+	if (board) {
+		board->exchange.since_ns = ep_board_now();
+		__atomic_store_n(&board->exchange.ended, board->exchange.begun, __ATOMIC_RELEASE);
+	}
+}
+
 void ep_board_hide(const struct ep_board *board, const char *path)
 {
 	if (path[0] && board->pid == (int32_t)getpid()) {

@@ -19,10 +19,11 @@
 #define EP_BOARD_DIR "/dev/shm"
 #define EP_BOARD_NAME "nccl-ep-live."
 #define EP_BOARD_MAGIC 0x6576696c2d7065ull
-#define EP_BOARD_VERSION 1u /* any change of what follows */
+#define EP_BOARD_VERSION 2u /* any change of what follows */
 #define EP_BOARD_CALLS 64u
 #define EP_BOARD_RANKS 1024u /* at most */
 #define EP_BOARD_PATH 64
+#define EP_BOARD_WHAT 48
 
 enum ep_board_kind {
 	EP_BOARD_NONE,
@@ -53,6 +54,16 @@ struct ep_board_call {
 	uint32_t pad[3];
 };
 
+/*
+ * Exchanges with the other ranks (core/bootstrap.h), by which a group is made, and by which its memory grows. All ranks
+ * make the same ones, in the same order.
+ */
+struct ep_board_exchange {
+	uint64_t since_ns; /* when the last one began, or ended */
+	uint32_t begun, ended;
+	char what[EP_BOARD_WHAT]; /* it is for */
+};
+
 struct ep_board_rank {
 	char host[64];
 	char bus_id[24]; /* of its GPU */
@@ -68,7 +79,7 @@ struct ep_board {
 	uint64_t pid_space; /* ep_process_namespace() */
 	int32_t pid;
 	uint32_t number;  /* of the group in the process */
-	uint64_t team;    /* the same for all ranks of the group */
+	uint64_t team;    /* the same for all ranks of the group; 0 before the first exchange */
 	uint64_t made_ns; /* since 1970 */
 	int32_t rank, nranks;
 	int32_t device;
@@ -80,21 +91,23 @@ struct ep_board {
 	char library[128];    /* name, version and commit */
 	char failure[256];    /* why the group has failed for good; "": it has not */
 	uint32_t shows_waits; /* kernels write waits[] */
-	uint32_t calls_pad;
+	uint32_t made;        /* 0: the group is still being made */
 	uint64_t calls; /* begun so far; the last ones are call[(number - 1) % EP_BOARD_CALLS] */
 	uint64_t waits_off; /* uint64_t [nranks], ep_wait_word() of device/group/wait_word.h */
 	uint64_t ranks_off; /* struct ep_board_rank [nranks] */
 	uint64_t pad[4];
+	struct ep_board_exchange exchange;
 	struct ep_board_call call[EP_BOARD_CALLS];
 };
 
-/* The layout of a file of version 1. */
+/* The layout of a file of version 2. */
 _Static_assert(sizeof(struct ep_board_call) == 64, "struct ep_board_call");
 _Static_assert(sizeof(struct ep_board_rank) == 96, "struct ep_board_rank");
 _Static_assert(offsetof(struct ep_board, mode) == 104, "struct ep_board");
 _Static_assert(offsetof(struct ep_board, calls) == 520, "struct ep_board");
-_Static_assert(offsetof(struct ep_board, call) == 576, "struct ep_board");
-_Static_assert(sizeof(struct ep_board) == 576 + 64 * 64, "struct ep_board");
+_Static_assert(offsetof(struct ep_board, exchange) == 576, "struct ep_board");
+_Static_assert(offsetof(struct ep_board, call) == 640, "struct ep_board");
+_Static_assert(sizeof(struct ep_board) == 640 + 64 * 64, "struct ep_board");
 
 /* Bytes of the board of a group, whole pages. */
 size_t ep_board_bytes(int nranks);
@@ -110,6 +123,10 @@ uint64_t ep_board_now(void);
 
 /* From now on others may believe its content. */
 void ep_board_show(struct ep_board *board);
+
+/* An exchange begins, and ends. The board may be NULL. */
+void ep_board_begin_exchange(struct ep_board *board, const char *what);
+void ep_board_end_exchange(struct ep_board *board);
 
 /* Takes the file away; the memory stays. A child of fork() takes nothing away. */
 void ep_board_hide(const struct ep_board *board, const char *path);

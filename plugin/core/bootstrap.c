@@ -242,10 +242,13 @@ static ncclResult_t ep_boot_exchange(struct ep_boot *boot, const void *mine, voi
 ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			       const char *what)
 {
-	uint64_t start = ep_now_ns();
-	ncclResult_t result = ep_boot_exchange(boot, mine, all, bytes, what);
-	uint64_t took = ep_now_ns() - start;
+	uint64_t start = ep_now_ns(), took;
+	ncclResult_t result;
 
+	ep_board_begin_exchange(boot->board, what);
+	result = ep_boot_exchange(boot, mine, all, bytes, what);
+	ep_board_end_exchange(boot->board);
+	took = ep_now_ns() - start;
 	boot->failed = result;
 	boot->first_ns = boot->exchanges++ ? boot->first_ns : took;
 	boot->exchanged_ns += took;

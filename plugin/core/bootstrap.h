@@ -8,6 +8,7 @@
 #define EP_CORE_BOOTSTRAP_H
 
 #include <stdbool.h>
+#include "core/board.h"
 #include "core/context.h"
 #include "core/error.h"
 #include "core/ident.h"
@@ -31,6 +32,7 @@ struct ep_boot {
 	void *all; /* the host's address of `shared`; NULL: none */
 	uint64_t timeout_ns;
 	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
+	struct ep_board *board;        /* shows its exchanges; NULL: nobody sees them */
 	/*
 	 * NCCL still has what this rank has given it, on the stream or in another thread: what NCCL or
 	 * the device may use cannot be freed, and freeing anything else on the device may wait for ever.

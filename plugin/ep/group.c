@@ -184,7 +184,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot 
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");
 	EP_CHECK(ep_group_alloc_host(g));
-	ep_show_open(g);
+	ep_show_waits(g);
 	return ep_group_alloc_device(g, g->stream);
 }
 
@@ -263,6 +263,7 @@ static ncclResult_t ep_group_handshake_exchange(struct ncclEpGroup *g, struct ep
 	}
 	boot->idents = g->idents;
 	*team = all[0].team;
+	ep_show_ranks(g, *team);
 	EP_CHECK(ep_peer_choose(&g->memory, g->idents, &all[0].offer, sizeof(own),
 				&g->config.node_size, g->nranks));
 	ep_group_remote_plan(g);
@@ -434,8 +435,16 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 		mine = g ? ep_group_configure(g, &own)
 			 : ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
 	}
+	if (mine == ncclSuccess) {
+		ep_show_open(g);
+		boot.board = g->show.board;
+	}
 	result = ep_group_make(g, &boot, &times, mine);
 	if (result != ncclSuccess) {
+		boot.board = NULL;
+		if (g) {
+			ep_show_hide(&g->show);
+		}
 		ep_group_give_up(&boot, device, g, NULL);
 		return result;
 	}
@@ -445,8 +454,8 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_group_p2p_warn(g);
 	ep_group_heap_warn(g, g->heap.topk);
 	ep_group_reside(g);
-	ep_show_group(g, g->peer_heap.bytes + ep_group_workspace_bytes(&g->config) +
-				 ep_group_remote_bytes(&g->config));
+	ep_show_made(g, g->peer_heap.bytes + ep_group_workspace_bytes(&g->config) +
+				ep_group_remote_bytes(&g->config));
 	ep_watch_begin(g);
 	ep_registry_made(g, EP_REGISTRY_GROUP);
 	*ep_group = g;

@@ -171,6 +171,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 
 	EP_CHECK(ep_boot_open_known(&boot, g->comm, g->rank, g->nranks, timeout_ns, &mine));
 	boot.idents = g->idents;
+	boot.board = g->show.board;
 	result = ep_group_growth_exchange(&boot, topk, mine);
 	if (result == ncclSuccess) {
 		mine = ep_group_settle_heap(g, topk, timeout_ns, &boot.busy);
@@ -187,6 +188,7 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 			ep_group_fail(g); /* remote ranks can write neither */
 		}
 	}
+	boot.board = NULL;
 	ep_group_give_up(&boot, g->device, NULL, &grown);
 	if (boot.stuck || boot.failed) {
 		/* Other ranks have failed, too, and the device may not be idle: do not come here again. */

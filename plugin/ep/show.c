@@ -9,29 +9,17 @@
 
 _Static_assert(EP_BOARD_RANKS == EP_GROUP_MAX_RANKS, "EP_BOARD_RANKS");
 
-static void ep_show_ranks(const struct ncclEpGroup *g, struct ep_board *board)
-{
-	struct ep_board_rank *to = (void *)((char *)board + board->ranks_off);
-
-	for (int r = 0; r < g->nranks; r++) {
-		snprintf(to[r].host, sizeof(to[r].host), "%s", g->idents[r].hostname);
-		snprintf(to[r].bus_id, sizeof(to[r].bus_id), "%s", g->idents[r].bus_id);
-		to[r].pid = g->idents[r].pid;
-		to[r].node = g->idents[r].node;
-	}
-}
-
 void ep_show_open(struct ncclEpGroup *g)
 {
 	struct ep_show *s = &g->show;
-	struct ep_reason why;
+	struct ep_board *b;
 
 	if (!g->config.live) {
 		return;
 	}
 	ep_board_sweep();
-	s->board = ep_board_make(g->nranks, s->path);
-	if (!s->board) {
+	b = s->board = ep_board_make(g->nranks, s->path);
+	if (!b) {
 		EP_INFO(EP_LOG_INIT, "rank %d shows nothing to ep_info --live: no memory: %s",
 			g->rank, strerror(errno));
 		return;
@@ -40,6 +28,44 @@ void ep_show_open(struct ncclEpGroup *g)
 		EP_INFO(EP_LOG_INIT,
 			"rank %d shows nothing to ep_info --live: no file in " EP_BOARD_DIR ": %s",
 			g->rank, strerror(errno));
+	}
+	b->rank = g->rank;
+	b->device = g->device;
+	b->masks = g->config.enable_mask;
+	b->experts = g->config.num_experts;
+	b->tokens = g->config.shape.max_tokens;
+	b->row_bytes = g->config.shape.max_token_bytes;
+	b->timeout_ns = g->config.timeout_ns;
+	snprintf(b->mode, sizeof(b->mode), "%s", g->config.algo->limits.mode);
+	snprintf(b->library, sizeof(b->library), "%s", ep_build_text);
+	ep_board_show(b);
+}
+
+void ep_show_ranks(struct ncclEpGroup *g, uint64_t team)
+{
+	struct ep_board *b = g->show.board;
+	struct ep_board_rank *to;
+
+	if (!b) {
+		return;
+	}
+	to = (void *)((char *)b + b->ranks_off);
+	for (int r = 0; r < g->nranks; r++) {
+		snprintf(to[r].host, sizeof(to[r].host), "%s", g->idents[r].hostname);
+		snprintf(to[r].bus_id, sizeof(to[r].bus_id), "%s", g->idents[r].bus_id);
+		to[r].pid = g->idents[r].pid;
+		to[r].node = g->idents[r].node;
+	}
+	__atomic_store_n(&b->team, team, __ATOMIC_RELEASE);
+}
+
+void ep_show_waits(struct ncclEpGroup *g)
+{
+	struct ep_show *s = &g->show;
+	struct ep_reason why;
+
+	if (!s->board) {
+		return;
 	}
 	if (!ep_pinned_take(&s->pinned, s->board, s->board->bytes, &why)) {
 		EP_INFO(EP_LOG_INIT, "rank %d does not show its waits: %s", g->rank, why.text);
@@ -50,27 +76,23 @@ void ep_show_open(struct ncclEpGroup *g)
 	s->board->shows_waits = 1;
 }
 
-void ep_show_group(struct ncclEpGroup *g, uint64_t device_bytes)
+void ep_show_made(struct ncclEpGroup *g, uint64_t device_bytes)
 {
 	struct ep_board *b = g->show.board;
 
-	if (!b) {
-		return;
+	if (b) {
+		b->remote_ranks = g->remote_ranks;
+		b->device_bytes = device_bytes;
+		__atomic_store_n(&b->made, 1, __ATOMIC_RELEASE);
 	}
-	b->team = g->peer_heap.team;
-	b->rank = g->rank;
-	b->device = g->device;
-	b->masks = g->config.enable_mask;
-	b->experts = g->config.num_experts;
-	b->tokens = g->config.shape.max_tokens;
-	b->row_bytes = g->config.shape.max_token_bytes;
-	b->remote_ranks = g->remote_ranks;
-	b->timeout_ns = g->config.timeout_ns;
-	b->device_bytes = device_bytes;
-	snprintf(b->mode, sizeof(b->mode), "%s", g->config.algo->limits.mode);
-	snprintf(b->library, sizeof(b->library), "%s", ep_build_text);
-	ep_show_ranks(g, b);
-	ep_board_show(b);
+}
+
+void ep_show_hide(struct ep_show *show)
+{
+	if (show->board) {
+		ep_board_hide(show->board, show->path);
+		show->path[0] = '\0';
+	}
 }
 
 void ep_show_close(struct ep_show *show, bool ended)
@@ -78,7 +100,7 @@ void ep_show_close(struct ep_show *show, bool ended)
 	if (!show->board) {
 		return;
 	}
-	ep_board_hide(show->board, show->path);
+	ep_show_hide(show);
 	if (show->pinned.host) {
 		ep_pinned_free(&show->pinned, ended);
 	} else {

@@ -5,11 +5,20 @@
 
 #include "ep/objects.h"
 
-/* Makes the board, if the config wants one. */
+/* Makes the board, if the config wants one, and shows a group that is being made. */
 void ep_show_open(struct ncclEpGroup *group);
 
-/* The group is made: now it may be seen. */
-void ep_show_group(struct ncclEpGroup *group, uint64_t device_bytes);
+/* Its ranks are known. */
+void ep_show_ranks(struct ncclEpGroup *group, uint64_t team);
+
+/* Kernels will write whom they wait for. */
+void ep_show_waits(struct ncclEpGroup *group);
+
+/* The group is made, and takes so much. */
+void ep_show_made(struct ncclEpGroup *group, uint64_t device_bytes);
+
+/* It will not be made: nobody sees it any more. */
+void ep_show_hide(struct ep_show *show);
 
 /* ended: the device's context is. Otherwise no kernel may run that uses the board. */
 void ep_show_close(struct ep_show *show, bool ended);

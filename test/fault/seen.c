@@ -6,6 +6,8 @@
  *     seen EP_INFO ll
  *     seen EP_INFO ht
  *     seen EP_INFO clean    in ncclEpMaskClean
+ *     seen EP_INFO make     before ncclEpCreateGroup, in which all others wait
+ *     seen EP_INFO grow     before a handle for which the group's memory grows
  */
 #include <dirent.h>
 #include <pthread.h>
@@ -125,6 +127,111 @@ static void see(struct world *w)
 	CHECK(world_now() - start > TIMEOUT_MS / 1000 / 11, "a tenth of the timeout");
 	usleep(1000000);
 	CHECK_INT(lines(want), 1);
+}
+
+/* Every format names the rank for which others wait in an exchange. */
+static void see_exchange(struct world *w, unsigned int number, const char *why)
+{
+	double start = world_now();
+	char want[160];
+
+	snprintf(want, sizeof(want), "\"exchange\":{\"number\":%u,\"for\":\"%s\",\"waits\":true,",
+		 number, why);
+	while (!(strstr(mine(ask("--live --json")), want) && strstr(text, "\"held_up_by\":[2]")) &&
+	       world_now() < start + SOON) {
+	}
+	printf("rank %d saw it after %.2f s\n", w->rank, world_now() - start);
+	CHECK_HAS(mine(text), want);
+	CHECK_HAS(text, "\"held_up_by\":[2]");
+	CHECK(world_now() < start + SOON, "after %.1f s", world_now() - start);
+	CHECK_HAS(ask("--live"), "\n  held up by rank 2");
+	snprintf(want, sizeof(want), " s: exchange %u, %s\n", number, why);
+	CHECK_HAS(text, want);
+	CHECK_HAS(ask("--live --prometheus"), "nccl_ep_exchange_seconds{group=");
+}
+
+struct call {
+	struct world *w;
+	struct oracle_problem p;
+	struct bench b; /* its group; NULL: it is made */
+	pthread_t thread;
+	bool opens;
+};
+
+static void *call_main(void *arg)
+{
+	struct call *c = arg;
+	ncclEpGroup_t group = c->b.group;
+
+	NEED_CUDA(cudaSetDevice(c->w->device));
+	if (!group) {
+		group = bench_group_bounded(c->w->comm, &c->p, 0, TIMEOUT_MS);
+	}
+	bench_open(&c->b, c->w, group, &c->p, 0);
+	return NULL;
+}
+
+/* The victim stops before it opens the bench; the others wait for it there, in an exchange of that number. */
+static void stop_and_open(struct call *c, unsigned int number, const char *why)
+{
+	struct world *w = c->w;
+
+	world_meet(w);
+	if (w->rank == VICTIM) {
+		raise(SIGSTOP);
+	} else {
+		victim_await_stop();
+	}
+	NEED(pthread_create(&c->thread, NULL, call_main, c) == 0);
+	if (w->rank != VICTIM) {
+		see_exchange(w, number, why);
+		world_raise(w, FLAG_SEEN, 1);
+	}
+	for (int r = 0; w->rank == 0 && r < w->nranks; r++) {
+		NEED(r == VICTIM || world_await(w, FLAG_SEEN, r, 1, 60));
+	}
+	if (w->rank == 0) {
+		victim_continue();
+	}
+	NEED(pthread_join(c->thread, NULL) == 0);
+	world_meet(w);
+	CHECK_HAS(mine(ask("--live --json")), "\"made\":true,");
+	CHECK_HAS(mine(text), "\"waits\":false,");
+	world_meet(w);
+	bench_pair(&c->b);
+}
+
+static void run_make(struct world *w)
+{
+	struct call c = {
+		.w = w,
+		.p = bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR),
+	};
+
+	stop_and_open(&c, 1, "ncclEpCreateGroup");
+	bench_end(&c.b);
+}
+
+/* The exchanges that have made the group are counted, too. */
+static uint32_t exchanges(void)
+{
+	const char *at = strstr(mine(ask("--live --json")), "\"exchange\":{\"number\":");
+
+	NEED(at);
+	return (uint32_t)strtoul(strchr(at, '{') + strlen("{\"number\":"), NULL, 10);
+}
+
+static void run_grow(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 14, 64, 8, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	struct call c = { .w = w, .p = p };
+
+	config.num_topk = 1;
+	NEED_OK(ncclEpCreateGroup(&c.b.group, w->comm, &config));
+	stop_and_open(&c, exchanges() + 1, "making a handle for which the group's memory gr");
+	bench_end(&c.b);
 }
 
 /* The victim stops before its second dispatch; others have made theirs. `step` makes an operation, `check` waits. */
@@ -287,6 +394,10 @@ static void run(struct world *w, void *arg)
 		run_ht(w);
 	} else if (strcmp(arg, "clean") == 0) {
 		run_clean(w);
+	} else if (strcmp(arg, "make") == 0) {
+		run_make(w);
+	} else if (strcmp(arg, "grow") == 0) {
+		run_grow(w);
 	} else {
 		run_ll(w);
 	}

@@ -19,6 +19,20 @@ MUTANTS = [
     {"name": "wait_of_other", "file": "device/group/wait.h",
      "old": "ep_st_relaxed_sys_u64(g.waits + peer,", "new": "ep_st_relaxed_sys_u64(g.waits + (peer + 1) % g.nranks,",
      "tests": ["seen_stopped"]},
+    # A group that is being made shows in which exchange its ranks wait, from the first on ...
+    {"name": "making_unshown", "file": "plugin/ep/group.c",
+     "old": "\t\tboot.board = g->show.board;\n", "new": "", "tests": ["seen_stopped_make"]},
+    # ... and a handle for which its memory grows.
+    {"name": "growth_unshown", "file": "plugin/ep/group_heap.c",
+     "old": "\tboot.board = g->show.board;\n", "new": "", "tests": ["seen_stopped_grow"]},
+    # Who is behind holds the others up; if all here have come, who is not here.
+    {"name": "behind_unnamed", "file": "tools/ep_info_live_read.c",
+     "old": "group[i].board->exchange.begun < last;", "new": "false;", "tests": ["seen_stopped_grow"]},
+    {"name": "absent_unnamed", "file": "tools/ep_info_live_read.c",
+     "old": "return last && !here && !any;", "new": "return false;", "tests": ["seen_stopped_make"]},
+    # An exchange that has ended is none.
+    {"name": "exchange_unended", "file": "plugin/core/bootstrap.c",
+     "old": "\tep_board_end_exchange(boot->board);\n", "new": "", "tests": ["seen_stopped_make"]},
     # The log has a wait at a tenth of the timeout ...
     {"name": "wait_unlogged", "file": "plugin/ep/group_watch.c",
      "old": "\t\tep_watch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\tep_watch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
