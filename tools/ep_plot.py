@@ -25,7 +25,11 @@ LINES = {'routing': ':', 'dispatch': '-', 'combine': '--'}
 
 
 class Refused(Exception):
-    """A file that is not to be drawn or compared."""
+    """Files that are not to be drawn or compared."""
+
+    def __init__(self, text, status=BROKEN):
+        super().__init__(text)
+        self.status = status
 
 
 class Run:
@@ -55,17 +59,49 @@ class Run:
         return row.get('blocks') or self.config.get('sms') or None
 
 
-def load(path, name):
+def documents(path):
+    """Those of a file, or of several ep_perf -J - one after another."""
     try:
         if path == '-':
-            document = json.load(sys.stdin)
+            text = sys.stdin.read()
         else:
             with open(path, encoding='utf-8') as file:
-                document = json.load(file)
+                text = file.read()
+        found, at = [], 0
+        while not found or text[at:].strip():
+            at += len(text[at:]) - len(text[at:].lstrip())
+            document, at = json.JSONDecoder().raw_decode(text, at)
+            found.append(document)
     except OSError as error:
         raise Refused('%s: %s' % (path, error.strerror)) from None
     except ValueError as error:
         raise Refused('%s: is not a whole JSON document: %s' % (path, error)) from None
+    return found
+
+
+def load(arguments):
+    """The runs of all files: with the names that are given, those of the files, or, where a file has several, of libraries."""
+    runs = []
+    for path, name in zip(arguments.files, short(arguments.files)):
+        several = documents(path)
+        runs += [run_of(document, path, name if len(several) == 1 else library_name(document)) for document in several]
+    names = arguments.names.split(',') if arguments.names else []
+    if names and len(names) != len(runs) and not (arguments.bars and len(names) == 2):
+        raise Refused('--names: got %d names, allowed is one for each of %d runs' % (len(names), len(runs)), USAGE)
+    for i, run in enumerate(runs if names else ()):
+        run.name = names[i % len(names)]
+    return runs
+
+
+def library_name(document):
+    try:
+        text, versions = document['library']['text'], document['versions']
+        return text.split(' ')[0].rstrip(',') if text != 'not Switchyard' else 'NCCL EP %s' % versions['nccl_ep']
+    except (KeyError, TypeError):
+        return 'unknown'
+
+
+def run_of(document, path, name):
     if not isinstance(document, dict) or document.get('schema') != 'ep_perf':
         raise Refused('%s: is not written by ep_perf -J' % path)
     if document.get('schema_version') != SCHEMA_VERSION:
@@ -408,16 +444,13 @@ def bars_machine(run):
 
 def bars_load(path):
     """A document that --save has written."""
+    document = documents(path)[0]
     try:
-        with open(path, encoding='utf-8') as file:
-            document = json.load(file)
         if document['schema'] != 'ep_plot_bars' or document['schema_version'] != 1:
             raise Refused('%s: is not written by ep_plot --bars --save' % path)
         good = len(document['names']) == 2 and document['rows'] and all(
             len(row['us']) == 2 and min(row['us']) > 0 and isinstance(row['what'], str) for row in document['rows'])
-    except OSError as error:
-        raise Refused('%s: %s' % (path, error.strerror)) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (KeyError, TypeError) as error:
         raise Refused('%s: is no document of bars: %s' % (path, error)) from None
     if not good:
         raise Refused('%s: is no document of bars' % path)
@@ -461,11 +494,12 @@ def bars_table(document, head):
 
 def bars(arguments):
     """--bars: the table goes to standard output, the picture to -o."""
-    if len(arguments.files) == 1:
+    if len(arguments.files) == 1 and arguments.files[0] != '-':
         document = bars_load(arguments.files[0])
     else:
-        names = arguments.names * (len(arguments.files) // 2) if len(arguments.names) == 2 else arguments.names
-        runs = [load(path, name) for path, name in zip(arguments.files, names)]
+        runs = load(arguments)
+        if len(runs) % 2:
+            raise Refused('--bars: got %d runs, allowed are pairs' % len(runs), USAGE)
         for note in sorted(set(note for i in range(0, len(runs), 2) for note in notes(runs[i:i + 2]))):
             print('ep_plot: note: %s' % note, file=sys.stderr)
         document = bars_of(list(zip(runs[::2], runs[1::2])), arguments.tokens)
@@ -512,7 +546,7 @@ def sizes(text):
 def parse():
     parser = argparse.ArgumentParser(prog='ep_plot', allow_abbrev=False,
                                      description='Draws and compares results that ep_perf -J has written.')
-    parser.add_argument('files', metavar='FILE', nargs='+', help='results; - is standard input')
+    parser.add_argument('files', metavar='FILE', nargs='+', help='results; - is standard input. A file may hold several, one after another')
     parser.add_argument('-o', '--output', metavar='FILE', type=picture, action='append', default=[],
                         help='the picture, as .svg, .png or .html; more than once for several')
     parser.add_argument('--csv', metavar='FILE', help='the numbers, a line for each size and operation; - is standard output')
@@ -528,18 +562,10 @@ def parse():
         check_bars(parser, arguments)
     elif arguments.save or arguments.tokens:
         parser.error('--save and --tokens need --bars')
-    arguments.names = arguments.names.split(',') if arguments.names else short(arguments.files)
-    if len(arguments.names) != len(arguments.files) and not (arguments.bars and len(arguments.names) == 2):
-        parser.error('--names: got %d names, allowed is one for each of %d files' % (
-            len(arguments.names), len(arguments.files)))
-    if arguments.fail_above and len(arguments.files) < 2:
-        parser.error('--fail-above needs two files or more')
     return arguments
 
 
 def check_bars(parser, arguments):
-    if len(arguments.files) > 1 and len(arguments.files) % 2:
-        parser.error('--bars: got %d files, allowed are pairs, or one that --save has written' % len(arguments.files))
     if any(not path.endswith('.svg') for path in arguments.output):
         parser.error('--bars draws .svg')
     if arguments.csv or arguments.fail_above:
@@ -563,7 +589,9 @@ def main():
         if arguments.bars:
             bars(arguments)
             return 0
-        runs = [load(path, name) for path, name in zip(arguments.files, arguments.names)]
+        runs = load(arguments)
+        if arguments.fail_above and len(runs) < 2:
+            raise Refused('--fail-above needs two runs or more', USAGE)
         for note in notes(runs):
             print('ep_plot: note: %s' % note, file=sys.stderr)
         if arguments.csv == '-':
@@ -581,7 +609,7 @@ def main():
             return WORSE
     except Refused as refusal:
         print('ep_plot: %s' % refusal, file=sys.stderr)
-        return BROKEN
+        return refusal.status
     except OSError as error:
         print('ep_plot: %s: %s' % (error.filename, error.strerror), file=sys.stderr)
         return BROKEN

@@ -146,7 +146,7 @@ def check_notes(files, base):
 
 
 def check_usage(files, base):
-    for options, text in (([base, '-o', 'x.pdf'], "got 'x.pdf', allowed is"), ([base, '--fail-above', '2'], 'two files'),
+    for options, text in (([base, '-o', 'x.pdf'], "got 'x.pdf', allowed is"), ([base, '--fail-above', '2'], 'two runs'),
                           ([base, base, '--fail-above', '0'], "got '0'"), ([base, base, '--fail-above', 'nan'], "got 'nan'"),
                           ([base, '--names', 'a,b'], 'got 2 names, allowed is one for each of 1'), ([], 'FILE')):
         expect(text in run(*options, status=2).stderr, 'usage: %s' % text)
@@ -196,7 +196,28 @@ def check_bars(files, base):
     done = run('--bars', first, second, first, second, '--names', 'A,B', '--tokens', '1,4')
     expect(done.stdout.count(' 1 token ') == 4 and done.stdout.count(' 4 tokens ') == 4 and ' 2 tokens' not in done.stdout,
            'pairs, and some sizes: %s' % done.stdout)
+    check_bars_piped(first, second, svg, pictures[1])
     check_bars_refused(files, first, saved)
+
+
+def check_bars_piped(first, second, svg, picture):
+    """Several runs in one stream are the same as in files; without names the libraries name them."""
+    stream = ''
+    for path in (first, second):
+        with open(path) as file:
+            stream += file.read() + '\n'
+    done = start('--bars', '-', '--names', 'A,B&C', '-o', picture, input=stream)
+    with open(picture) as file:
+        expect(file.read() == svg, 'runs from a pipe are drawn otherwise')
+    with open(first) as file:
+        theirs = json.load(file)
+    both = json.dumps(theirs)
+    theirs['library'] = {'text': 'not Switchyard', 'path': '/x/libnccl_ep.so'}
+    theirs['versions']['nccl_ep'] = '0.2.0'
+    done = start('--bars', '-', input=both + json.dumps(theirs))
+    expect('| us | Switchyard | NCCL EP 0.2.0 | ratio |' in done.stdout, 'names of libraries: %s' % done.stdout)
+    expect('got 3 runs' in start('--bars', '-', input=both * 3, status=2).stderr, 'an odd number of runs')
+    expect('not a whole JSON document' in start('--bars', '-', input=both + both[:50], status=3).stderr, 'half a run')
 
 
 def check_bars_refused(files, first, saved):
