@@ -141,7 +141,7 @@ link_cuda() { ln -sfn "$(site_packages)/nvidia/cu13" "$deps/cuda"; }
 
 install_cuda() {
     need_cuda_wheels || return 0
-    say "no CUDA toolkit 12.8 or later (CUDA_HOME, nvcc on PATH, /usr/local/cuda)"
+    say "no CUDA toolkit 12.4 or later (CUDA_HOME, nvcc on PATH, /usr/local/cuda)"
     pip_install -r "$top/tools/cuda-wheels.txt" ||
         die "could not fetch NVIDIA's wheels; with a toolkit elsewhere, set CUDA_HOME"
     link_cuda

@@ -3,6 +3,12 @@
 #include "core/cuda.h"
 #include "core/log.h"
 
+/* Before CUDA 12.5 one asks for the release of the runtime: what is asked for here is the same in all of CUDA 12. */
+#if CUDART_VERSION < 12050
+#define cudaGetDriverEntryPointByVersion(name, call, version, flags, found)                        \
+	cudaGetDriverEntryPoint(name, call, flags, found)
+#endif
+
 ncclResult_t ep_fail_cuda(cudaError_t err, const char *what)
 {
 	(void)cudaGetLastError(); /* the caller's next check must not find our error */

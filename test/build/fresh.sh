@@ -71,17 +71,6 @@ mkdir -p "$dir" && dir=$(cd "$dir" && pwd) || exit 1
 trap 'rm -rf --one-file-system "$dir"/*.run "$dir"/*.part' EXIT
 trap 'exit 1' INT TERM
 
-# The mirror that this machine's own sources name; none: debootstrap knows one.
-mirror_of() {
-    local variable=${1^^}_MIRROR
-    if [ -n "${!variable-}" ]; then
-        echo "${!variable}"
-    else
-        cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | grep -v '^#' |
-            grep -oE "https?://[^] ]+/$1/?( |\$)" | head -n 1
-    fi
-}
-
 # Ubuntu's keys, where only Debian has them: from Debian's package, as a Debian root gets it.
 ubuntu_keys() {
     keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
@@ -108,7 +97,7 @@ make_base() {
         recipe=gutsy # debootstrap has one for all of Ubuntu's releases since
     fi
     rm -rf --one-file-system "$base"
-    debootstrap --variant=minbase --components=$parts --keyring="$keys" "$release" "$base.part" "$(mirror_of "$system")" $recipe &&
+    debootstrap --variant=minbase --components=$parts --keyring="$keys" "$release" "$base.part" "$("$top/tools/mirror.sh" "$system")" $recipe &&
         touch "$base.part" && mv "$base.part" "$base"
 }
 

@@ -7,6 +7,7 @@
 #include "core/context.h"
 #include "support/check.h"
 
+#undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion
 
 #define OURS 7
@@ -67,6 +68,14 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **call, unsi
 	*status = *call ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
 	return cudaSuccess;
 }
+
+#if CUDART_VERSION < 12050 /* which core/cuda.c asks without a version */
+cudaError_t cudaGetDriverEntryPoint(const char *name, void **call, unsigned long long flags,
+				    enum cudaDriverEntryPointQueryResult *status)
+{
+	return cudaGetDriverEntryPointByVersion(name, call, CUDART_VERSION, flags, status);
+}
+#endif
 
 static void expect(const struct ep_context *c, bool ended, unsigned long long current,
 		   unsigned long long primary)

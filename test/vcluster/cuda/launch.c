@@ -40,7 +40,9 @@ static cudaError_t vc_attribute_check(const struct vc_kernel *kernel,
 	case cudaLaunchAttributePriority:
 	case cudaLaunchAttributeMemSyncDomain:
 	case cudaLaunchAttributeMemSyncDomainMap:
+#if CUDART_VERSION >= 12050
 	case cudaLaunchAttributePreferredSharedMemoryCarveout:
+#endif
 	case cudaLaunchAttributeProgrammaticStreamSerialization:
 		return cudaSuccess;
 	case cudaLaunchAttributeClusterDimension:
