@@ -20,8 +20,9 @@
 #define EP_DEVICE_HT_HOP_H
 
 #include "device/ht/ht_nodes.h"
+#include "device/ht/peers.h"
 
-#define EP_HT_KINDS 3
+#define EP_HT_HOP_KINDS 3
 
 struct ep_ht_hop {
 	uint32_t kind;
@@ -58,7 +59,7 @@ EP_DEV struct ep_ht_cursor ep_ht_cursor_make(const struct ep_ht_fan &fan)
 EP_DEV struct ep_ht_hop ep_ht_hop_make(const struct ep_ht_fan &fan, const struct ep_ht_cursor &cur,
 				       uint32_t kind)
 {
-	uint32_t unit = cur.next + ep_lane() * ep_nblocks() * ep_ht_copy_warps();
+	uint32_t unit = cur.next + ep_lane() * ep_nblocks() * ep_ht_copy_warps<true>();
 	struct ep_ht_hop h = { kind, EP_HT_NONE, 0, 0, 0 };
 	uint32_t all;
 
@@ -76,7 +77,7 @@ EP_DEV void ep_ht_cursor_found(struct ep_ht_cursor *cur, const struct ep_ht_hop 
 {
 	cur->lane = lane;
 	cur->found = ep_ballot(EP_FULL_MASK, lane.chunk != EP_HT_NONE && lane.rows != 0);
-	cur->next += EP_WARP_SIZE * ep_nblocks() * ep_ht_copy_warps();
+	cur->next += EP_WARP_SIZE * ep_nblocks() * ep_ht_copy_warps<true>();
 }
 
 /* The cursor's unit, which it has. */
@@ -93,74 +94,19 @@ EP_DEV struct ep_ht_hop ep_ht_cursor_hop(const struct ep_ht_cursor &cur, uint32_
 	return h;
 }
 
-/* ---- whom a unit waits for ---- */
-
-enum ep_ht_seen {
-	EP_HT_SEEN,
-	EP_HT_UNSEEN,
-	EP_HT_LOST
-};
-
-/*
- * One look at what a unit waits for, of which each lane finds whose word is missing of its share: a peer's, or
- * that of another warp of this rank. With `wait`, between two polls. One warp; the lanes agree.
- */
-struct ep_ht_patience {
-	struct ep_spin spin;
-	uint32_t before;
-};
-
-EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
-{
-	struct ep_ht_patience w;
-
-	w.spin = ep_spin_start();
-	w.before = EP_HT_NONE;
-	return w;
-}
-
-EP_DEV enum ep_ht_seen ep_ht_patience_check(const struct ep_ht_common &c, const struct ep_op &op,
-					    struct ep_ht_patience *patience, uint32_t missing,
-					    enum ep_wait_site site, bool wait)
-{
-	bool over = false, seen = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
-
-	if (seen) {
-		ep_ht_go_on<true>(c, op, patience->spin);
-	}
-	ep_bulk_fence_global();
-	if (seen) {
-		return EP_HT_SEEN;
-	}
-	ep_spin_polled();
-	if (!wait) {
-		return EP_HT_UNSEEN;
-	}
-	if (missing != EP_HT_NONE &&
-	    missing != patience->before) { /* a wait for another one begins */
-		ep_ht_go_on<true>(c, op, patience->spin);
-		patience->before = missing;
-		patience->spin = ep_spin_start();
-	}
-	if (missing != EP_HT_NONE) {
-		over = ep_ht_give_up<true>(c, op, &patience->spin, site, missing);
-	}
-	return ep_any(EP_FULL_MASK, over) ? EP_HT_LOST : EP_HT_UNSEEN;
-}
-
 /* ---- which unit is next ---- */
 
 /* All cursors of a copy warp. (They are reached by constants, so that they stay in registers.) */
 struct ep_ht_cursors {
-	struct ep_ht_cursor of[EP_HT_KINDS];
+	struct ep_ht_cursor of[EP_HT_HOP_KINDS];
 };
 
 EP_DEV struct ep_ht_hop ep_ht_cursors_hop(const struct ep_ht_cursors &cur, uint32_t kind)
 {
 	struct ep_ht_hop u = {};
 
-	EP_UNROLL(EP_HT_KINDS)
-	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+	EP_UNROLL(EP_HT_HOP_KINDS)
+	for (uint32_t k = 0; k < EP_HT_HOP_KINDS; k++) {
 		if (k == kind && cur.of[k].found) {
 			u = ep_ht_cursor_hop(cur.of[k], k);
 		}
@@ -170,8 +116,8 @@ EP_DEV struct ep_ht_hop ep_ht_cursors_hop(const struct ep_ht_cursors &cur, uint3
 
 EP_DEV void ep_ht_cursors_drop(struct ep_ht_cursors *cur, uint32_t kind)
 {
-	EP_UNROLL(EP_HT_KINDS)
-	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+	EP_UNROLL(EP_HT_HOP_KINDS)
+	for (uint32_t k = 0; k < EP_HT_HOP_KINDS; k++) {
 		if (k == kind) {
 			cur->of[k].found &= cur->of[k].found - 1;
 		}
@@ -189,8 +135,8 @@ template <class ARGS> EP_DEV struct ep_ht_cursors ep_ht_cursors_make(const ARGS 
 {
 	struct ep_ht_cursors cur;
 
-	EP_UNROLL(EP_HT_KINDS)
-	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+	EP_UNROLL(EP_HT_HOP_KINDS)
+	for (uint32_t k = 0; k < EP_HT_HOP_KINDS; k++) {
 		cur.of[k] = ep_ht_cursor_make(ep_ht_hop_fan(a, k));
 	}
 	return cur;
@@ -199,10 +145,10 @@ template <class ARGS> EP_DEV struct ep_ht_cursors ep_ht_cursors_make(const ARGS 
 /* Each kind has a unit, unless there are no more of it. Returns the kind with the smallest key. */
 template <class ARGS> EP_DEV uint32_t ep_ht_cursors_fill(const ARGS &a, struct ep_ht_cursors *cur)
 {
-	uint32_t first = EP_HT_KINDS, least = 0;
+	uint32_t first = EP_HT_HOP_KINDS, least = 0;
 
-	EP_UNROLL(EP_HT_KINDS)
-	for (uint32_t k = 0; k < EP_HT_KINDS; k++) {
+	EP_UNROLL(EP_HT_HOP_KINDS)
+	for (uint32_t k = 0; k < EP_HT_HOP_KINDS; k++) {
 		struct ep_ht_cursor *one = &cur->of[k];
 
 		while (!one->found && one->next < one->units) {
@@ -216,7 +162,7 @@ template <class ARGS> EP_DEV uint32_t ep_ht_cursors_fill(const ARGS &a, struct e
 		if (one->found) {
 			uint32_t key = ep_ht_cursor_hop(*one, k).chunk + k * a.lag;
 
-			if (first == EP_HT_KINDS || key < least) {
+			if (first == EP_HT_HOP_KINDS || key < least) {
 				first = k;
 				least = key;
 			}
@@ -240,15 +186,16 @@ EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
 	struct ep_ht_patience patience = ep_ht_patience_make();
 	uint32_t first = ep_ht_cursors_fill(a, cur);
 
-	if (first == EP_HT_KINDS) {
+	if (first == EP_HT_HOP_KINDS) {
 		return EP_HT_NO_MORE;
 	}
 	do {
 		EP_UNROLL(1)
-		for (uint32_t n = 0; n < EP_HT_KINDS; n++) {
-			uint32_t k = first + n < EP_HT_KINDS ? first + n : first + n - EP_HT_KINDS;
+		for (uint32_t n = 0; n < EP_HT_HOP_KINDS; n++) {
+			uint32_t k = first + n < EP_HT_HOP_KINDS ? first + n
+								 : first + n - EP_HT_HOP_KINDS;
 			enum ep_wait_site site = EP_WAIT_HT_ROWS;
-			enum ep_ht_seen seen;
+			enum ep_ht_ready ready;
 			uint32_t missing;
 
 			*hop = ep_ht_cursors_hop(*cur, k);
@@ -256,36 +203,18 @@ EP_DEV enum ep_ht_taken ep_ht_hop_take(const ARGS &a, const struct ep_op &op,
 				continue;
 			}
 			missing = ep_ht_hop_missing(a, op, *hop, &site);
-			seen = ep_ht_patience_check(a.c, op, &patience, missing, site,
-						    wait && k == first);
-			if (seen == EP_HT_SEEN) {
+			ready = ep_ht_patience_check<true>(a.c, op, &patience, missing, site,
+							   wait && k == first);
+			if (ready == EP_HT_READY) {
 				ep_ht_cursors_drop(cur, k);
 				return EP_HT_TAKEN;
 			}
-			if (seen == EP_HT_LOST) {
+			if (ready == EP_HT_FAILED) {
 				return EP_HT_BROKEN;
 			}
 		}
 	} while (wait);
 	return EP_HT_NOT_READY;
-}
-
-/* This rank, if the stage of one of flows [first, first + flows) still holds an earlier chunk there. Lanes. */
-EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct ep_op &op,
-				    uint32_t first, uint32_t flows, uint32_t chunk)
-{
-	uint32_t missing = EP_HT_NONE;
-
-	if (chunk < c.areas.stage_chunks) {
-		return EP_HT_NONE;
-	}
-	for (uint32_t x = first + ep_lane(); x < first + flows; x += EP_WARP_SIZE) {
-		if (!ep_ht_word_reached(op, ep_ht_released_at(c, x),
-					chunk - c.areas.stage_chunks)) {
-			missing = c.g.rank;
-		}
-	}
-	return missing;
 }
 
 #endif

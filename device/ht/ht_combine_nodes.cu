@@ -164,8 +164,8 @@ template <int DTYPE> EP_DEV void ep_ht_combine_nodes(const struct ep_ht_combine_
 {
 	struct ep_ht_entry e = ep_ht_enter<true>(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	uint32_t role = ep_warp() < ep_ht_copy_warps() ? EP_HT_ROLES
-						       : ep_warp() - ep_ht_copy_warps();
+	uint32_t role = ep_warp() < ep_ht_copy_warps<true>() ? EP_HT_ROLES
+							     : ep_warp() - ep_ht_copy_warps<true>();
 	bool ok = ep_ht_begin<true>(a.c, &e);
 
 	if (ok && a.in_weights) {

@@ -8,53 +8,48 @@
 
 #include "device/ht/ht_dispatch_work.h"
 
-/* Has the unit come? With `wait`: it is waited for. */
-EP_DEV uint32_t ep_ht_recv_ready(const struct ep_ht_common &c, const struct ep_op &op,
-				 const struct ep_ht_unit &unit, bool wait)
+/* The rank that writes a source's rows to this rank's ring, and where it keeps the word of credit. */
+template <bool NODES>
+EP_DEV struct ep_ht_return_ring ep_ht_writer(const struct ep_ht_common &c, uint32_t source)
 {
-	uint32_t slot = unit.chunk % c.areas.ring_chunks, state = EP_HT_READY;
+	struct ep_ht_return_ring self = { source, c.g.rank };
 
-	if (ep_lane() == 0) {
-		const uint64_t *at = ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, unit.source,
-						   slot, unit.part);
-		struct ep_spin s = ep_spin_start();
-
-		while (ep_ld_acquire_sys_u64(at) != ep_ht_unit_word(op.epoch, unit.chunk)) {
-			if (!wait) {
-				state = EP_HT_LATE;
-				break;
-			}
-			if (ep_ht_give_up<false>(c, op, &s, EP_WAIT_HT_ROWS, unit.source)) {
-				state = EP_HT_FAILED;
-				break;
-			}
-		}
-		if (state == EP_HT_READY) {
-			ep_ht_go_on<false>(c, op, s);
-		}
-		ep_bulk_fence_global(); /* the rows were stored by the engine of another SM */
-	}
-	return ep_shfl_u32(EP_FULL_MASK, state, 0);
+	return NODES ? c.remote.return_rings[source] : self;
 }
 
-/* Expert-major: the places of a row that comes. */
+/* The rank that writes the unit, if it has not come. Any lane. */
+template <bool NODES>
+EP_DEV uint32_t ep_ht_recv_missing(const struct ep_ht_common &c, const struct ep_op &op,
+				   const struct ep_ht_unit &unit)
+{
+	const uint64_t *at = ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, EP_HT_FROM(unit.what),
+					   unit.chunk % c.areas.ring_chunks, EP_HT_PART(unit.what));
+
+	return ep_lane() == 0 && !ep_ht_word_reached(op, at, unit.chunk)
+		       ? ep_ht_writer<NODES>(c, EP_HT_FROM(unit.what)).rank
+		       : EP_HT_NONE;
+}
+
+/* Expert-major: the places of a row that comes; slot EP_HT_NONE: there is none. */
 EP_DEV struct ep_ht_list ep_ht_recv_list(const struct ep_ht_common &c, uint32_t slot)
 {
 	struct ep_ht_list l = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, 0 };
 
-	if (c.layout == EP_HT_EXPERT_MAJOR && ep_lane() < c.width) {
+	if (c.layout == EP_HT_EXPERT_MAJOR && ep_lane() < c.width && slot != EP_HT_NONE) {
 		l.sel = c.h.recv_sel[(size_t)slot * c.width + ep_lane()];
 	}
 	return l;
 }
 
-/* The unit has been read: its source may write its place in the ring again. */
+/* The unit has been read: its place in the ring may be written again. */
+template <bool NODES>
 EP_DEV void ep_ht_recv_credit(const struct ep_ht_common &c, const struct ep_op &op, uint32_t source,
 			      uint32_t chunk, uint32_t part)
 {
 	if (chunk + c.areas.ring_chunks < c.h.head->chunks && ep_lane() == 0) {
-		uint64_t *word = ep_ht_unit_at(c, ep_heap_of(c.g, source), c.areas.credit_off,
-					       c.g.rank, chunk % c.areas.ring_chunks, part);
+		struct ep_ht_return_ring ring = ep_ht_writer<NODES>(c, source);
+		uint64_t *word = ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank), c.areas.credit_off,
+					       ring.number, chunk % c.areas.ring_chunks, part);
 
 		ep_st_release_sys_u64(word, ep_ht_unit_word(op.epoch, chunk));
 	}

@@ -80,6 +80,31 @@ struct ep_ht_list {
 	float weight; /* own token, in windows: k-th of the caller's */
 };
 
+enum ep_ht_dispatch_kind {
+	EP_HT_SEND,
+	EP_HT_RECEIVE,
+	EP_HT_FORWARD, /* several nodes: before EP_HT_RECEIVE */
+	EP_HT_KINDS
+};
+
+/* A unit but for its chunk, and a row of it, in one word: where it comes from, the row, its kind, its part. */
+#define EP_HT_WHAT(from, kind, part) ((from) | (kind) << 14 | (part) << 16)
+#define EP_HT_FROM(what) ((what)&0x3ffu) /* received: the source, forwarded: the flow */
+#define EP_HT_ROW(what) ((what) >> 10 & 7u)
+#define EP_HT_LAST (1u << 13) /* it is the unit's last row */
+#define EP_HT_KIND(what) ((what) >> 14 & 3u)
+#define EP_HT_PART(what) ((what) >> 16)
+
+_Static_assert(EP_GROUP_MAX_RANKS <= 0x400 && EP_HT_CHUNK <= 8 && EP_HT_KINDS <= 4, "EP_HT_WHAT");
+
+/* The content of a slot of the stage, as it was noted. */
+struct ep_ht_item {
+	uint32_t what; /* EP_HT_WHAT, with the row */
+	uint32_t chunk;
+	uint32_t slot;       /* received, forwarded; EP_HT_NONE: no row of this rank's */
+	struct ep_ht_list l; /* loads on their way */
+};
+
 /* For the statistics: what has travelled. One warp. */
 EP_DEV void ep_ht_dispatch_count(const struct ep_ht_dispatch_args &a)
 {

@@ -11,14 +11,6 @@
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
-/* The last two warps of each block. */
-#define EP_HT_ROLES 2
-
-EP_DEV uint32_t ep_ht_copy_warps(void)
-{
-	return ep_nwarps() - EP_HT_ROLES;
-}
-
 /* Is rank r of this node? */
 EP_DEV bool ep_ht_near(const struct ep_ht_common &c, uint32_t r)
 {
@@ -159,14 +151,6 @@ EP_DEV uint32_t ep_ht_rows_channel(const struct ep_ht_common &c, uint32_t chunk)
 
 /* ---- words that have come ---- */
 
-/* Whether a word is of `chunk` or a later one. Any lane. */
-EP_DEV bool ep_ht_word_reached(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
-{
-	uint64_t word = ep_ld_acquire_sys_u64(at);
-
-	return (uint32_t)(word >> 32) == op.epoch && (uint32_t)word >= chunk + 1;
-}
-
 /* Has remote rank r sent `entries` of this operation on the channel? Any lane. */
 EP_DEV bool ep_ht_signal_reached(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
 				 uint32_t channel, uint32_t entries)
@@ -205,6 +189,24 @@ EP_DEV_COLD bool ep_ht_signal_wait(const struct ep_ht_common &c, struct ep_op op
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;
+}
+
+/* This rank, if the stage of one of flows [first, first + flows) still holds an earlier chunk there. Lanes. */
+EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct ep_op &op,
+				    uint32_t first, uint32_t flows, uint32_t chunk)
+{
+	uint32_t missing = EP_HT_NONE;
+
+	if (chunk < c.areas.stage_chunks) {
+		return EP_HT_NONE;
+	}
+	for (uint32_t x = first + ep_lane(); x < first + flows; x += EP_WARP_SIZE) {
+		if (!ep_ht_word_reached(op, ep_ht_released_at(c, x),
+					chunk - c.areas.stage_chunks)) {
+			missing = c.g.rank;
+		}
+	}
+	return missing;
 }
 
 /* Waits for the words of all parts of a chunk: `first` is that of part 0. One warp. */

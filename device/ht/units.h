@@ -6,6 +6,14 @@
 #include "device/group/wait.h"
 #include "device/ht/ht_layout.h"
 
+/* The last two warps of each block, in groups of several nodes: device/ht/post.h. The others copy. */
+#define EP_HT_ROLES 2
+
+template <bool NODES> EP_DEV uint32_t ep_ht_copy_warps(void)
+{
+	return ep_nwarps() - (NODES ? EP_HT_ROLES : 0);
+}
+
 /* Chunks of a table of starts, without its end. */
 EP_DEV uint32_t ep_ht_table_chunks(const struct ep_ht_common &c)
 {
@@ -34,6 +42,14 @@ EP_DEV uint64_t *ep_ht_unit_at(const struct ep_ht_common &c, unsigned char *heap
 {
 	return (uint64_t *)(heap + off) + ((size_t)r * c.areas.ring_chunks + slot) * c.areas.parts +
 	       part;
+}
+
+/* Whether a word is of `chunk` or a later one. Any lane. */
+EP_DEV bool ep_ht_word_reached(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
+{
+	uint64_t word = ep_ld_acquire_sys_u64(at);
+
+	return (uint32_t)(word >> 32) == op.epoch && (uint32_t)word >= chunk + 1;
 }
 
 /* Row `i` of a chunk in a ring. */

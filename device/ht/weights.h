@@ -36,54 +36,19 @@ EP_DEV struct ep_ht_choice_of ep_ht_choice_make(const struct ep_ht_common &c, ui
 	return s;
 }
 
-/*
- * Dispatch: the weights of tokens [token, end) of this rank, to ranks of this node and this rank's own
- * outputs (`near`), or to the out area for the others. One warp.
- */
-EP_DEV void ep_ht_weights_send(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,
-			       bool near)
-{
-	const struct ep_ht_common &c = a.c;
-	uint32_t me = c.g.rank;
-
-	for (; token < end; token++) {
-		struct ep_ht_choice_of s = ep_ht_choice_make(c, token);
-		bool there = s.rank != EP_HT_NONE && ep_ht_near(c, s.rank) == near;
-		size_t list = (size_t)token * c.topk;
-		float w = there ? a.topk_weights[list + EP_HT_SEL_K(s.sel)] : 0.0f;
-		uint32_t own = ep_ballot(EP_FULL_MASK, there && s.rank == me), slot;
-
-		if (there && s.rank != me) {
-			float *to = near ? ep_ht_weights_at(c, ep_heap_of(c.g, s.rank), me, s.row)
-					 : ep_ht_out_weights(c, s.rank, s.row);
-
-			to[s.at] = w;
-		}
-		if (!own) {
-			continue;
-		}
-		slot = ep_shfl_u32(EP_FULL_MASK, s.row, ep_ctz(own)) + c.h.recv_base[me];
-		if (c.layout == EP_HT_FLAT) {
-			if (own >> ep_lane() & 1) {
-				ep_ht_entry_out(a, slot, s.at,
-						EP_HT_SEL_EXPERT(s.sel) - me * c.nlocal, w);
-			}
-			if (ep_lane() < c.topk && ep_lane() >= ep_popc(own)) {
-				ep_ht_entry_out(a, slot, ep_lane(), EP_HT_NONE, 0.0f);
-			}
-		} else if ((own >> ep_lane() & 1) &&
-			   c.h.send_place[list + ep_lane()] != EP_HT_NONE) {
-			a.out_weights[c.h.send_place[list + ep_lane()]] = w;
-		}
-	}
-}
-
 /* Dispatch: all weights that go to other nodes. All warps. */
 EP_DEV void ep_ht_weights_stage(const struct ep_ht_dispatch_args &a)
 {
-	for (uint32_t token = ep_block() + ep_nblocks() * ep_warp(); token < a.c.num_tokens;
+	const struct ep_ht_common &c = a.c;
+
+	for (uint32_t token = ep_block() + ep_nblocks() * ep_warp(); token < c.num_tokens;
 	     token += ep_nblocks() * ep_nwarps()) {
-		ep_ht_weights_send(a, token, token + 1, false);
+		struct ep_ht_choice_of s = ep_ht_choice_make(c, token);
+
+		if (s.rank != EP_HT_NONE && !ep_ht_near(c, s.rank)) {
+			ep_ht_out_weights(c, s.rank, s.row)[s.at] =
+				a.topk_weights[(size_t)token * c.topk + EP_HT_SEL_K(s.sel)];
+		}
 	}
 }
 

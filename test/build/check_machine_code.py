@@ -57,7 +57,6 @@ KERNELS = {
     "ep_ht_combine_bf16_nodes_kernel": Expect(registers=168, spilled=236),
     "ep_ht_combine_fp16_nodes_kernel": Expect(registers=168, spilled=236),
     "ep_ht_combine_fp32_nodes_kernel": Expect(registers=168, spilled=236),
-    "ep_ht_dispatch_nodes_kernel": Expect(spilled=416),
     "ep_ht_route_nodes_kernel": Expect(spilled=240),
     "ep_ll_combine_bf16_kernel": COMBINE,
     "ep_ll_combine_fp16_kernel": COMBINE,

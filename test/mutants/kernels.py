@@ -88,41 +88,40 @@ MUTANTS = [
     {"name": "ht_publish_early", "file": "device/ht/ht_dispatch_send.h",
      "old": "\tep_ht_pipe_stored(pipe, unpublished->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
     # A ring slot's credit is told when its last load has ended.
-    {"name": "ht_credit_early", "file": "device/ht/ht_dispatch.cu",
+    {"name": "ht_credit_early", "file": "device/ht/ht_dispatch_copy.h",
      "old": ("\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
-             "\tif (!from) {\n"
-             "\t\treturn false;\n"
-             "\t}\n"
-             "\tif (item.sends) {\n"
-             "\t\tep_ht_send_store(stored->target, piece, from);\n"
-             "\t} else {\n"
-             "\t\tep_ht_recv_store(a, item.l, item.slot, piece, from);\n"
-             "\t}\n"
-             "\tep_ht_pipe_release(pipe);\n"
-             "\tif (!item.sends && item.last) {\n"
-             "\t\tep_ht_recv_credit(a.c, op, item.source, item.chunk, item.part);\n"
-             "\t}\n"),
-     "new": ("\tif (!item.sends && item.last) {\n"
-             "\t\tep_ht_recv_credit(a.c, op, item.source, item.chunk, item.part);\n"
+             "\tif (!from) {\n"),
+     "new": ("\tif (item.what & EP_HT_LAST) {\n"
+             "\t\tep_ht_item_credit<NODES>(a, op, item);\n"
              "\t}\n"
              "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
-             "\tif (!from) {\n"
-             "\t\treturn false;\n"
-             "\t}\n"
-             "\tif (item.sends) {\n"
-             "\t\tep_ht_send_store(stored->target, piece, from);\n"
-             "\t} else {\n"
-             "\t\tep_ht_recv_store(a, item.l, item.slot, piece, from);\n"
-             "\t}\n"
-             "\tep_ht_pipe_release(pipe);\n"),
+             "\tif (!from) {\n"),
      "tests": ["ht_em_ring", "ht_flat_ring"]},
+    # What has come over the network is overwritten when its last load has ended.
+    {"name": "nd_consumed_early", "file": "device/ht/ht_dispatch_copy.h",
+     "old": "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n",
+     "new": ("\tif (NODES && (item.what & EP_HT_LAST)) {\n"
+             "\t\tep_ht_item_credit<NODES>(a, op, item);\n"
+             "\t}\n"
+             "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"),
+     "tests": ["net_ht_credits", "net_ht_flat", "net_ht_gaps_flows"]},
+    # A unit that is forwarded is announced as one that is sent.
+    {"name": "nd_forward_unpublished", "file": "device/ht/ht_dispatch_copy.h",
+     "old": "if ((sends || forwards) && (item.what & EP_HT_LAST)",
+     "new": "if (sends && (item.what & EP_HT_LAST)",
+     "tests": ["net_ht_flat"]},
+    # One store serves the NICs, whichever node is first in the token's list.
+    {"name": "nd_stage_first", "file": "device/ht/ht_dispatch_send.h",
+     "old": "stores = remote ? ep_lane() == first : stores;",
+     "new": "stores = remote ? ep_lane() == 0 && first == 0 : stores;",
+     "tests": ["net_ht_flat"]},
     # Between an acquired flag and a bulk load there is a proxy fence.
-    {"name": "ht_noproxy", "file": "device/ht/ht_dispatch_recv.h",
-     "old": "\t\tep_bulk_fence_global(); /* the rows were stored by the engine of another SM */\n",
+    {"name": "ht_noproxy", "file": "device/ht/peers.h",
+     "old": "\tep_bulk_fence_global(); /* the engines of others have stored, or read what is overwritten */\n",
      "new": "", "tests": ["ht_flat_ring", "ht_flat"]},
     # Windows: a warp's stores are done before it says so.
-    {"name": "ht_done_early", "file": "device/ht/ht_dispatch.cu",
-     "old": ("\tif (a.is_direct) {\n"
+    {"name": "ht_done_early", "file": "device/ht/ht_dispatch_copy.h",
+     "old": ("\tif (ep_ht_windows<NODES>(a)) {\n"
              "\t\tep_ht_pipe_stored(pipe, pipe->groups);\n"
              "\t}\n"
              "\treturn true;"),
@@ -244,8 +243,8 @@ MUTANTS = [
      "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks", "tests": ["ht_flat"]},
     # Nothing is loaded early into a ring that is full.
     {"name": "ht_early_ring", "file": "device/ht/ht_dispatch_work.h",
-     "old": "\t\t\t    (!a.is_direct && u.chunk >= a.c.areas.ring_chunks)) {",
-     "new": "\t\t\t    false) {", "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
+     "old": "work->ahead.chunk < ep_ht_free_chunks<NODES>(a);",
+     "new": "true;", "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # ---- remote ranks, masks, host ----
     # Across nodes, nobody sends into a stage without credit.
     {"name": "nd_credit", "file": "device/ht/post.h",
