@@ -19,7 +19,6 @@ EP_KERNEL_DECL(ep_ll_dispatch_kernel);        /* rows forwarded as bytes */
 EP_KERNEL_DECL(ep_ll_dispatch_fp8_kernel);    /* bf16 quantised to e4m3 per 128 channels */
 EP_KERNEL_DECL(ep_ll_dispatch_remote_kernel); /* the same for groups with remote ranks */
 EP_KERNEL_DECL(ep_ll_dispatch_fp8_remote_kernel);
-/* struct ep_ll_direct_args */
 /* struct ep_ll_combine_args */
 EP_KERNEL_DECL(ep_ll_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp16_kernel);

@@ -11,51 +11,33 @@
 
 template <int DTYPE> struct ep_numbers;
 
-template <> struct ep_numbers<EP_BF16> {
-	enum {
-		count = 4
+#define EP_NUMBERS_16(dtype, type)                                                                 \
+	template <> struct ep_numbers<dtype> {                                                     \
+		enum {                                                                             \
+			count = 4                                                                  \
+		};                                                                                 \
+		EP_DEV void load(const struct ep_vec8 &vec, float *f)                              \
+		{                                                                                  \
+			f[0] = ep_##type##_lo_f32(vec.x);                                          \
+			f[1] = ep_##type##_hi_f32(vec.x);                                          \
+			f[2] = ep_##type##_lo_f32(vec.y);                                          \
+			f[3] = ep_##type##_hi_f32(vec.y);                                          \
+		}                                                                                  \
+		EP_DEV struct ep_vec8 store(const float *f)                                        \
+		{                                                                                  \
+			struct ep_vec8 v = { ep_f32_##type##_pair(f[0], f[1]),                     \
+					     ep_f32_##type##_pair(f[2], f[3]) };                   \
+                                                                                                   \
+			return v;                                                                  \
+		}                                                                                  \
+		EP_DEV uint32_t add(uint32_t a, uint32_t b)                                        \
+		{                                                                                  \
+			return ep_##type##_pair_add(a, b);                                         \
+		}                                                                                  \
 	};
-	EP_DEV void load(const struct ep_vec8 &vec, float *f)
-	{
-		f[0] = ep_bf16_lo_f32(vec.x);
-		f[1] = ep_bf16_hi_f32(vec.x);
-		f[2] = ep_bf16_lo_f32(vec.y);
-		f[3] = ep_bf16_hi_f32(vec.y);
-	}
-	EP_DEV struct ep_vec8 store(const float *f)
-	{
-		struct ep_vec8 v = { ep_f32_bf16_pair(f[0], f[1]), ep_f32_bf16_pair(f[2], f[3]) };
 
-		return v;
-	}
-	EP_DEV uint32_t add(uint32_t a, uint32_t b)
-	{
-		return ep_bf16_pair_add(a, b);
-	}
-};
-
-template <> struct ep_numbers<EP_FP16> {
-	enum {
-		count = 4
-	};
-	EP_DEV void load(const struct ep_vec8 &vec, float *f)
-	{
-		f[0] = ep_fp16_lo_f32(vec.x);
-		f[1] = ep_fp16_hi_f32(vec.x);
-		f[2] = ep_fp16_lo_f32(vec.y);
-		f[3] = ep_fp16_hi_f32(vec.y);
-	}
-	EP_DEV struct ep_vec8 store(const float *f)
-	{
-		struct ep_vec8 v = { ep_f32_fp16_pair(f[0], f[1]), ep_f32_fp16_pair(f[2], f[3]) };
-
-		return v;
-	}
-	EP_DEV uint32_t add(uint32_t a, uint32_t b)
-	{
-		return ep_fp16_pair_add(a, b);
-	}
-};
+EP_NUMBERS_16(EP_BF16, bf16)
+EP_NUMBERS_16(EP_FP16, fp16)
 
 template <> struct ep_numbers<EP_FP32> {
 	enum {

@@ -212,7 +212,6 @@ EP_DEV float ep_shfl_f32(uint32_t mask, float v, uint32_t lane)
 		(uint32_t)ep_simt_collective(EP_SIMT_SHFL, mask, ep_simt_bits(v), lane));
 }
 
-/* Lanes below `delta` keep their own value. */
 EP_DEV uint32_t ep_shfl_xor_u32(uint32_t mask, uint32_t v, uint32_t x)
 {
 	return (uint32_t)ep_simt_collective(EP_SIMT_SHFL_XOR, mask, v, x);
@@ -369,26 +368,20 @@ EP_DEV void ep_st_mmio_u64(uint64_t *p, uint64_t v)
 	ep_simt_rung();
 }
 
-#define EP_ATOM_CPU(name, type, builtin)                                                           \
+#define EP_ATOM_CPU(name, type, builtin, order)                                                    \
 	EP_DEV type name(type *p, type v)                                                          \
 	{                                                                                          \
 		ep_simt_point();                                                                   \
 		ep_simt_fence(0);                                                                  \
-		return builtin(p, v, __ATOMIC_RELAXED);                                            \
+		return builtin(p, v, order);                                                       \
 	}
 
-EP_ATOM_CPU(ep_atomic_add_gpu_u32, uint32_t, __atomic_fetch_add)
-EP_ATOM_CPU(ep_atomic_add_gpu_u64, uint64_t, __atomic_fetch_add)
-EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add)
-EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or)
+EP_ATOM_CPU(ep_atomic_add_gpu_u32, uint32_t, __atomic_fetch_add, __ATOMIC_RELAXED)
+EP_ATOM_CPU(ep_atomic_add_acq_rel_gpu_u32, uint32_t, __atomic_fetch_add, __ATOMIC_ACQ_REL)
+EP_ATOM_CPU(ep_atomic_add_gpu_u64, uint64_t, __atomic_fetch_add, __ATOMIC_RELAXED)
+EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add, __ATOMIC_RELAXED)
+EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_shared_ld_u32, uint32_t, __ATOMIC_RELAXED)
-
-EP_DEV uint32_t ep_atomic_add_acq_rel_gpu_u32(uint32_t *p, uint32_t v)
-{
-	ep_simt_point();
-	ep_simt_fence(0);
-	return __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
-}
 
 /* One rank after the other has it, and others may run in between. */
 #define EP_MULTICAST 1
@@ -408,57 +401,36 @@ EP_MULTIMEM_CPU(ep_multimem_st_retired_sys_u64, __atomic_store_n)
 EP_MULTIMEM_CPU(ep_multimem_st_release_sys_u64, __atomic_store_n)
 EP_MULTIMEM_CPU(ep_multimem_add_release_sys_u64, __atomic_fetch_add)
 
-EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
-{
-	ep_simt_point();
-	ep_simt_fence(0);
-	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-	return expected;
-}
-
-EP_DEV uint64_t ep_atomic_cas_sc_gpu_u64(uint64_t *p, uint64_t expected, uint64_t v)
-{
-	ep_simt_point();
-	ep_simt_fence(0);
-	ep_simt_acquires();
-	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
-	return expected;
-}
-
-EP_DEV uint32_t ep_atomic_cas_acquire_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
-{
-	ep_simt_point();
-	ep_simt_fence(0);
-	ep_simt_acquires();
-	__atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
-	return expected;
-}
-
-EP_DEV uint64_t ep_atomic_max_release_gpu_u64(uint64_t *p, uint64_t v)
-{
-	uint64_t old;
-
-	ep_simt_point();
-	ep_simt_fence(0);
-	old = __atomic_load_n(p, __ATOMIC_RELAXED);
-	while (old < v &&
-	       !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+#define EP_CAS_CPU(name, type, order, failed)                                                      \
+	EP_DEV type name(type *p, type expected, type v)                                           \
+	{                                                                                          \
+		ep_simt_point();                                                                   \
+		ep_simt_fence(0);                                                                  \
+		if (order != __ATOMIC_RELAXED) {                                                   \
+			ep_simt_acquires();                                                        \
+		}                                                                                  \
+		__atomic_compare_exchange_n(p, &expected, v, false, order, failed);                \
+		return expected;                                                                   \
 	}
-	return old;
-}
-
-EP_DEV uint64_t ep_atomic_max_gpu_u64(uint64_t *p, uint64_t v)
-{
-	uint64_t old;
-
-	ep_simt_point();
-	ep_simt_fence(0);
-	old = __atomic_load_n(p, __ATOMIC_RELAXED);
-	while (old < v &&
-	       !__atomic_compare_exchange_n(p, &old, v, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+#define EP_MAX_CPU(name, type, order)                                                              \
+	EP_DEV type name(type *p, type v)                                                          \
+	{                                                                                          \
+		type old;                                                                          \
+                                                                                                   \
+		ep_simt_point();                                                                   \
+		ep_simt_fence(0);                                                                  \
+		old = __atomic_load_n(p, __ATOMIC_RELAXED);                                        \
+		while (old < v &&                                                                  \
+		       !__atomic_compare_exchange_n(p, &old, v, true, order, __ATOMIC_RELAXED)) {  \
+		}                                                                                  \
+		return old;                                                                        \
 	}
-	return old;
-}
+
+EP_CAS_CPU(ep_atomic_cas_gpu_u32, uint32_t, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+EP_CAS_CPU(ep_atomic_cas_acquire_gpu_u32, uint32_t, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)
+EP_CAS_CPU(ep_atomic_cas_sc_gpu_u64, uint64_t, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
+EP_MAX_CPU(ep_atomic_max_gpu_u64, uint64_t, __ATOMIC_RELAXED)
+EP_MAX_CPU(ep_atomic_max_release_gpu_u64, uint64_t, __ATOMIC_ACQ_REL)
 
 /* Vector types may alias anything and move in one access. */
 typedef uint32_t ep_simt_u32x4 __attribute__((vector_size(16), may_alias));

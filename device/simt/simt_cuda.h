@@ -231,38 +231,20 @@ EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t,
 EP_ATOM_CUDA(ep_atomic_max_gpu_u64, "atom.relaxed.gpu.global.max.u64", uint64_t, "l")
 EP_ATOM_CUDA(ep_atomic_max_release_gpu_u64, "atom.release.gpu.global.max.u64", uint64_t, "l")
 
-EP_DEV uint32_t ep_atomic_cas_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
-{
-	uint32_t old;
+#define EP_CAS_CUDA(name, instr, type, reg)                                                        \
+	EP_DEV type name(type *p, type expected, type v)                                           \
+	{                                                                                          \
+		type old;                                                                          \
+		asm volatile(instr : "=" reg(old) : "l"(p), reg(expected), reg(v) : "memory");     \
+		return old;                                                                        \
+	}
 
-	asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
-		     : "=r"(old)
-		     : "l"(p), "r"(expected), "r"(v)
-		     : "memory");
-	return old;
-}
-
-EP_DEV uint64_t ep_atomic_cas_sc_gpu_u64(uint64_t *p, uint64_t expected, uint64_t v)
-{
-	uint64_t old;
-
-	asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3; fence.sc.gpu;"
-		     : "=l"(old)
-		     : "l"(p), "l"(expected), "l"(v)
-		     : "memory");
-	return old;
-}
-
-EP_DEV uint32_t ep_atomic_cas_acquire_gpu_u32(uint32_t *p, uint32_t expected, uint32_t v)
-{
-	uint32_t old;
-
-	asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;"
-		     : "=r"(old)
-		     : "l"(p), "r"(expected), "r"(v)
-		     : "memory");
-	return old;
-}
+EP_CAS_CUDA(ep_atomic_cas_gpu_u32, "atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;", uint32_t,
+	    "r")
+EP_CAS_CUDA(ep_atomic_cas_acquire_gpu_u32, "atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;",
+	    uint32_t, "r")
+EP_CAS_CUDA(ep_atomic_cas_sc_gpu_u64,
+	    "atom.relaxed.gpu.global.cas.b64 %0, [%1], %2, %3; fence.sc.gpu;", uint64_t, "l")
 
 EP_DEV uint32_t ep_shared_add_u32(uint32_t *p, uint32_t v)
 {
