@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the boards of this host's groups (core/board.h), and says who waits for whom by them. */
+/* Reads the boards of this host's groups (core/board.h), and finds who waits for whom. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -34,7 +34,7 @@ static bool is_board(const char *name)
 	return strncmp(name, EP_BOARD_NAME, prefix) == 0 && isdigit((unsigned char)name[prefix]);
 }
 
-/* Read, not mapped: the process may end at any time. NULL: errno says why, 0: it is not what it should be. */
+/* Read, not mapped: the process may end at any time. NULL: errno has the reason, 0: it is not what it should be. */
 static struct ep_board *read_file(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);

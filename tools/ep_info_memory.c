@@ -12,7 +12,7 @@
 #include "tools/ep_info_memory.h"
 #include "tools/options.h"
 
-#define NODE_RANKS 8u /* GPUs of a host, unless the command line says */
+#define NODE_RANKS 8u /* GPUs of a host, unless the command line has it */
 
 /* ---- the command line ---- */
 

@@ -77,7 +77,7 @@ static void list_gpus(struct ep_info_facts *facts)
 	}
 }
 
-/* CUDA has the say, as it has for the library: a GPU that the topology lacks still gets a NIC. */
+/* CUDA decides, as it does for the library: a GPU that the topology lacks still gets a NIC. */
 static void probe_gpu(struct ep_info_facts *facts, const struct ep_topo *topo)
 {
 	const char *strange = NULL;

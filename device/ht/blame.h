@@ -125,7 +125,7 @@ EP_DEV bool ep_ht_wait_check(const struct ep_ht_common &c, const struct ep_op &o
 
 /*
  * If this rank itself is waited for, then by another of its warps. That one waits for peers, each for as long
- * as the timeout says, and ends the operation when one does not come: only if it is lost itself does this wait
+ * as the timeout is, and ends the operation when one does not come: only if it is lost itself does this wait
  * end by its own time, which is longer than several of those.
  */
 #define EP_HT_OWN_WAITS 8u

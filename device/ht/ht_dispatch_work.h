@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput, dispatch: what a copy warp moves, in which order. Groups of one node have two kinds
- * of units, groups of several nodes three; all that is said here of nodes is left out where there is one.
+ * of units, groups of several nodes three; what is here of nodes is left out where there is one.
  *
  * A warp *sends* a part of a chunk of this rank's own tokens: to the rings of its node, and once for
  * the NICs to the stage. It *forwards* a part of a chunk that has come over the network, to the rings

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput across nodes: where the ends of a flow keep what they publish to one another, and which
- * tokens of a chunk travel. device/ht/ht_layout.h says what flows, stages, net rings and return rings are.
+ * tokens of a chunk travel. device/ht/ht_layout.h explains flows, stages, net rings and return rings.
  */
 #ifndef EP_DEVICE_HT_NODES_H
 #define EP_DEVICE_HT_NODES_H

@@ -32,7 +32,7 @@
  * oldest. So only the loading side goes through units, and the storing side follows.
  *
  * Before a wait for a peer that may be long, everything the peer may be waiting for must have been
- * said: what is held must be used first, and what has been stored must be announced.
+ * published: what is held must be used first, and what has been stored must be announced.
  *
  * ep_ht_pipe_end() must be called by a warp that gives up, too: the engine must not write into shared
  * memory that belongs to another block by then.
@@ -127,7 +127,7 @@ EP_DEV uint32_t ep_ht_pipe_slot(const struct ep_ht_pipe *pipe, uint32_t slot, ui
 
 /*
  * Loads `n` slots, for which there is room: a part of `bytes` for each lane in `mask`, which has n
- * lanes, in their order, from where that lane says. n 0: a batch of one slot without bytes.
+ * lanes, in their order, from the place of that lane. n 0: a batch of one slot without bytes.
  */
 EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *pipe, uint32_t mask, uint32_t n,
 				  const void *from, uint32_t bytes)

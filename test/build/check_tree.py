@@ -103,6 +103,8 @@ RIDDLES = re.compile(r"^(?:What|Who|Whoever|Whom)\b.*[^?]$|\b(?:all the same|is 
                      r"|hardly do but|manieth|by itself says|tells?|told|hears?|heard)\b", re.S)
 # The same in comments of the product, and in its messages.
 DARK = re.compile(r"\b(?:tells?|told|hears?|heard|manieth|hardly do but)\b")
+# In comments data are posted, published, printed or reported, and a text states, names or has something.
+SPOKEN = re.compile(r"\b(?:says?|said|speaks?|spoke)\b")
 DARK_BEGINNING = re.compile(r"/\*[\s*]*(What|Who|Whoever|Whom)\b")
 # Names of ours that pages write as code, and pages that may name what is gone.
 OUR_NAME = re.compile(r"\b(?:ep_\w+|EP_\w+|NCCL_EP_\w+|ncclEp\w+)\b")
@@ -258,7 +260,8 @@ def check_comments(path, text):
     if not path.startswith(PRODUCT):
         return
     for found in COMMENT.finditer(text):
-        dark = DARK.search(found[0]) or (found[1] and DARK_BEGINNING.match(found[1]))
+        comment = found[1] or ""
+        dark = DARK.search(found[0]) or DARK_BEGINNING.match(comment) or SPOKEN.search(comment)
         if dark:
             complain(path, "has a riddle at line %d: %s..." % (
                 text.count("\n", 0, found.start() + dark.start()) + 1, dark[0].split()[-1]))

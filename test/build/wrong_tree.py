@@ -33,7 +33,7 @@ FILES = {
                     "enum { EP_WAYS, EP_FAREWELL };\n",
     "test/words.c": LICENCE + "int hello(struct x *x, struct y *y);\n",
     "topo/dark.c": LICENCE + "/*\n * What it is.\n */\n/* It does what it can. */\nchar *s = \"is\" \"told\";\n/* one\n"
-                   " * hears */\nint told(int what); /* Who */\n",
+                   " * hears */\nint told(int what); /* Who */\nchar *t = \"it says\"; /* as it says */\n",
     "test/dark.c": LICENCE + "/* What is told. */\n",
     "topo/letters.c": LICENCE + "int fits(struct x *a, const struct x *b, struct y *g, int i, struct z *op);\n"
                       "int first(struct x *a,\n\t  struct y *b);\nint ref(const struct x &w, union y v[2])\n{\n}\n",
@@ -98,6 +98,7 @@ tools/perf/oracle/rows.h: has the base name of device/ll/rows.h
 tools/perf/oracle/rows.h: includes device/simt/simt.h, which tools/perf/oracle must not know
 tools/perf/perf.c: includes plugin/core/climbs.h, which tools/perf must not know
 tools/run.sh: names gone.py, which does not exist
+topo/dark.c: has a riddle at line 10: says...
 topo/dark.c: has a riddle at line 2: What...
 topo/dark.c: has a riddle at line 6: told...
 topo/dark.c: has a riddle at line 8: hears...

@@ -8,7 +8,7 @@
 
 #include "perf.h"
 
-/* 0: a library that cannot say. */
+/* 0: a library that does not report it. */
 static int ask(struct perf_rank *rank, ncclEpExtPeerStats_t *stats)
 {
 	__typeof__(&ncclEpExtPeerStats) call = dlsym(RTLD_DEFAULT, "ncclEpExtPeerStats");

@@ -237,9 +237,9 @@ struct perf {
 	const char *no_kernel_times; /* why */
 	FILE *json;
 	uint32_t nrows;
-	uint32_t nodes; /* 0: the library does not say */
+	uint32_t nodes; /* 0: the library does not report them */
 	uint32_t node_ranks[ORACLE_MAX_RANKS];
-	/* the size that process 0's first rank is at, since when, and when a line said so */
+	/* the size that process 0's first rank is at, since when, and when a line named it */
 	_Atomic(uint32_t) size;
 	_Atomic(uint64_t) size_ns; /* 0: at none */
 	_Atomic(uint64_t) progress_ns;
@@ -255,8 +255,8 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt);
 /* perf_launch.c, rendezvous.c */
 int perf_is_first_process(void);
 /*
- * "ep_perf: ..." on stderr, of a mistake that all processes of the run make: the others leave the word
- * to the first and speak only if they are still there some seconds later.
+ * "ep_perf: ..." on stderr, of a mistake that all processes of the run make: the others leave the line
+ * to the first and print theirs only if they are still there some seconds later.
  */
 __attribute__((format(printf, 1, 2))) void perf_complain(const char *format, ...);
 int perf_world_detect(struct perf_world *world, const struct perf_options *opt);
@@ -319,10 +319,10 @@ struct perf_waits {
 	uint64_t *ns, *operations; /* [R] */
 };
 void perf_waits_begin(struct perf_rank *rank, struct perf_waits *waits);
-/* Per dispatch, [R][R] with a row for each rank that waits; NULL: the library cannot say. */
+/* Per dispatch, [R][R] with a row for each rank that waits; NULL: the library does not report it. */
 double *perf_waits_end(struct perf_rank *rank, struct perf_waits *waits);
 
-/* driver.c: what the driver says; "" and 0 where there is none */
+/* driver.c: what the driver reports; "" and 0 where there is none */
 const char *perf_driver_version(void);
 void perf_clocks_read(const struct perf_rank *rank, uint32_t mhz[PERF_CLOCKS]);
 
@@ -396,7 +396,7 @@ void perf_cell_percent(char out[PERF_CELL], double value, int width);
 
 /* report.c, json.c: process 0's first rank */
 void perf_report_version(void);
-/* The library under test: what it says of itself, and the name of its file. */
+/* The library under test: what it reports of itself, and the name of its file. */
 const char *perf_library_text(void);
 const char *perf_library_path(void);
 void perf_report_head(struct perf *perf);

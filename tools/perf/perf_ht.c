@@ -77,7 +77,7 @@ void perf_ht_load(struct perf_rank *rank)
 
 	perf_ht_unload(rank);
 	rank->ht.p = rank->problem;
-	rank->ht.node = rank->node; /* all 0: of one node, or the library cannot say */
+	rank->ht.node = rank->node; /* all 0: of one node, or the library does not report them */
 	rank->tokens = oracle_tokens(&rank->problem, rank->rank);
 	rank->tables = perf_alloc(rank, nranks, sizeof(struct oracle_ht_table *));
 	for (uint32_t n = 0; n < nranks; n++) {

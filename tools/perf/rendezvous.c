@@ -34,7 +34,7 @@ struct place {
 	char port[32];
 	uint64_t nonce;
 	const char *file; /* NULL: host and port are agreed */
-	int doubted;      /* it was not believed, and that was said */
+	int doubted;      /* it was not believed, and a line had that */
 };
 
 static int move_all(int fd, char *at, size_t bytes, int sending)

@@ -159,7 +159,7 @@ static uint64_t check_left(struct perf_rank *rank)
 	return verdict.wrong;
 }
 
-/* Non-zero: some rank cannot do this; row->unsupported says why, on every rank. */
+/* Non-zero: some rank cannot do this; row->unsupported has the reason, on every rank. */
 static int agree(struct perf_rank *rank, struct perf_row *row)
 {
 	static const char none[sizeof(rank->failure)];

@@ -44,7 +44,7 @@ ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *group);
 /* ---- direct.c ---- */
 
 /*
- * Where all ranks have the rows that move, if these are in a window: *direct says whether the
+ * Where all ranks have the rows that move, if these are in a window: *direct is whether the
  * operation goes straight there. ncclInvalidArgument: zero_copy is ON and the window is of no use.
  */
 ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *dispatch,

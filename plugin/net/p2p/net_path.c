@@ -12,7 +12,7 @@
  *   2. It notifies the other end, with these numbers. Parts of a queue pair come in the order in which they
  *      were posted: the first so many have come, the others have not.
  *   3. When both have sent this, the sender takes the parts that were received for sent and posts the others
- *      to queue pairs of open paths. If it was the path by which the receiver spoke of its receives, it
+ *      to queue pairs of open paths. If it was the path by which the receiver announced its receives, it
  *      writes those slots again that may not have arrived.
  *
  * A receiver that closes sends its count in the same way: the sender may miss its acknowledgements.

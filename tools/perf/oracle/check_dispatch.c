@@ -144,7 +144,7 @@ static void work_row(struct block *block, const uint8_t *row, const int32_t *ids
 	oracle_rank_row(t->p, t->rank, local, weights, row, scales, result);
 }
 
-/* One row in use; what it says is believed for the experts' work, right or wrong. */
+/* One row in use; its content is believed for the experts' work, right or wrong. */
 static void check_row(struct block *block, uint32_t row, const uint8_t *bytes, const int32_t *ids,
 		      const float *weights, uint8_t *result)
 {

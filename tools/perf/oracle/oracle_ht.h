@@ -33,7 +33,7 @@ struct oracle_ht_row {
 /* One rank's output. */
 struct oracle_ht_table {
 	uint32_t rank, nlocal;
-	uint64_t total;    /* what recv_total_counter says: also rows that are dropped */
+	uint64_t total;    /* as in recv_total_counter: also rows that are dropped */
 	uint64_t slots;    /* rows of tokens that come here, dropped ones too */
 	uint64_t count;    /* entries of rows[] */
 	int64_t *counters; /* [L] expert_counters */

@@ -246,7 +246,7 @@ void oracle_expert_row(const struct oracle_problem *problem, uint32_t expert, co
 	}
 }
 
-/* The sum of what this rank's experts say, weighted, rounded to the combine type. */
+/* The sum of what this rank's experts return, weighted, rounded to the combine type. */
 void oracle_rank_row(const struct oracle_problem *problem, uint32_t rank, const int32_t *local_ids,
 		     const float *weights, const void *row, const float *scales, void *result)
 {
