@@ -38,7 +38,9 @@ FILES = {
     "topo/letters.c": LICENCE + "int fits(struct x *a, const struct x *b, struct y *g, int i, struct z *op);\n"
                       "int first(struct x *a,\n\t  struct y *b);\nint ref(const struct x &w, union y v[2])\n{\n}\n",
     "test/fault.c": LICENCE,
-    "topo/long.c": LICENCE + "\n" * 800,
+    "topo/long.c": LICENCE + "\n" * 600,
+    "test/long.c": LICENCE + "\n" * 800,
+    "include/long.h": LICENCE + "\n" * 799,
     "topo/longish.c": LICENCE + "\n" * 400,
     "topo/tall.c": LICENCE + "int tall(int a,\n\t int b)\n{\n" + "\ta++;\n" * 57 + "}\n",
     "device/simt/simt_cuda.h": LICENCE + 'asm("multimem.st.global.u64 [%0], %1;");\n',
@@ -94,6 +96,7 @@ plugin/net/p2p/send.c: includes plugin/gda/gda.h, which plugin/net/p2p must not 
 plugin/rdma/nic.c: includes "core/gone.h", which is not in the product
 test/data.bin: is a binary file
 test/latin.txt: is a binary file
+test/long.c: has 801 lines, the limit is 800
 tools/perf/oracle/rows.h: has the base name of device/ll/rows.h
 tools/perf/oracle/rows.h: includes device/simt/simt.h, which tools/perf/oracle must not know
 tools/perf/perf.c: includes plugin/core/climbs.h, which tools/perf must not know
@@ -107,7 +110,7 @@ topo/dark.c: has a word of our own in told at line 9: not told but acked, notifi
 topo/letters.c: has a parameter of one letter at line 3: struct y b
 topo/letters.c: has a parameter of one letter at line 5: struct x w
 topo/letters.c: has a parameter of one letter at line 5: struct y v
-topo/long.c: has 801 lines, the limit is 800
+topo/long.c: has 601 lines, the limit is 600
 topo/stale.c: names gone.h, which does not exist
 topo/stale.c: names tall_*.c, which does not exist
 topo/stale.c: names x/tall.c, which does not exist
