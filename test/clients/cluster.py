@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The virtual cluster, as a client of NVIDIA's bindings sees it: communicator, memory, streams.
 
-A client's script is `CLIENT.py LIBRARY_DIR`, one process per rank, started by vcrun. Its cases are
-functions; main() runs them in order. Where LIBRARY_DIR has no libvcluster.so they run on GPUs:
-
-    VC_DIR=$(mktemp -d) tools/measure.sh --launch 2 all 2 python3 test/clients/pytorch.py build
-
-Then the bindings, libcudart.so.13 and libnccl.so.2 have to be where Python and the loader find them.
+A client's script is `CLIENT.py LIBRARY_DIR [SEED]`, one process per rank, started by vcrun. Its cases
+are functions; main() runs them in order. SEED is added to the seeds of all their problems, which each
+case prints. Where LIBRARY_DIR has no libvcluster.so they run on GPUs: gpus.sh.
 """
 
 import contextlib
+import copy
 import ctypes
+import importlib
 import os
 import sys
 import time
@@ -20,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import known
-from oracle import poisoned
+from oracle import Problem, poisoned
 
 
 class Gpus:
@@ -34,6 +33,8 @@ class Gpus:
         return getattr(self.nccl if name.startswith("nccl") else self.cuda, name)
 
 
+# With CLIENTS_TORCH=1 memory and streams are PyTorch's, whose NCCL is then the process's.
+torch = importlib.import_module("torch") if os.environ.get("CLIENTS_TORCH") == "1" else None
 # The bindings take what the process already has of these symbols, before any file of their own.
 VIRTUAL = Path(sys.argv[1], "libvcluster.so")
 VC = ctypes.CDLL(str(VIRTUAL), mode=ctypes.RTLD_GLOBAL) if VIRTUAL.exists() else Gpus()
@@ -43,8 +44,13 @@ import nccl.ep as ep  # noqa: E402
 from nccl.core import Communicator, NcclDataType as D, UniqueId, get_unique_id  # noqa: E402
 
 RANK, WORLD, LOCAL = (int(os.environ[k]) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+Problem.first_seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
 NUMPY = {D.BFLOAT16: np.uint16, D.FLOAT8E4M3: np.uint8, D.UINT8: np.uint8, D.FLOAT32: np.float32,
          D.INT32: np.int32, D.INT64: np.int64}
+TORCH = torch and {D.BFLOAT16: torch.bfloat16, D.FLOAT8E4M3: torch.float8_e4m3fn,
+                   D.UINT8: torch.uint8, D.FLOAT32: torch.float32, D.INT32: torch.int32,
+                   D.INT64: torch.int64}
+KEPT = []  # of PyTorch's, which would else reuse it for the next
 
 
 def cuda(name, *args):
@@ -81,16 +87,25 @@ class Buffer:
     def __init__(self, dtype, shape, values=None):
         self.dtype, self.shape = NUMPY[dtype], tuple(shape)
         self.bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        self.take(dtype)
+        self.describe(dtype)
+        self.write(values)
+
+    def take(self, dtype):
+        self.memory = None
+        if torch and self.allocate == "cudaMalloc":
+            self.memory = torch.empty(self.shape, dtype=TORCH[dtype], device="cuda:%d" % LOCAL)
+            self.pointer = self.memory.data_ptr()
+            KEPT.append(self.memory)
+            return
         pointer = ctypes.c_void_p()
         if self.bytes:  # torch gives NULL for a tensor without elements
             cuda(self.allocate, ctypes.byref(pointer), ctypes.c_size_t(self.bytes))
         self.pointer = pointer.value or 0
-        self.register()
-        self.tensor = ep.Tensor(self.pointer, dtype=dtype, shape=self.shape, **self.window)
-        self.write(values)
 
-    def register(self):
-        pass
+    def describe(self, dtype):
+        self.tensor = (ep.Tensor(self.pointer, dtype=dtype, shape=self.shape, **self.window)
+                       if self.memory is None else ep.Tensor(self.memory))
 
     def write(self, values=None):
         """Without values: the poison."""
@@ -98,6 +113,15 @@ class Buffer:
         if values is not None:
             array[...] = values
         self._copy(self.pointer, array.ctypes.data)
+
+    def head(self, count):
+        """The first `count` parts of it."""
+        part = copy.copy(self)
+        part.shape = (count, *self.shape[1:])
+        part.bytes = self.bytes // self.shape[0] * count
+        part.memory = None if self.memory is None else self.memory[:count]
+        part.describe(self.tensor.datatype)
+        return part
 
     def read(self):
         cuda("cudaDeviceSynchronize")
@@ -116,7 +140,8 @@ class Window(Buffer):
 
     allocate = "ncclMemAlloc"
 
-    def register(self):
+    def take(self, dtype):
+        super().take(dtype)
         self.handle = ctypes.c_void_p()
         cuda("ncclCommWindowRegister", COMM, ctypes.c_void_p(self.pointer),
              ctypes.c_size_t(self.bytes), ctypes.byref(self.handle), 1)
@@ -152,9 +177,34 @@ class Graph:
 
 
 def new_stream():
+    if torch:
+        KEPT.append(torch.cuda.Stream(LOCAL))
+        return KEPT[-1].cuda_stream
     stream = ctypes.c_void_p()
     cuda("cudaStreamCreateWithFlags", ctypes.byref(stream), 1)
     return stream.value
+
+
+class Allocator:
+    """Callbacks of a group, written in Python. `held`: the addresses that it still has."""
+
+    def __init__(self, allocate="cudaMalloc", free="cudaFree"):
+        self.held = set()
+
+        @ep.AllocFn
+        def take(out, size, _):
+            status = getattr(VC, allocate)(out, ctypes.c_size_t(size))
+            self.held.add(out[0])
+            return status
+
+        @ep.FreeFn
+        def give(pointer, _):
+            self.held.discard(pointer)
+            return getattr(VC, free)(ctypes.c_void_p(pointer))
+
+        self.functions = take, give  # which the group calls until it ends
+        self.config = ep.AllocConfig(**{name: ctypes.cast(fn, ctypes.c_void_p).value for name, fn in
+                                        (("alloc_fn", take), ("free_fn", give))})
 
 
 # ---- groups, which end with their case ----
@@ -201,6 +251,7 @@ def last_error():
 def run(name, case):
     """Whether the case ends as it should: well, or as known.py says."""
     reason, pattern = known.FAILURES.get(name, (None, None))
+    Problem.seeds.clear()
     try:
         case()
         failure = None
@@ -217,6 +268,7 @@ def run(name, case):
         verdict = "FAILED: " + failure
     else:
         verdict = "FAILED, but not as known.py says: " + failure
+    verdict += " (seeds %s)" % " ".join(map(str, dict.fromkeys(Problem.seeds)))
     if RANK == 0 or not ok:
         os.write(1, ("rank %d: %s: %s\n" % (RANK, name, verdict)).encode())  # in one piece
     return ok

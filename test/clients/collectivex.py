@@ -2,12 +2,13 @@
 """CollectiveX, the benchmark of InferenceX: one handle for a ladder of sizes, routing in every step.
 
 experimental/CollectiveX/bench/ep_nccl.py of SemiAnalysisAI/InferenceX: `staged` is the text of
-commit 843c625, which completes every operation; the other cases are the text of commit 0ec8d84.
+commit 843c625, which completes every operation; FP8 is that of a later text than 0ec8d84, which the
+other cases follow.
 """
 
 import os
 
-from cluster import Buffer, D, Graph, RANK, WORLD, Window, ep, group, main, new_stream
+from cluster import Allocator, Buffer, D, Graph, RANK, WORLD, Window, ep, group, main, new_stream
 from oracle import Problem, expect, expect_quantised
 
 HIDDEN, LOCAL, MOST, TOPK = 1024, 4, 8, 3
@@ -16,10 +17,16 @@ HIGH, LOW = ep.Algorithm.HIGH_THROUGHPUT, ep.Algorithm.LOW_LATENCY
 ONE_NODE = int(os.environ.get("LOCAL_WORLD_SIZE", WORLD)) == WORLD
 
 
-def make_group(algorithm, zero_copy=ep.ZeroCopyMode.AUTO):
+def make_group(algorithm, zero_copy=ep.ZeroCopyMode.AUTO, **config):
     """NCCLEPBackend.create_buffer: there is room for all tokens of all ranks."""
     return group(algorithm=algorithm, num_experts=WORLD * LOCAL, max_dispatch_tokens_per_rank=MOST,
-                 max_recv_tokens_per_rank=ROWS, max_token_bytes=HIDDEN * 2, zero_copy=zero_copy)
+                 max_recv_tokens_per_rank=ROWS, max_token_bytes=HIDDEN * 2, zero_copy=zero_copy,
+                 **config)
+
+
+def recipe(quantised):
+    recipes = ep.DispatchQuantizationRecipe
+    return recipes.DS_FP8E3M4 if quantised else recipes.NONE
 
 
 class Shape:
@@ -55,10 +62,10 @@ class Backend:
         if self.completes:
             self.handle.complete(stream=self.stream)
 
-    def dispatch(self, inputs, outputs, info, recipe=ep.DispatchQuantizationRecipe.NONE):
+    def dispatch(self, inputs, outputs, info, quantisation=ep.DispatchQuantizationRecipe.NONE):
         self.handle.dispatch(inputs, outputs, layout_info=info, stream=self.stream,
                              config=ep.DispatchConfig(send_only=0, round_scales=0,
-                                                      quantization_recipe=recipe))
+                                                      quantization_recipe=quantisation))
         self.finish()
 
     def combine(self, tokens, shape, weights=None):
@@ -118,27 +125,35 @@ def staged_low_latency():
         by_expert(Backend(made, ep.Layout.EXPERT_MAJOR, complete=True))
 
 
-def by_expert(backend):
-    tokens, counts = Buffer(D.BFLOAT16, (LOCAL, ROWS, HIDDEN)), Buffer(D.INT32, (LOCAL,))
+def by_expert(backend, quantised=False):
+    tokens = Buffer(D.FLOAT8E4M3 if quantised else D.BFLOAT16, (LOCAL, ROWS, HIDDEN))
+    scales = Buffer(D.FLOAT32, (LOCAL, ROWS, HIDDEN // 128)) if quantised else None
+    counts, results = Buffer(D.INT32, (LOCAL,)), Buffer(D.BFLOAT16, tokens.shape)
     for seed in (0, 1, 2, 1):
         shape = Shape(seed)
         p = shape.problem
         backend.bind(shape)
         tokens.write()
         backend.dispatch(ep.DispatchInputs(tokens=shape.tokens.tensor),
-                         ep.DispatchOutputs(tokens=tokens.tensor),
-                         ep.LayoutInfo(expert_counters=counts.tensor))
+                         ep.DispatchOutputs(tokens=tokens.tensor,
+                                            scales=scales.tensor if quantised else None),
+                         ep.LayoutInfo(expert_counters=counts.tensor), recipe(quantised))
         expect("expert counters", counts.read(), p.expert_counts())
-        expect("rows", tokens.read(), p.by_expert(p.all_tokens))
-        results = Buffer(D.BFLOAT16, tokens.shape, p.results_by_expert())
+        rows = p.by_expert(p.all_tokens)
+        if quantised:
+            expect_quantised(tokens.read(), scales.read(), rows, p.expert_counts())
+        else:
+            expect("rows", tokens.read(), rows)
+        results.write(p.results_by_expert())
         expect("combined rows", backend.combine(results, shape, shape.weights.tensor),
                p.combined_by_expert())
 
 
 def high_throughput():
     """Rows go to a window, the experts work there, and combine reads all of it. Every step updates
-    the handle."""
-    with make_group(HIGH, ep.ZeroCopyMode.ON) as made:
+    the handle. The library's memory is the program's (_routing_window_alloc)."""
+    allocator = Allocator("ncclMemAlloc", "ncclMemFree")
+    with make_group(HIGH, ep.ZeroCopyMode.ON, alloc=allocator.config) as made:
         backend, flat = Backend(made, ep.Layout.FLAT), Flat(Window)
         for shape in (Shape(0), Shape(1), Shape(2)):
             for _ in range(2):
@@ -149,6 +164,8 @@ def high_throughput():
                 flat.tokens.write(shape.problem.flat_results(ROWS))
                 expect("combined rows", backend.combine(flat.tokens, shape),
                        shape.problem.combined_by_rank())
+        expect("memory is held", bool(allocator.held), True)
+    expect("memory that was not freed", len(allocator.held), 0)
     flat.tokens.release()
 
 
@@ -185,7 +202,6 @@ class Planes:
         self.counts = Buffer(D.INT32, (WORLD,))
 
     def dispatch(self, backend, shape, quantised):
-        recipe = ep.DispatchQuantizationRecipe
         for buffer in (self.tokens, self.scales, self.ids, self.weights):
             buffer.write()
         backend.dispatch(
@@ -194,7 +210,7 @@ class Planes:
                                topk_idx=self.ids.tensor,
                                scales=self.scales.tensor if quantised else None),
             ep.LayoutInfo(src_rank_counters=self.counts.tensor),
-            recipe.DS_FP8E3M4 if quantised else recipe.NONE)
+            recipe(quantised))
         p = shape.problem
         expect("source rank counters", self.counts.read(), p.rank_counts())
         expect("top-k ids", self.ids.read(), p.ids_by_rank(numbered_globally=False))
@@ -242,5 +258,10 @@ def low_latency_fp8():
             expect("combined rows", backend.combine(results, shape), p.combined_by_rank())
 
 
+def low_latency_by_expert_fp8():
+    with make_group(LOW, ep.ZeroCopyMode.OFF) as made:
+        by_expert(Backend(made, ep.Layout.EXPERT_MAJOR), quantised=True)
+
+
 main("collectivex", [staged, staged_low_latency, high_throughput, captured, low_latency,
-                     low_latency_by_expert, low_latency_fp8])
+                     low_latency_by_expert, low_latency_fp8, low_latency_by_expert_fp8])

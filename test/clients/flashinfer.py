@@ -9,7 +9,7 @@ import ctypes
 
 import numpy as np
 
-from cluster import Buffer, D, RANK, VC, WORLD, ep, group, main, new_stream
+from cluster import Allocator, Buffer, D, RANK, WORLD, ep, group, main, new_stream
 from oracle import Problem, expect
 
 HIDDEN, LOCAL, MOST = 1024, 4, 8
@@ -125,24 +125,11 @@ def updated_handle():
 
 def own_allocator():
     """NcclEpFleet._install_torch_allocator: callbacks written in Python."""
-    held = set()
-
-    @ep.AllocFn
-    def allocate(out, size, context):
-        status = VC.cudaMalloc(out, ctypes.c_size_t(size))
-        held.add(out[0])
-        return status
-
-    @ep.FreeFn
-    def free(pointer, context):
-        held.discard(pointer)
-        return VC.cudaFree(ctypes.c_void_p(pointer))
-
-    addresses = [ctypes.cast(fn, ctypes.c_void_p).value for fn in (allocate, free)]
-    with make_group(alloc=ep.AllocConfig(alloc_fn=addresses[0], free_fn=addresses[1])) as made:
+    allocator = Allocator()
+    with make_group(alloc=allocator.config) as made:
         layers(made, ep.Layout.RANK_MAJOR)
-        expect("memory is held", bool(held), True)
-    expect("memory that was not freed", len(held), 0)
+        expect("memory is held", bool(allocator.held), True)
+    expect("memory that was not freed", len(allocator.held), 0)
 
 
 def masks():

@@ -69,7 +69,11 @@ class Problem:
     expert at all. empty: a rank that has no tokens.
     """
 
+    first_seed, seeds = 0, []  # which is added to every seed; all that were used
+
     def __init__(self, world, rank, seed, local, most, hidden, topk, empty=None):
+        seed += self.first_seed
+        self.seeds.append(seed)
         self.world, self.rank, self.local, self.most = world, rank, local, most
         self.topk = topk
         self.all_ids, self.all_weights, self.all_tokens = [], [], []

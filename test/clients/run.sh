@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs one client of the Python bindings on the virtual cluster.
-#   run.sh VENV VCRUN LIBRARY_DIR NODES GPUS CLIENT
+#   run.sh VENV VCRUN LIBRARY_DIR NODES GPUS CLIENT [SEED]
 # Exit status 77 when the bindings are not in VENV.
 
 here=$(dirname "$0")
@@ -12,4 +12,4 @@ fi
 export PYTHONDONTWRITEBYTECODE=1
 # Python has its host name from libc, which knows no virtual nodes.
 exec "$2" --nodes "$4" --gpus "$5" -- sh -c 'NCCL_HOSTID=node$VC_NODE exec "$0" "$@"' \
-    "$1/bin/python" "$here/$6.py" "$3"
+    "$1/bin/python" "$here/$6.py" "$3" ${7:+"$7"}
