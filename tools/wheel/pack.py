@@ -24,6 +24,7 @@ ROOT = Path(ROOT)
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 # Of the tools, and of the module that looks for NICs: the library itself does without.
 OPTIONAL = {"libnccl.so.2", "libhwloc.so.15", "libexpat.so.1"}
+DRIVERS = {"12": "525", "13": "580"}  # the oldest that each CUDA runs with
 SUMMARY = "Expert-parallel dispatch and combine with the NCCL EP interface"
 DESCRIPTION = """\
 Switchyard dispatches tokens of mixture-of-experts models to the GPUs of their experts and combines the results. It has the
@@ -32,7 +33,8 @@ interface of NVIDIA's `libnccl_ep`, whose Python bindings (`nccl-extensions`) ru
     python -m switchyard PROGRAM          # or SWITCHYARD=1 in the environment
     python -m switchyard --verify
 
-It is installed beside `nccl-extensions` and replaces nothing of it. CUDA {cuda}; {archs}; Linux with glibc {glibc} or later.
+It is installed beside `nccl-extensions` and replaces nothing of it. CUDA {cuda}; {archs}; NVIDIA driver {driver} or later, on
+GPUs that only the PTX serves the driver of CUDA {cuda}; Linux with glibc {glibc} or later.
 The library needs nothing but libc, and takes the NCCL (2.28 or later) of the program. The commands `ep_perf`, `ep_plot`,
 `ep_routes`, `ep_info` and `ep_topo` come with it. The first needs `libnccl.so.2` (`pip install switchyard-ep-cu{major}[nccl]`),
 pictures of the second need matplotlib (`[plot]`). The last two need libhwloc.so.15, which a repaired
@@ -121,7 +123,9 @@ def about(library):
     archs = re.search(rb"sm_\d+(?: sm_\d+)* PTX", data)
     if not cuda or not build or not archs:
         sys.exit("pack.py: %s is not a library for GPUs" % library)
-    return {"cuda": cuda[1].decode(), "major": cuda[2].decode(), "text": build[0].decode(),
+    if cuda[2].decode() not in DRIVERS:
+        sys.exit("pack.py: which driver CUDA %s needs is not in DRIVERS" % cuda[2].decode())
+    return {"driver": DRIVERS[cuda[2].decode()], "cuda": cuda[1].decode(), "major": cuda[2].decode(), "text": build[0].decode(),
             "version": build[1].decode(), "archs": archs[0].decode()}
 
 
