@@ -164,7 +164,7 @@ MUTANTS = [
      "old": "bool record = message->size > c->plain_limit || size > most;",
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
-    {"name": "gin_unfenced", "file": "plugin/net/mesh/post.c",
+    {"name": "gin_unfenced", "file": "plugin/net/mesh/rma_post.c",
      "old": "wr[n].send_flags = port_ctx->dev->nic.fences ? IBV_SEND_FENCE : 0;",
      "new": "wr[n].send_flags = 0;", "tests": ["gin_order", "gin_v15"]},
     # Memory that has to be in order is.
@@ -217,7 +217,7 @@ MUTANTS = [
      "old": "slot[k].rkey[p] = region[k]->rkey[p];",
      "new": "slot[k].rkey[p] = region[k]->rkey[0];", "tests": ["sizes_merged", "traffic_merged"]},
     # Queue pairs get what both NICs can beyond the standard.
-    {"name": "no_ece", "file": "plugin/net/p2p/qp.c",
+    {"name": "no_ece", "file": "plugin/net/p2p/comm_qp.c",
      "old": "\t\tep_net_ece_set(l, q->qp, &remote->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
     {"name": "one_hop", "file": "plugin/rdma/rc_qp.h",

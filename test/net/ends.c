@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include "net/ends.h"
+#include "net/p2p/comm.h"
 
 bool ends_no_slots, ends_no_reads, ends_no_writes;
 
@@ -113,7 +114,8 @@ void pair_of_paths(struct ep_net_nic *from, struct ep_net_nic *to, uint32_t path
 	NEED(ep_net_comm_new(to, false, paths, nqps, &class, &pair[1]) == ncclSuccess);
 	connect_both(pair[0], pair[1]);
 	for (int i = 0; i < 2; i++) {
-		pair[i]->handle = ep_net_handle_new(i ? EP_NET_RECV : EP_NET_SEND, pair[i]);
+		CHECK(ep_net_handle_new(i ? EP_NET_RECV : EP_NET_SEND, pair[i], &pair[i]->handle) ==
+		      ncclSuccess);
 		NEED(pair[i]->handle);
 	}
 }

@@ -10,7 +10,10 @@
 #include <time.h>
 #include "core/log.h"
 #include "net/ends.h"
-#include "net/mesh/rma.h"
+#include "net/mesh/mesh.h"
+#include "net/mesh/rma_links.h"
+#include "net/p2p/recv.h"
+#include "net/p2p/send.h"
 
 #define MESSAGES 200000
 #define BATCH 16
@@ -267,7 +270,7 @@ static void test_cost(uint32_t size, double most_us)
 	pair_make(from, to, 1, -1, pair);
 	for (int i = 0; i < 2; i++) {
 		mr[i] = ends_register(i ? to : from, i ? target : source, sizeof(source));
-		mrs[i] = ep_net_handle_new(EP_NET_MR, mr[i]);
+		CHECK(ep_net_handle_new(EP_NET_MR, mr[i], &mrs[i]) == ncclSuccess);
 	}
 	for (int round = 0; round < 10; round++) {
 		double start = cpu_seconds();

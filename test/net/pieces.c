@@ -4,9 +4,13 @@
  * is posted in several goes, with others before and behind it.
  */
 #include <unistd.h>
-#include "net/mesh/gin.h"
-#include "net/base/plugin.h"
 #include "support/check.h"
+#include "net/base/plugin.h"
+#include "net/mesh/gin.h"
+#include "net/mesh/mesh_bootstrap.h"
+#include "net/mesh/rma.h"
+#include "net/mesh/rma_progress.h"
+#include "net/mesh/sym.h"
 
 #define BYTES 100003u
 

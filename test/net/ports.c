@@ -5,10 +5,15 @@
 #include <endian.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "net/coll/coll.h"
 #include "net/ends.h"
-#include "net/p2p/net_path.h"
+#include "net/coll/gather.h"
+#include "net/p2p/comm_qp.h"
 #include "net/p2p/ctrl.h"
+#include "net/p2p/flush.h"
+#include "net/p2p/net_paths.h"
+#include "net/p2p/progress.h"
+#include "net/p2p/recv.h"
+#include "net/p2p/send.h"
 
 /* ---- connections ---- */
 
@@ -33,7 +38,7 @@ static void two_open(struct two *t)
 	t->c->fd = t->fd[0];
 	t->mr = ends_register(t->to, t->target, sizeof(t->target));
 	t->mr->gpu = true;
-	t->handle = ep_net_handle_new(EP_NET_MR, t->mr);
+	CHECK(ep_net_handle_new(EP_NET_MR, t->mr, &t->handle) == ncclSuccess);
 }
 
 static void two_close(struct two *t)
@@ -333,7 +338,7 @@ static void test_flush_gathered(void)
 	coll.recv = recv;
 	coll.turn = turn;
 	coll.flush = flush;
-	coll.handle = ep_net_handle_new(EP_NET_COLL, &coll);
+	CHECK(ep_net_handle_new(EP_NET_COLL, &coll, &coll.handle) == ncclSuccess);
 	CHECK_INT(ep_net_coll_flush(&coll, t.target, sizeof(t.target), t.handle, &request),
 		  ncclSuccess);
 	NEED(request);

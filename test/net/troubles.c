@@ -9,9 +9,16 @@
 #include <unistd.h>
 #include "net/ends.h"
 #include "net/base/net_queue.h"
-#include "net/mesh/rma.h"
-#include "net/p2p/net_path.h"
+#include "net/mesh/mesh.h"
+#include "net/mesh/rma_links.h"
+#include "net/mesh/rma_progress.h"
+#include "net/p2p/comm.h"
 #include "net/p2p/ctrl.h"
+#include "net/p2p/flush.h"
+#include "net/p2p/net_path.h"
+#include "net/p2p/progress.h"
+#include "net/p2p/recv.h"
+#include "net/p2p/send.h"
 
 static struct vn_dv_calls *calls;
 static int accept_error; /* what the next accept4() fails with; 0: nothing */
@@ -268,7 +275,7 @@ static void test_no_flush(void)
 
 	check_context("no flush");
 	pair_make(from, to, 1, -1, pair);
-	handle = ep_net_handle_new(EP_NET_MR, mr);
+	CHECK(ep_net_handle_new(EP_NET_MR, mr, &handle) == ncclSuccess);
 	for (int i = 0; i < 200; i++) {
 		calls->fails = 1;
 		CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request),
@@ -297,7 +304,7 @@ static void test_flushes(uint32_t paths)
 
 	check_context("flushes, %u paths", paths);
 	pair_of_paths(from, to, paths, paths, -1, pair);
-	handle = ep_net_handle_new(EP_NET_MR, mr);
+	CHECK(ep_net_handle_new(EP_NET_MR, mr, &handle) == ncclSuccess);
 	for (uint32_t round = 0; round < 2; round++) {
 		for (uint32_t i = 0; i <= EP_NET_FLUSHES; i++) {
 			CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle,
@@ -344,7 +351,7 @@ static void line_open(struct line *l, int wrs)
 	pair_make(l->nic[0], l->nic[1], 1, -1, l->pair);
 	for (int i = 0; i < 2; i++) {
 		l->mr[i] = ends_register(l->nic[i], l->bytes[i], sizeof(l->bytes[0]));
-		l->mrs[i] = ep_net_handle_new(EP_NET_MR, l->mr[i]);
+		CHECK(ep_net_handle_new(EP_NET_MR, l->mr[i], &l->mrs[i]) == ncclSuccess);
 	}
 }
 

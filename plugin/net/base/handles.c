@@ -61,24 +61,40 @@ static uint32_t ep_net_slot_take(struct ep_net_table *table)
 	return table->n++;
 }
 
-void *ep_net_handle_new(enum ep_net_kind kind, void *object)
+static const char *const ep_net_kind_text[] = {
+	[EP_NET_CONTEXT] = "context",
+	[EP_NET_LISTEN] = "listener",
+	[EP_NET_CONNECT] = "connection that is being made",
+	[EP_NET_SEND] = "connection that sends",
+	[EP_NET_RECV] = "connection that receives",
+	[EP_NET_MR] = "registration of memory",
+	[EP_NET_BOOTSTRAP] = "listener of ranks",
+	[EP_NET_MESH] = "group of connected ranks",
+	[EP_NET_RMA] = "context of ranks",
+	[EP_NET_SYM] = "registration of memory with ranks",
+	[EP_NET_COLL] = "group of ranks for collectives",
+};
+
+ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle)
 {
 	struct ep_net_table *t = ep_net_table(kind);
 	struct ep_net_slot *s;
-	uint64_t handle = 0;
 	uint32_t slot;
 
+	*handle = NULL;
 	pthread_mutex_lock(&ep_net_table_lock);
 	slot = ep_net_slot_take(t);
 	if (slot != EP_NET_NO_SLOT) {
 		s = ep_net_slot(t, slot);
-		handle = ++s->uses << (EP_NET_KIND_BITS + EP_NET_SLOT_BITS) |
-			 (uint64_t)slot << EP_NET_KIND_BITS | kind;
+		*handle = (void *)(uintptr_t)(++s->uses << (EP_NET_KIND_BITS + EP_NET_SLOT_BITS) |
+					      (uint64_t)slot << EP_NET_KIND_BITS | kind);
 		__atomic_store_n(&s->object, object, __ATOMIC_RELAXED);
-		__atomic_store_n(&s->handle, handle, __ATOMIC_RELEASE);
+		__atomic_store_n(&s->handle, (uintptr_t)*handle, __ATOMIC_RELEASE);
 	}
 	pthread_mutex_unlock(&ep_net_table_lock);
-	return (void *)(uintptr_t)handle;
+	return *handle ? ncclSuccess
+		       : ep_fail(ncclSystemError, "no handle for one more %s, the limit is %u",
+				 ep_net_kind_text[kind], t->limit);
 }
 
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
@@ -90,6 +106,22 @@ void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
 		return NULL;
 	}
 	return __atomic_load_n(&s->object, __ATOMIC_RELAXED);
+}
+
+static ncclResult_t ep_net_handle_fail(enum ep_net_kind kind, const void *handle)
+{
+	return ep_fail(ncclInvalidArgument, "%p is no %s, or was closed before", handle,
+		       ep_net_kind_text[kind]);
+}
+
+void *ep_net_handle_find(enum ep_net_kind kind, const void *handle)
+{
+	void *object = ep_net_handle_get(kind, handle);
+
+	if (!object) {
+		ep_net_handle_fail(kind, handle);
+	}
+	return object;
 }
 
 void *ep_net_handle_at(uint32_t slot, void **handle)
@@ -126,6 +158,20 @@ void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle)
 	}
 	pthread_mutex_unlock(&ep_net_table_lock);
 	return object;
+}
+
+ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
+				 void (*object_free)(void *object))
+{
+	void *object = handle ? ep_net_handle_drop(kind, handle) : NULL;
+
+	if (handle && !object) {
+		return ep_net_handle_fail(kind, handle);
+	}
+	if (object) {
+		object_free(object);
+	}
+	return ncclSuccess;
 }
 
 void *ep_net_handle_drop_any(enum ep_net_kind kind)

@@ -8,8 +8,7 @@
 #ifndef EP_NET_HANDLES_H
 #define EP_NET_HANDLES_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "core/error.h"
 
 enum ep_net_kind {
 	EP_NET_NONE,
@@ -109,14 +108,19 @@ static inline uint32_t ep_net_op_use(const void *handle)
 	       ((1u << EP_NET_OP_USE_BITS) - 1);
 }
 
-/* NULL: no memory, or too many of them. */
-void *ep_net_handle_new(enum ep_net_kind kind, void *object);
+/* Fails, with *handle NULL, where there is no memory, or there are too many of them. */
+ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle);
 /* NULL: there is no such object. */
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle);
+/* The same; NULL is an error, ncclInvalidArgument, whose text is set. */
+void *ep_net_handle_find(enum ep_net_kind kind, const void *handle);
 /* The connection in a slot, of whichever kind that is, and its handle; NULL: none. */
 void *ep_net_handle_at(uint32_t slot, void **handle);
 /* The object, for whoever calls first; NULL: there is no such object (any more). */
 void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle);
+/* Drops and frees it; a handle of no such object (any more) is an error, NULL is nothing. */
+ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
+				 void (*object_free)(void *object));
 /* Drops any one object of the kind. NULL: there is none. */
 void *ep_net_handle_drop_any(enum ep_net_kind kind);
 

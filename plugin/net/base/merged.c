@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/device.h"
+#include "net/base/merged.h"
 
 #define EP_NET_NICS 256
 

@@ -227,11 +227,10 @@ void ep_net_mr_free(struct ep_net_mr *mr)
 ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, const void *data,
 			    size_t size, const struct ep_net_mr **out)
 {
-	const struct ep_net_mr *mr = ep_net_handle_get(EP_NET_MR, handle);
+	const struct ep_net_mr *mr = ep_net_handle_find(EP_NET_MR, handle);
 
 	if (!mr) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p is no registration of memory, or was deregistered", handle);
+		return ncclInvalidArgument;
 	}
 	if (mr->nic != nic) {
 		return ep_fail(ncclInvalidArgument,

@@ -3,7 +3,7 @@
 #ifndef EP_NET_MR_H
 #define EP_NET_MR_H
 
-#include "net/base/device.h"
+#include "net/base/merged.h"
 
 struct ep_net_mr {
 	const struct ep_net_nic *nic;
@@ -17,12 +17,19 @@ struct ep_net_mr {
 struct ep_net_memory {
 	void *data;
 	size_t size;
-	int type; /* EP_NET_PTR_HOST or EP_NET_PTR_CUDA */
-	int fd;   /* of a DMA-BUF; -1: none */
+	int type;    /* EP_NET_PTR_HOST or EP_NET_PTR_CUDA */
+	bool dmabuf; /* then it has a descriptor; */
+	int fd;      /* else -1 */
 	uint64_t offset;
 	bool strict;  /* what NICs write there is never put into another order */
 	bool atomics; /* peers may add to it */
 };
+
+#define EP_NET_DMABUF(at, bytes, kind, fd_offset, of)                                              \
+	{                                                                                          \
+		.data = (at), .size = (bytes), .type = (kind), .dmabuf = true, .fd = (of),         \
+		.offset = (fd_offset)                                                              \
+	}
 
 /*
  * For a NIC that the caller holds. A failure is logged as information only: NCCL can do without registration of

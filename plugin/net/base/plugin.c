@@ -75,6 +75,7 @@ ncclResult_t ep_net_init(ep_net_log_fn *log)
 ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx)
 {
 	struct ep_net_context *context;
+	ncclResult_t result;
 
 	EP_CHECK(ep_net_init(log));
 	context = calloc(1, sizeof(*context));
@@ -82,10 +83,10 @@ ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ct
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	context->traffic_class = traffic_class;
-	*ctx = ep_net_handle_new(EP_NET_CONTEXT, context);
-	if (!*ctx) {
+	result = ep_net_handle_new(EP_NET_CONTEXT, context, ctx);
+	if (result != ncclSuccess) {
 		free(context);
-		return ep_fail(ncclSystemError, "no more than %u contexts", EP_NET_COMMS);
+		return result;
 	}
 	pthread_mutex_lock(&ep_net_lock);
 	ep_net_contexts++;
@@ -124,10 +125,10 @@ void ep_net_sweep_with(void (*sweep)(void))
 
 ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class)
 {
-	const struct ep_net_context *context = ep_net_handle_get(EP_NET_CONTEXT, ctx);
+	const struct ep_net_context *context = ep_net_handle_find(EP_NET_CONTEXT, ctx);
 
 	if (!context) {
-		return ep_fail(ncclInvalidArgument, "%p is no context, or was finalized", ctx);
+		return ncclInvalidArgument;
 	}
 	*traffic_class = context->traffic_class;
 	return ncclSuccess;
@@ -233,6 +234,9 @@ ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
 
 ncclResult_t ep_net_memory_check(const struct ep_net_memory *memory)
 {
+	if (memory->dmabuf && memory->fd < 0) {
+		return ep_fail(ncclInvalidArgument, "%d is no descriptor of a DMA-BUF", memory->fd);
+	}
 	if (!memory->data || !memory->size ||
 	    (uintptr_t)memory->data + memory->size < memory->size ||
 	    (memory->type != EP_NET_PTR_HOST && memory->type != EP_NET_PTR_CUDA)) {
@@ -249,33 +253,26 @@ ncclResult_t ep_net_memory_reg(const struct ep_net_nic *nic, const struct ep_net
 			       void **mr)
 {
 	struct ep_net_mr *m;
+	ncclResult_t result;
 
 	*mr = NULL;
 	EP_CHECK(ep_net_memory_check(memory));
 	EP_CHECK(ep_net_mr_new(nic, memory, &m));
-	*mr = ep_net_handle_new(EP_NET_MR, m);
-	if (!*mr) {
+	result = ep_net_handle_new(EP_NET_MR, m, mr);
+	if (result != ncclSuccess) {
 		ep_net_mr_free(m);
-		return ep_fail(ncclSystemError, "no more than %u registrations",
-			       1u << EP_NET_SLOT_BITS);
 	}
-	return ncclSuccess;
+	return result;
+}
+
+static void ep_net_memory_dereg(void *object)
+{
+	ep_net_mr_free(object);
 }
 
 /* The connection may be closed already: memory belongs to the device. */
 ncclResult_t ep_net_dereg(void *comm, void *mr)
 {
-	struct ep_net_mr *m;
-
 	(void)comm;
-	if (!mr) {
-		return ncclSuccess;
-	}
-	m = ep_net_handle_drop(EP_NET_MR, mr);
-	if (!m) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p is no registration of memory, or was deregistered before", mr);
-	}
-	ep_net_mr_free(m);
-	return ncclSuccess;
+	return ep_net_handle_close(EP_NET_MR, mr, ep_net_memory_dereg);
 }

@@ -7,6 +7,10 @@
 #include "core/param.h"
 #include "net/base/plugin.h"
 #include "net/coll/coll.h"
+#include "net/mesh/mesh_bootstrap.h"
+#include "net/p2p/comm.h"
+#include "net/p2p/connecting.h"
+#include "net/p2p/listen.h"
 #include "net/p2p/p2p_handshake.h"
 
 static bool ep_net_coll_wanted(void)
@@ -39,10 +43,8 @@ ncclResult_t ep_net_coll_listen(int dev, int tc, void *handle, void **listen_com
 
 ncclResult_t ep_net_coll_get(const void *handle, struct ep_net_coll **coll)
 {
-	*coll = ep_net_handle_get(EP_NET_COLL, handle);
-	return *coll ? ncclSuccess
-		     : ep_fail(ncclInvalidArgument,
-			       "%p are no ranks of collectives, or they were closed", handle);
+	*coll = ep_net_handle_find(EP_NET_COLL, handle);
+	return *coll ? ncclSuccess : ncclInvalidArgument;
 }
 
 ncclResult_t ep_net_coll_note(struct ep_net_coll *c, ncclResult_t result)
@@ -177,8 +179,10 @@ static ncclResult_t ep_net_coll_make(struct ep_net_coll *c)
 	return result;
 }
 
-static void ep_net_coll_free(struct ep_net_coll *c)
+static void ep_net_coll_free(void *object)
 {
+	struct ep_net_coll *c = object;
+
 	for (uint32_t r = 0; c->mesh && r < c->mesh->nranks; r++) {
 		if (c->send) {
 			ep_net_close_send(c->send[r]);
@@ -196,7 +200,7 @@ static void ep_net_coll_free(struct ep_net_coll *c)
 	free(c);
 }
 
-ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, void *listen_comm,
+ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *listen_comm,
 				 void **coll)
 {
 	struct ep_net_coll *c = calloc(1, sizeof(*c));
@@ -210,11 +214,7 @@ ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, voi
 					   &c->mesh),
 		      err_free);
 	EP_CHECK_GOTO(ep_net_coll_make(c), err_free);
-	c->handle = ep_net_handle_new(EP_NET_COLL, c);
-	if (!c->handle) {
-		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
-		goto err_free;
-	}
+	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_COLL, c, &c->handle), err_free);
 	*coll = c->handle;
 	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s: all-gather between %d ranks, this is rank %d",
 		c->mesh->nic->label, nranks, rank);
@@ -227,29 +227,14 @@ err_free:
 
 ncclResult_t ep_net_coll_close(void *coll)
 {
-	struct ep_net_coll *c;
-
-	if (!coll) {
-		return ncclSuccess;
-	}
-	c = ep_net_handle_drop(EP_NET_COLL, coll);
-	if (!c) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p are no ranks of collectives, or they were closed before", coll);
-	}
-	ep_net_coll_free(c);
-	return ncclSuccess;
+	return ep_net_handle_close(EP_NET_COLL, coll, ep_net_coll_free);
 }
 
-ncclResult_t ep_net_coll_reg(void *coll, void *data, size_t size, int type, uint64_t offset, int fd,
-			     void **mr)
+ncclResult_t ep_net_coll_reg(void *coll, const struct ep_net_memory *memory, void **mr)
 {
-	struct ep_net_memory memory = {
-		.data = data, .size = size, .type = type, .fd = fd, .offset = offset
-	};
 	struct ep_net_coll *c;
 
 	*mr = NULL;
 	EP_CHECK(ep_net_coll_get(coll, &c));
-	return ep_net_memory_reg(c->mesh->nic, &memory, mr);
+	return ep_net_memory_reg(c->mesh->nic, memory, mr);
 }

@@ -63,21 +63,12 @@ struct ep_net_coll {
 ncclResult_t ep_net_coll_init(ep_net_log_fn *log, void **ctx); /* `ctx` NULL: none is wanted */
 ncclResult_t ep_net_coll_count(int *ndevs);
 ncclResult_t ep_net_coll_listen(int dev, int tc, void *handle, void **listen_comm);
-ncclResult_t ep_net_coll_connect(void *const *handles, int nranks, int rank, void *listen_comm,
+ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *listen_comm,
 				 void **coll);
 ncclResult_t ep_net_coll_close(void *coll);
-ncclResult_t ep_net_coll_reg(void *coll, void *data, size_t size, int type, uint64_t offset, int fd,
-			     void **mr);
+ncclResult_t ep_net_coll_reg(void *coll, const struct ep_net_memory *memory, void **mr);
 ncclResult_t ep_net_coll_get(const void *handle, struct ep_net_coll **coll);
 /* Where `result` is an error: no call works any more; sends the reason to all other ranks. Returns it. */
 ncclResult_t ep_net_coll_note(struct ep_net_coll *c, ncclResult_t result);
-
-/* gather.c */
-ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_mr, int nparts,
-				 const struct ep_coll_part_v9 *parts,
-				 const struct ep_net_window *window, void **request);
-ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void *mr,
-			       void **request);
-ncclResult_t ep_net_coll_test(void *request, int *done, int *size);
 
 #endif

@@ -8,8 +8,10 @@
 #include <limits.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
-#include "net/coll/coll.h"
+#include "net/coll/gather.h"
+#include "net/p2p/flush.h"
+#include "net/p2p/recv.h"
+#include "net/p2p/send.h"
 
 static struct ep_net_share *ep_net_share_of(const struct ep_net_coll *c, uint64_t number,
 					    uint32_t r)

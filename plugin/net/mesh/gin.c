@@ -3,6 +3,9 @@
 #include "core/log.h"
 #include "net/base/plugin.h"
 #include "net/mesh/gin.h"
+#include "net/mesh/mesh_bootstrap.h"
+#include "net/mesh/rma_links.h"
+#include "net/mesh/sym.h"
 
 struct ep_net_gin {
 	struct ep_net_mesh *mesh;
@@ -66,14 +69,14 @@ ncclResult_t ep_net_gin_listen(void *ctx, int dev, void *handle, void **listen_c
 
 static ncclResult_t ep_net_gin_get(const void *coll, struct ep_net_gin **gin)
 {
-	*gin = ep_net_handle_get(EP_NET_MESH, coll);
-	return *gin ? ncclSuccess
-		    : ep_fail(ncclInvalidArgument,
-			      "%p are no ranks that are connected, or they were closed", coll);
+	*gin = ep_net_handle_find(EP_NET_MESH, coll);
+	return *gin ? ncclSuccess : ncclInvalidArgument;
 }
 
-static void ep_net_gin_free(struct ep_net_gin *gin)
+static void ep_net_gin_free(void *object)
 {
+	struct ep_net_gin *gin = object;
+
 	ep_net_rma_free(gin->rma);
 	ep_net_mesh_put(gin->mesh);
 	free(gin);
@@ -96,11 +99,7 @@ ncclResult_t ep_net_gin_connect(void *const *handles, int nranks, int rank, int 
 	if (contexts) {
 		EP_CHECK_GOTO(ep_net_rma_new(gin->mesh, &config, &gin->rma), err_free);
 	}
-	*coll = ep_net_handle_new(EP_NET_MESH, gin);
-	if (!*coll) {
-		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
-		goto err_free;
-	}
+	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_MESH, gin, coll), err_free);
 	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s: GIN and RMA between %d ranks, this is rank %d",
 		gin->mesh->nic->label, nranks, rank);
 	return ncclSuccess;
@@ -112,19 +111,7 @@ err_free:
 
 ncclResult_t ep_net_gin_close(void *coll)
 {
-	struct ep_net_gin *gin;
-
-	if (!coll) {
-		return ncclSuccess;
-	}
-	gin = ep_net_handle_drop(EP_NET_MESH, coll);
-	if (!gin) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p are no ranks that are connected, or they were closed before",
-			       coll);
-	}
-	ep_net_gin_free(gin);
-	return ncclSuccess;
+	return ep_net_handle_close(EP_NET_MESH, coll, ep_net_gin_free);
 }
 
 /* ---- contexts ---- */
@@ -141,29 +128,25 @@ ncclResult_t ep_net_gin_context(void *coll, const struct ep_net_rma_config *conf
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_gin_context_close(void *ctx)
+static void ep_net_gin_context_free(void *object)
 {
-	struct ep_net_rma *rma;
+	struct ep_net_rma *rma = object;
 
-	if (!ctx) {
-		return ncclSuccess;
-	}
-	rma = ep_net_handle_drop(EP_NET_RMA, ctx);
-	if (!rma) {
-		return ep_fail(ncclInvalidArgument, "%p is no context, or was closed before", ctx);
-	}
 	rma->handle = NULL;
 	ep_net_rma_free(rma);
-	return ncclSuccess;
+}
+
+ncclResult_t ep_net_gin_context_close(void *ctx)
+{
+	return ep_net_handle_close(EP_NET_RMA, ctx, ep_net_gin_context_free);
 }
 
 ncclResult_t ep_net_gin_contexts(const void *handle, struct ep_net_rma **rma)
 {
 	const struct ep_net_gin *gin = ep_net_handle_get(EP_NET_MESH, handle);
 
-	*rma = gin ? gin->rma : ep_net_handle_get(EP_NET_RMA, handle);
-	return *rma ? ncclSuccess
-		    : ep_fail(ncclInvalidArgument, "%p is no context, or was closed", handle);
+	*rma = gin && gin->rma ? gin->rma : ep_net_handle_find(EP_NET_RMA, handle);
+	return *rma ? ncclSuccess : ncclInvalidArgument;
 }
 
 ncclResult_t ep_net_gin_error(void *ctx, bool *failed)

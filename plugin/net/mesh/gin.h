@@ -4,7 +4,7 @@
 #define EP_NET_GIN_H
 
 #include "net/abi/abi.h"
-#include "net/mesh/rma.h"
+#include "net/mesh/rma_structs.h"
 
 #define EP_NET_MR_FORCE_SO 1u /* flag of registrations: strictly ordered */
 

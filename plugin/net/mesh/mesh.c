@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "core/log.h"
+#include "net/base/merged.h"
 #include "net/link/handshake.h"
 #include "net/mesh/mesh.h"
 

@@ -58,15 +58,7 @@ struct ep_net_mesh {
 	struct ep_error failed; /* code: not ncclSuccess once a round has failed */
 };
 
-/* mesh_bootstrap.c: listen() and connect() of GIN, RMA and collectives; the latter waits for all ranks. */
-ncclResult_t ep_net_bootstrap_open(int dev, int tc, enum ep_net_use use, void *handle,
-				   void **listen_comm);
-ncclResult_t ep_net_bootstrap_close(void *listen_comm);
-/* The mesh has one reference. */
-ncclResult_t ep_net_bootstrap_run(void *const *handles, int nranks, int rank, enum ep_net_use use,
-				  const void *listen_comm, struct ep_net_mesh **mesh);
-
-/* mesh.c: connections are not made yet. */
+/* Connections are not made yet. */
 ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, enum ep_net_use use, uint32_t nranks,
 			     uint32_t rank, struct ep_net_mesh **mesh);
 void ep_net_mesh_get(struct ep_net_mesh *mesh);

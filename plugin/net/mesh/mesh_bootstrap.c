@@ -12,10 +12,11 @@
 #include "core/log.h"
 #include "net/abi/abi.h"
 #include "net/base/handles.h"
-#include "net/link/dial.h"
+#include "net/base/merged.h"
 #include "net/link/acceptor.h"
+#include "net/link/dial.h"
 #include "net/link/iface.h"
-#include "net/mesh/mesh.h"
+#include "net/mesh/mesh_bootstrap.h"
 
 #define EP_NET_MESH_MAGIC 0x7465672d6d657368ull
 #define EP_NET_MAX_JOINING 8 /* connections with the nonce, whose rank has not come yet */
@@ -78,11 +79,7 @@ ncclResult_t ep_net_bootstrap_open(int dev, int tc, enum ep_net_use use, void *h
 	EP_CHECK_GOTO(ep_net_addr_find(&place.addr), err_free);
 	EP_CHECK_GOTO(ep_net_acceptor_open(&m->acceptor, EP_NET_MESH_MAGIC, &place.addr), err_free);
 	place.nonce = m->acceptor.nonce;
-	*listen_comm = ep_net_handle_new(EP_NET_BOOTSTRAP, m);
-	if (!*listen_comm) {
-		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
-		goto err_close;
-	}
+	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_BOOTSTRAP, m, listen_comm), err_close);
 	memset(handle, 0, EP_NET_HANDLE_BYTES);
 	memcpy(handle, &place, sizeof(place));
 	return ncclSuccess;
@@ -94,21 +91,17 @@ err_free:
 	return result;
 }
 
-ncclResult_t ep_net_bootstrap_close(void *listen_comm)
+static void ep_net_bootstrap_free(void *object)
 {
-	struct ep_net_bootstrap *m;
+	struct ep_net_bootstrap *m = object;
 
-	if (!listen_comm) {
-		return ncclSuccess;
-	}
-	m = ep_net_handle_drop(EP_NET_BOOTSTRAP, listen_comm);
-	if (!m) {
-		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed before",
-			       listen_comm);
-	}
 	ep_net_acceptor_close(&m->acceptor);
 	free(m);
-	return ncclSuccess;
+}
+
+ncclResult_t ep_net_bootstrap_close(void *listen_comm)
+{
+	return ep_net_handle_close(EP_NET_BOOTSTRAP, listen_comm, ep_net_bootstrap_free);
 }
 
 /* ---- ports ---- */
@@ -285,12 +278,15 @@ ncclResult_t ep_net_bootstrap_run(void *const *handles, int nranks, int rank, en
 				  const void *listen_comm, struct ep_net_mesh **mesh)
 {
 	struct ep_net_making k = { .until = ep_now_ns() + ep_net_setup_ns() };
-	struct ep_net_bootstrap *m = ep_net_handle_get(EP_NET_BOOTSTRAP, listen_comm);
+	struct ep_net_bootstrap *m = ep_net_handle_find(EP_NET_BOOTSTRAP, listen_comm);
 	ncclResult_t result = ncclSuccess;
 	char addr[EP_NET_ADDR_TEXT];
 
-	if (!m || m->use != use) {
-		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed",
+	if (!m) {
+		return ncclInvalidArgument;
+	}
+	if (m->use != use) {
+		return ep_fail(ncclInvalidArgument, "%p listens for another table of calls",
 			       listen_comm);
 	}
 	if (nranks < 1 || (uint32_t)nranks > EP_NET_MESH_RANKS || rank < 0 || rank >= nranks) {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "core/log.h"
 #include "net/base/net_queue.h"
-#include "net/mesh/rma.h"
+#include "net/mesh/op.h"
 
 /* ---- errors ---- */
 

@@ -2,18 +2,18 @@
 /* Requests of programs to a mesh: puts, gets, signals and flushes. */
 #include "core/log.h"
 #include "net/mesh/rma.h"
+#include "net/mesh/rma_links.h"
+#include "net/mesh/rma_post.h"
 
 /* Memory of a rank: its address there, and the keys. */
 static ncclResult_t ep_net_span_find(const struct ep_net_rma *rma, const struct ep_net_span *span,
 				     uint32_t rank, uint64_t size, const struct ep_net_sym **out,
 				     uint64_t *at)
 {
-	const struct ep_net_sym *sym = ep_net_handle_get(EP_NET_SYM, span->handle);
+	const struct ep_net_sym *sym = ep_net_handle_find(EP_NET_SYM, span->handle);
 
 	if (!sym) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p is no registration of memory, or was deregistered",
-			       span->handle);
+		return ncclInvalidArgument;
 	}
 	if (sym->mesh != rma->mesh) {
 		return ep_fail(ncclInvalidArgument,
@@ -75,16 +75,6 @@ static ncclResult_t ep_net_op_signal(const struct ep_net_rma *rma,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_start(struct ep_net_rma *rma, const struct ep_net_op *want,
-				 void **request)
-{
-	uint32_t number;
-
-	EP_CHECK(ep_net_op_start(rma, want, &number));
-	*request = ep_net_op_request(rma, number);
-	return ncclSuccess;
-}
-
 ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep_net_copy *copy,
 			    uint32_t rank, const struct ep_net_signal *signal, void **request)
 {
@@ -95,7 +85,7 @@ ncclResult_t ep_net_rma_put(struct ep_net_rma *rma, int context, const struct ep
 	if (signal) {
 		EP_CHECK(ep_net_op_signal(rma, signal, rank, &want));
 	}
-	return ep_net_start(rma, &want, request);
+	return ep_net_op_start(rma, &want, request);
 }
 
 ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep_net_copy *copy,
@@ -108,7 +98,7 @@ ncclResult_t ep_net_rma_get(struct ep_net_rma *rma, int context, const struct ep
 	if (copy->size) {
 		rma->read = copy->to;
 	}
-	return ep_net_start(rma, &want, request);
+	return ep_net_op_start(rma, &want, request);
 }
 
 ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory, uint32_t rank,
@@ -127,5 +117,5 @@ ncclResult_t ep_net_rma_flush(struct ep_net_rma *rma, int context, void *memory,
 	EP_CHECK(ep_net_span_find(rma, &span, rma->mesh->rank, 1, &sym, &want.remote));
 	want.lkey = want.link->port_ctx->scratch_mr->lkey;
 	want.rkey = sym->mr->rkey[rma->mesh->of_nic[want.link->port]];
-	return ep_net_start(rma, &want, request);
+	return ep_net_op_start(rma, &want, request);
 }

@@ -6,7 +6,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "net/base/net_queue.h"
-#include "net/mesh/rma.h"
+#include "net/mesh/rma_links.h"
 
 #define EP_NET_LINK_SQ 256u
 #define EP_NET_LINK_CQ 65536u
@@ -251,11 +251,7 @@ ncclResult_t ep_net_rma_new(struct ep_net_mesh *mesh, const struct ep_net_rma_co
 	/* Nobody writes to a rank that is not ready to answer. */
 	EP_CHECK_GOTO(ep_net_mesh_exchange(mesh, EP_NET_ROUND_READY, result, NULL, 0, NULL),
 		      err_free);
-	rma->handle = ep_net_handle_new(EP_NET_RMA, rma);
-	if (!rma->handle) {
-		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
-		goto err_free;
-	}
+	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_RMA, rma, &rma->handle), err_free);
 	*out = rma;
 	return ncclSuccess;
 

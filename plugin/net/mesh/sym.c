@@ -2,10 +2,12 @@
 /* Memory that all ranks of a mesh register together. */
 #include <stdlib.h>
 #include "core/log.h"
-#include "net/mesh/rma.h"
+#include "net/mesh/sym.h"
 
-static void ep_net_sym_drop(struct ep_net_sym *sym)
+static void ep_net_sym_drop(void *object)
 {
+	struct ep_net_sym *sym = object;
+
 	if (sym->mr) {
 		ep_net_mr_free(sym->mr);
 	}
@@ -35,12 +37,7 @@ ncclResult_t ep_net_sym_new(struct ep_net_mesh *mesh, const struct ep_net_memory
 	EP_CHECK_GOTO(ep_net_mesh_exchange(mesh, EP_NET_ROUND_MEMORY, result, &own, sizeof(own),
 					   s->end),
 		      err_drop);
-	*handle = ep_net_handle_new(EP_NET_SYM, s);
-	if (!*handle) {
-		result = ep_fail(ncclSystemError, "no more than %u registrations",
-				 1u << EP_NET_SLOT_BITS);
-		goto err_drop;
-	}
+	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_SYM, s, handle), err_drop);
 	return ncclSuccess;
 
 err_drop:
@@ -50,17 +47,5 @@ err_drop:
 
 ncclResult_t ep_net_sym_free(void *handle)
 {
-	struct ep_net_sym *s;
-
-	if (!handle) {
-		return ncclSuccess;
-	}
-	s = ep_net_handle_drop(EP_NET_SYM, handle);
-	if (!s) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p is no registration of memory, or was deregistered before",
-			       handle);
-	}
-	ep_net_sym_drop(s);
-	return ncclSuccess;
+	return ep_net_handle_close(EP_NET_SYM, handle, ep_net_sym_drop);
 }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory, completion queues and requests of a connection; who makes one and ends it. */
+/* Makes a connection, with its memory and requests, and ends it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
+#include "net/base/plugin.h"
+#include "net/p2p/comm.h"
+#include "net/p2p/comm_qp.h"
 #include "net/p2p/counts.h"
-#include "net/p2p/net_path.h"
 #include "net/p2p/ctrl.h"
+#include "net/p2p/net_paths.h"
 
 /* ---- making ---- */
 
@@ -137,6 +140,20 @@ err_free:
 	return result;
 }
 
+ncclResult_t ep_net_comm_open(struct ep_net_comm *c)
+{
+	enum ep_net_kind kind = c->sender ? EP_NET_SEND : EP_NET_RECV;
+	ncclResult_t result;
+
+	EP_CHECK(ep_net_handle_new(kind, c, &c->handle));
+	ep_net_counts_open(c);
+	result = ep_net_paths_async_add(c);
+	if (result != ncclSuccess) {
+		ep_net_handle_drop(kind, c->handle);
+	}
+	return result;
+}
+
 /* ---- ending ---- */
 
 static void ep_net_local_free(struct ep_net_local *port)
@@ -205,4 +222,30 @@ ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer
 		}
 	}
 	return ep_net_qps_connect(c, peer->qpn);
+}
+
+/* ---- for NCCL ---- */
+
+ncclResult_t ep_net_reg(void *comm, const struct ep_net_memory *memory, void **mr)
+{
+	enum ep_net_kind kind = ep_net_kind_of(comm) == EP_NET_SEND ? EP_NET_SEND : EP_NET_RECV;
+	const struct ep_net_comm *c = ep_net_handle_find(kind, comm);
+
+	*mr = NULL;
+	return c ? ep_net_memory_reg(c->nic, memory, mr) : ncclInvalidArgument;
+}
+
+static void ep_net_comm_close(void *object)
+{
+	ep_net_comm_free(object);
+}
+
+ncclResult_t ep_net_close_send(void *send_comm)
+{
+	return ep_net_handle_close(EP_NET_SEND, send_comm, ep_net_comm_close);
+}
+
+ncclResult_t ep_net_close_recv(void *recv_comm)
+{
+	return ep_net_handle_close(EP_NET_RECV, recv_comm, ep_net_comm_close);
 }

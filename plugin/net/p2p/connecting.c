@@ -6,9 +6,9 @@
 #include "core/log.h"
 #include "net/base/plugin.h"
 #include "net/link/dial.h"
-#include "net/p2p/counts.h"
+#include "net/p2p/comm.h"
+#include "net/p2p/connecting.h"
 #include "net/p2p/p2p_handshake.h"
-#include "net/p2p/net_path.h"
 
 enum ep_net_connect_stage {
 	EP_NET_DIALING,
@@ -176,18 +176,8 @@ static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
 static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *connecting, void **send_comm)
 {
 	struct ep_net_comm *c = connecting->comm;
-	ncclResult_t result;
 
-	c->handle = ep_net_handle_new(EP_NET_SEND, c);
-	if (!c->handle) {
-		return ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
-	}
-	ep_net_counts_open(c);
-	result = ep_net_paths_async_add(c);
-	if (result != ncclSuccess) {
-		ep_net_handle_drop(EP_NET_SEND, c->handle);
-		return result;
-	}
+	EP_CHECK(ep_net_comm_open(c));
 	connecting->comm = NULL;
 	*send_comm = c->handle;
 	EP_INFO(EP_LOG_NET, "%s sends to %s, %s:%u%s, by %u queue pairs", c->nic->label, c->peer,
@@ -207,11 +197,10 @@ ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm)
 	EP_CHECK(ep_net_handle_check(h));
 	if (!h->parked) {
 		EP_CHECK(ep_net_connecting_new(dev, tc, h, &s));
-		h->parked = ep_net_handle_new(EP_NET_CONNECT, s);
-		if (!h->parked) {
+		result = ep_net_handle_new(EP_NET_CONNECT, s, &h->parked);
+		if (result != ncclSuccess) {
 			ep_net_connecting_free(s);
-			return ep_fail(ncclSystemError, "no more than %u connections",
-				       EP_NET_COMMS);
+			return result;
 		}
 	}
 	s = ep_net_handle_get(EP_NET_CONNECT, h->parked);

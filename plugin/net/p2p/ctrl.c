@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include "net/p2p/ctrl.h"
+#include "net/p2p/fail.h"
 
 ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/p2p.h"
+#include "net/p2p/fail.h"
 
 ncclResult_t ep_net_comm_failed(struct ep_net_comm *c)
 {

@@ -2,7 +2,10 @@
 /* Flushes of GPU memory. */
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/net_path.h"
+#include "net/p2p/comm_qp.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/flush.h"
+#include "net/p2p/request.h"
 
 /*
  * Flushes: data that a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come
@@ -147,7 +150,7 @@ static ncclResult_t ep_net_flush_find(struct ep_net_comm *c, int n, void **data,
 		if (sizes[k] <= 0) {
 			continue;
 		}
-		EP_CHECK(ep_net_mr_check(c, mr[k], data[k], (size_t)sizes[k], &region));
+		EP_CHECK(ep_net_mr_find(c->nic, mr[k], data[k], (size_t)sizes[k], &region));
 		if (region->gpu) {
 			last = region;
 			at = data[k];
@@ -156,7 +159,7 @@ static ncclResult_t ep_net_flush_find(struct ep_net_comm *c, int n, void **data,
 	return last ? ep_net_flush_post(c, last, at, request) : ncclSuccess;
 }
 
-ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mr,
+ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void **mr,
 			   void **request)
 {
 	struct ep_net_comm *c;

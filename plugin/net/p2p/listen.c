@@ -6,9 +6,9 @@
 #include "core/log.h"
 #include "net/link/acceptor.h"
 #include "net/link/iface.h"
-#include "net/p2p/counts.h"
+#include "net/p2p/comm.h"
+#include "net/p2p/listen.h"
 #include "net/p2p/p2p_handshake.h"
-#include "net/p2p/net_path.h"
 
 enum ep_net_listen_stage {
 	EP_NET_WAIT_PEER,
@@ -38,8 +38,10 @@ static void ep_net_accepted_close(struct ep_net_listen *listener)
 	}
 }
 
-static void ep_net_listen_free(struct ep_net_listen *listener)
+static void ep_net_listen_free(void *object)
 {
+	struct ep_net_listen *listener = object;
+
 	ep_net_accepted_close(listener);
 	ep_net_acceptor_close(&listener->acceptor);
 	ep_net_comm_free(listener->comm);
@@ -61,11 +63,7 @@ ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
 	EP_CHECK_GOTO(ep_net_addr_find(&h.addr), err_free);
 	EP_CHECK_GOTO(ep_net_acceptor_open(&l->acceptor, EP_NET_MAGIC, &h.addr), err_free);
 	h.nonce = l->acceptor.nonce;
-	*listen_comm = ep_net_handle_new(EP_NET_LISTEN, l);
-	if (!*listen_comm) {
-		result = ep_fail(ncclSystemError, "no more than %u connections", EP_NET_COMMS);
-		goto err_close;
-	}
+	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_LISTEN, l, listen_comm), err_close);
 	memset(handle, 0, EP_NET_HANDLE_BYTES);
 	memcpy(handle, &h, sizeof(h));
 	return ncclSuccess;
@@ -195,15 +193,14 @@ static ncclResult_t ep_net_listen_step(struct ep_net_listen *listener, bool *don
 
 ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 {
-	struct ep_net_listen *l = ep_net_handle_get(EP_NET_LISTEN, listen_comm);
+	struct ep_net_listen *l = ep_net_handle_find(EP_NET_LISTEN, listen_comm);
 	struct ep_net_comm *c;
 	ncclResult_t result;
 	bool done = false;
 
 	*recv_comm = NULL;
 	if (!l) {
-		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed",
-			       listen_comm);
+		return ncclInvalidArgument;
 	}
 	l->began = l->began ? l->began : ep_now_ns();
 	result = ep_net_listen_step(l, &done);
@@ -219,20 +216,9 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 	l->stage = EP_NET_WAIT_PEER;
 	l->began = 0;
 	if (result == ncclSuccess) {
-		c->handle = ep_net_handle_new(EP_NET_RECV, c);
-		if (!c->handle) {
-			result = ep_fail(ncclSystemError, "no more than %u connections",
-					 EP_NET_COMMS);
-		}
-	}
-	if (result == ncclSuccess) {
-		ep_net_counts_open(c);
-		result = ep_net_paths_async_add(c);
+		result = ep_net_comm_open(c);
 	}
 	if (result != ncclSuccess) {
-		if (c && c->handle) {
-			ep_net_handle_drop(EP_NET_RECV, c->handle);
-		}
 		ep_net_comm_free(c);
 		return result;
 	}
@@ -242,12 +228,6 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 
 ncclResult_t ep_net_close_listen(void *listen_comm)
 {
-	struct ep_net_listen *l = ep_net_handle_drop(EP_NET_LISTEN, listen_comm);
-
-	if (!l) {
-		return ep_fail(ncclInvalidArgument, "%p does not listen, or was closed before",
-			       listen_comm);
-	}
-	ep_net_listen_free(l);
-	return ncclSuccess;
+	return listen_comm ? ep_net_handle_close(EP_NET_LISTEN, listen_comm, ep_net_listen_free)
+			   : ep_fail(ncclInvalidArgument, "no listener to be closed");
 }

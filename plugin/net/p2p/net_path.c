@@ -22,8 +22,11 @@
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/net_path.h"
+#include "net/p2p/comm_qp.h"
 #include "net/p2p/ctrl.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/net_path.h"
+#include "net/p2p/poll.h"
 
 #define EP_NET_DRAIN_NS 500000000ull     /* for a NIC to give back what was posted */
 #define EP_NET_STEADY_NS 10000000000ull  /* a path that was open for so long did not fail soon */

@@ -6,8 +6,12 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/base/async.h"
+#include "net/p2p/comm_qp.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/flush.h"
 #include "net/p2p/net_path.h"
-#include "net/p2p/ctrl.h"
+#include "net/p2p/net_paths.h"
+#include "net/p2p/recovery.h"
 
 #define EP_NET_LOST_NS 10000000000ull /* for another way, where no path is open */
 

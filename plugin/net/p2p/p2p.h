@@ -146,8 +146,52 @@ struct ep_net_remote {
 	uint32_t rkey; /* of the shared memory */
 };
 
-struct ep_net_path;
-struct ep_net_ctrl;
+/* Both ends go through the generations of a path in step: no end begins the next one before both have closed this. */
+enum ep_net_path_state {
+	EP_NET_PATH_OPEN,
+	EP_NET_PATH_CLOSING, /* this end has closed it, and the other one has not sent that it has */
+	EP_NET_PATH_CLOSED,
+	/* on its way back: */
+	EP_NET_PATH_OFFERED, /* it has new queue pairs, whose numbers were sent to the other end, */
+	EP_NET_PATH_READY,  /* which are connected to those of the other end, which was notified, */
+	EP_NET_PATH_PROBING /* and is ready, too: the sender sees whether something comes */
+};
+
+/* Why an end has closed a path. */
+enum ep_net_path_why {
+	EP_NET_WHY_FAILED,
+	EP_NET_WHY_DOWN,  /* its port is down */
+	EP_NET_WHY_MOVES, /* it is to go by another port */
+	EP_NET_WHY_LAST   /* the connection itself is being closed */
+};
+
+struct ep_net_path {
+	enum ep_net_path_state state;
+	uint8_t local_port, remote_port;
+	uint16_t generation;
+	bool drained;       /* closed here: nothing comes from it any more */
+	bool remote_closed; /* the other end has closed it, */
+	uint64_t since;     /* when it was closed here */
+	uint32_t received
+		[EP_NET_MAX_QPS]; /* and sends how many parts each of its queue pairs has brought */
+
+	bool remote_down; /* it failed because the other end's port is down */
+	uint64_t opened;  /* when */
+	uint64_t again;   /* when it may be */
+	uint64_t rest;    /* how long it had to wait for that */
+	bool offered;     /* the other end has new queue pairs: these numbers, */
+	bool ready;       /* which are connected */
+	uint32_t psn, remote_psn;
+	uint32_t probes; /* sender: under way */
+	bool proved;     /* all of them have come */
+	uint32_t number[EP_NET_MAX_QPS];
+
+	/* what poll.c has noted */
+	bool probed, failed;
+	struct ibv_wc failure;
+};
+
+struct ep_net_ctrl; /* ctrl.h */
 
 struct ep_net_comm {
 	bool sender;
@@ -228,42 +272,7 @@ struct ep_net_class {
 	int tc, sl;
 };
 
-/* comm.c: a connection whose queue pairs are not connected yet; holds the devices. */
-ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t npaths,
-			     uint32_t nqps, const struct ep_net_class *class,
-			     struct ep_net_comm **comm);
-ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
-/* `c` NULL: nothing. Ends all work, then frees the memory that it used. */
-void ep_net_comm_free(struct ep_net_comm *c);
-
-/* qp.c */
-ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
-ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
-/* Sets the extensions of the other end's NIC, for a queue pair that does not know them yet. */
-void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp,
-		    const struct ep_net_ece *to);
-/* Which of them messages go over: those of open paths. */
-void ep_net_qps_choose(struct ep_net_comm *c);
-/* A queue pair to itself, for iflush. */
-ncclResult_t ep_net_flush_open(struct ep_net_local *port);
-ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
-
-/* request.c */
 #define EP_NET_NO_REQUEST UINT32_MAX
-uint32_t ep_net_request_new(struct ep_net_comm *c);
-void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
-void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
-/* The connection that receives; checks the number of receives. */
-ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm);
-/* The registration that a handle means, if it is one of the connection's device and has the bytes. */
-ncclResult_t ep_net_mr_check(const struct ep_net_comm *c, const void *mr, const void *data,
-			     size_t size, const struct ep_net_mr **out);
-
-/* poll.c: takes up completions of a port, until there are none; *any: there were some. */
-ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool *any);
-
-/* progress.c: takes up completions, does what is due, and now and then looks for the other end. */
-ncclResult_t ep_net_progress(struct ep_net_comm *c);
 
 /* Kinds of work, and what its completion has to know. */
 enum ep_net_work {
@@ -301,58 +310,16 @@ static inline void ep_net_leave(struct ep_net_comm *c)
 	}
 }
 
-/* fail.c */
-ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
-ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
-			      const char *fmt, ...) EP_PRINTF(4, 5);
-ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
+/* Whether what comes by a path counts: it is open, or the other end may take it for that. */
+static inline bool ep_net_path_lives(const struct ep_net_comm *c, uint32_t path)
+{
+	return !c->path || c->path[path].state == EP_NET_PATH_OPEN ||
+	       c->path[path].state >= EP_NET_PATH_READY;
+}
 
-/* See ep_net_which_print(). */
-const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
-
-/* part.c */
-ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
-			      uint32_t qp, uint32_t number);
-/* Posts parts again that a closed path has not brought, as far as there is room. */
-ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
-
-/* slot.c: announces groups to the sender, unless it can do without for now. */
-ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
-
-/* flush.c */
-/* Posts flushes that had to wait, as far as there is room. */
-ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
-/* A flush has read by a port, or never will. */
-void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request);
-/* A device that is broken gives no flush back any more. */
-void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
-
-/* send.c: a receive that the other end has posted, the first of its group that has no message yet. */
-struct ep_net_asked {
-	int tag;
-	uint32_t size; /* 0: none is known */
-};
-ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked);
-
-/* send.c, recv.c, flush.c: for NCCL */
-ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
-			  void **request);
-ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
-			  void **mr, void **request);
-ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, const int *sizes, void **mr,
-			   void **request);
-ncclResult_t ep_net_test(void *request, int *done, int *sizes);
-
-/* close.c: for NCCL, of connections of either kind */
-ncclResult_t ep_net_reg(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
-			void **mr);
-ncclResult_t ep_net_close_send(void *send_comm);
-ncclResult_t ep_net_close_recv(void *recv_comm);
-
-/* connecting.c, listen.c */
-ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm);
-ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm);
-ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm);
-ncclResult_t ep_net_close_listen(void *listen_comm);
+static inline bool ep_net_path_is_open(const struct ep_net_comm *c, uint32_t path)
+{
+	return !c->path || c->path[path].state == EP_NET_PATH_OPEN;
+}
 
 #endif

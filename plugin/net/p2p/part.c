@@ -3,7 +3,8 @@
 #include <endian.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/p2p.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/part.h"
 
 /* The end of a part: the record and the immediate data, or the data itself with it. */
 static void ep_net_part_end(struct ep_net_comm *c, const struct ep_net_message *message,

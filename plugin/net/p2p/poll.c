@@ -5,7 +5,10 @@
  */
 #include <endian.h>
 #include "core/log.h"
-#include "net/p2p/net_path.h"
+#include "net/p2p/comm_qp.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/flush.h"
+#include "net/p2p/poll.h"
 
 /* ---- what is left to ep_net_paths_act() ---- */
 

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Progress of a connection, at each call of NCCL. */
 #include "core/log.h"
-#include "net/link/sock.h"
-#include "net/p2p/net_path.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/flush.h"
+#include "net/p2p/net_paths.h"
+#include "net/p2p/part.h"
+#include "net/p2p/poll.h"
+#include "net/p2p/progress.h"
+#include "net/p2p/slot.h"
 
 /*
  * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing under

@@ -20,9 +20,12 @@
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
+#include "net/p2p/comm_qp.h"
 #include "net/p2p/counts.h"
+#include "net/p2p/fail.h"
 #include "net/p2p/net_path.h"
-#include "net/p2p/ctrl.h"
+#include "net/p2p/poll.h"
+#include "net/p2p/recovery.h"
 
 #define EP_NET_NEED_NS 50000000ull /* between attempts where no path is open */
 

@@ -2,7 +2,11 @@
 /* Receiving. */
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/net_path.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/progress.h"
+#include "net/p2p/recv.h"
+#include "net/p2p/request.h"
+#include "net/p2p/slot.h"
 
 /* Whether one more group may be under way. */
 static bool ep_net_recv_room(const struct ep_net_comm *c)
@@ -24,7 +28,7 @@ static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, 
 
 	for (int k = 0; k < n; k++) {
 		if (sizes[k]) {
-			EP_CHECK(ep_net_mr_check(c, mr[k], data[k], sizes[k], &region[k]));
+			EP_CHECK(ep_net_mr_find(c->nic, mr[k], data[k], sizes[k], &region[k]));
 		}
 	}
 	if (!ep_net_recv_room(c)) {
@@ -57,8 +61,8 @@ static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, 
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, const size_t *sizes, const int *tags,
-			  void **mr, void **request)
+ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, int *tags, void **mr,
+			  void **request)
 {
 	struct ep_net_comm *c;
 	ncclResult_t result;

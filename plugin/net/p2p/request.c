@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests, and what calls of NCCL name. */
 #include "core/log.h"
-#include "net/p2p/p2p.h"
+#include "net/p2p/request.h"
 
 uint32_t ep_net_request_new(struct ep_net_comm *c)
 {
@@ -35,18 +35,11 @@ void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i)
 	return ep_net_request_handle(ep_net_slot_of(c->handle), i, c->request[i].use);
 }
 
-ncclResult_t ep_net_mr_check(const struct ep_net_comm *c, const void *handle, const void *data,
-			     size_t size, const struct ep_net_mr **out)
-{
-	return ep_net_mr_find(c->nic, handle, data, size, out);
-}
-
 ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm)
 {
-	*comm = ep_net_handle_get(EP_NET_RECV, handle);
+	*comm = ep_net_handle_find(EP_NET_RECV, handle);
 	if (!*comm) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p is no connection that receives, or was closed", handle);
+		return ncclInvalidArgument;
 	}
 	if (n < 1 || n > EP_NET_MAX_RECVS) {
 		return ep_fail(ncclInvalidArgument, "%d receives in a group, possible are 1..%d", n,

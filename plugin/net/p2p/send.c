@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending, and the end of requests of either kind. */
 #include "core/log.h"
-#include "net/p2p/p2p.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/part.h"
+#include "net/p2p/progress.h"
+#include "net/p2p/request.h"
+#include "net/p2p/send.h"
 
 /* ---- which receive a message is for ---- */
 
@@ -125,7 +129,7 @@ static ncclResult_t ep_net_send_post(struct ep_net_comm *c, void *data, size_t s
 	struct ep_net_message m = { .data = (uintptr_t)data, .size = (uint32_t)size };
 
 	if (size) {
-		EP_CHECK(ep_net_mr_check(c, mr, data, size, &m.mr));
+		EP_CHECK(ep_net_mr_find(c->nic, mr, data, size, &m.mr));
 	}
 	EP_CHECK(ep_net_slot_get(c, &slot));
 	m.entry = slot ? ep_net_match(c, slot, tag) : 0;
@@ -164,13 +168,12 @@ ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked)
 ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
 			  void **request)
 {
-	struct ep_net_comm *c = ep_net_handle_get(EP_NET_SEND, send_comm);
+	struct ep_net_comm *c = ep_net_handle_find(EP_NET_SEND, send_comm);
 	ncclResult_t result;
 
 	*request = NULL;
 	if (!c) {
-		return ep_fail(ncclInvalidArgument, "%p is no connection that sends, or was closed",
-			       send_comm);
+		return ncclInvalidArgument;
 	}
 	if (size > EP_NET_MAX_BYTES) {
 		return ep_fail(ncclInvalidArgument,

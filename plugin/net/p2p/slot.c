@@ -2,7 +2,8 @@
 /* Announces receives to the sender: where they want data. */
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/net_path.h"
+#include "net/p2p/fail.h"
+#include "net/p2p/slot.h"
 
 /*
  * A slot may wait to be written together with the next ones as long as the sender knows of so many

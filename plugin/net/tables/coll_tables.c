@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tables for collectives that NCCL looks up: thin, over one implementation. */
 #include "core/error.h"
-#include "net/coll/coll.h"
-#include "net/tables/tables.h"
+#include "net/coll/gather.h"
+#include "net/mesh/mesh_bootstrap.h"
+#include "net/tables/props.h"
 
 extern const struct ep_coll_v8 ncclCollNetPlugin_v8;
 extern const struct ep_coll_v9 ncclCollNetPlugin_v9;
@@ -11,12 +12,6 @@ extern const struct ep_coll_v11 ncclCollNetPlugin_v11;
 extern const struct ep_coll_v12 ncclCollNetPlugin_v12;
 
 /* ---- alike in all versions ---- */
-
-static ncclResult_t ep_coll_connect(void *handles[], int nranks, int rank, void *listen_comm,
-				    void **coll)
-{
-	return ep_net_coll_connect(handles, nranks, rank, listen_comm, coll);
-}
 
 static ncclResult_t ep_coll_support(ncclDataType_t type, ncclRedOp_t op, int *supported)
 {
@@ -28,15 +23,17 @@ static ncclResult_t ep_coll_support(ncclDataType_t type, ncclRedOp_t op, int *su
 
 static ncclResult_t ep_coll_reg(void *coll, void *data, size_t size, int type, void **mr)
 {
-	return ep_net_coll_reg(coll, data, size, type, 0, -1, mr);
+	const struct ep_net_memory memory = { .data = data, .size = size, .type = type, .fd = -1 };
+
+	return ep_net_coll_reg(coll, &memory, mr);
 }
 
 static ncclResult_t ep_coll_reg_dmabuf(void *coll, void *data, size_t size, int type,
 				       uint64_t offset, int fd, void **mr)
 {
-	*mr = NULL;
-	return fd >= 0 ? ep_net_coll_reg(coll, data, size, type, offset, fd, mr)
-		       : ep_fail(ncclInvalidArgument, "%d is no descriptor of a DMA-BUF", fd);
+	const struct ep_net_memory memory = EP_NET_DMABUF(data, size, type, offset, fd);
+
+	return ep_net_coll_reg(coll, &memory, mr);
 }
 
 static ncclResult_t ep_coll_none(const char *what, void **request)
@@ -158,7 +155,7 @@ static ncclResult_t ep_coll_listen_v11(void *ctx, int dev, void *handle, void **
 
 #define EP_COLL_CALLS(init_call, props_call, listen_call, reduce_call, gather_call, scatter_call)  \
 	.name = EP_NET_NAME, .init = init_call, .devices = ep_net_coll_count,                      \
-	.get_properties = props_call, .listen = listen_call, .connect = ep_coll_connect,           \
+	.get_properties = props_call, .listen = listen_call, .connect = ep_net_coll_connect,       \
 	.reduce_support = ep_coll_support, .reg_mr = ep_coll_reg,                                  \
 	.reg_mr_dmabuf = ep_coll_reg_dmabuf, .dereg_mr = ep_net_dereg, .iallreduce = reduce_call,  \
 	.iallgather = gather_call, .ireducescatter = scatter_call, .iflush = ep_coll_flush,        \

@@ -4,7 +4,11 @@
 #include "core/log.h"
 #include "net/abi/abi_gin.h"
 #include "net/mesh/gin.h"
-#include "net/tables/tables.h"
+#include "net/mesh/mesh_bootstrap.h"
+#include "net/mesh/rma.h"
+#include "net/mesh/rma_progress.h"
+#include "net/mesh/sym.h"
+#include "net/tables/props.h"
 
 extern const struct ep_gin_v11 ncclGinPlugin_v11;
 extern const struct ep_gin_v12 ncclGinPlugin_v12;
@@ -47,13 +51,9 @@ static ncclResult_t ep_rma_reg(void *coll, void *data, size_t size, int type, ui
 static ncclResult_t ep_rma_reg_dmabuf(void *coll, void *data, size_t size, int type,
 				      uint64_t offset, int fd, uint64_t flags, void **mr)
 {
-	struct ep_net_memory memory = {
-		.data = data, .size = size, .type = type, .fd = fd, .offset = offset
-	};
+	struct ep_net_memory memory = EP_NET_DMABUF(data, size, type, offset, fd);
 
-	*mr = NULL;
-	return fd >= 0 ? ep_net_gin_reg(coll, &memory, flags, mr)
-		       : ep_fail(ncclInvalidArgument, "%d is no descriptor of a DMA-BUF", fd);
+	return ep_net_gin_reg(coll, &memory, flags, mr);
 }
 
 /* NCCL's descriptors for GPUs name memory by the second handle: it is the same. */

@@ -2,7 +2,7 @@
 /* Properties of a device for NCCL, in the forms of older versions. */
 #include <string.h>
 #include "core/error.h"
-#include "net/tables/tables.h"
+#include "net/tables/props.h"
 
 ncclResult_t ep_net_props_v8(int dev, struct ep_net_props_v8 *props)
 {

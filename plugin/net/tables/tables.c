@@ -3,8 +3,13 @@
 #include <string.h>
 #include "core/error.h"
 #include "core/nccl_logger.h"
-#include "net/p2p/p2p.h"
-#include "net/tables/tables.h"
+#include "net/p2p/comm.h"
+#include "net/p2p/connecting.h"
+#include "net/p2p/flush.h"
+#include "net/p2p/listen.h"
+#include "net/p2p/recv.h"
+#include "net/p2p/send.h"
+#include "net/tables/props.h"
 
 extern const struct ep_net_v8 ncclNetPlugin_v8;
 extern const struct ep_net_v9 ncclNetPlugin_v9;
@@ -25,21 +30,17 @@ static ncclResult_t ep_net_accept_any(void *listen_comm, void **recv_comm,
 
 static ncclResult_t ep_net_reg_mr(void *comm, void *data, size_t size, int type, void **mr)
 {
-	return ep_net_reg(comm, data, size, type, 0, -1, mr);
+	const struct ep_net_memory memory = { .data = data, .size = size, .type = type, .fd = -1 };
+
+	return ep_net_reg(comm, &memory, mr);
 }
 
 static ncclResult_t ep_net_reg_mr_dmabuf(void *comm, void *data, size_t size, int type,
 					 uint64_t offset, int fd, void **mr)
 {
-	*mr = NULL;
-	return fd >= 0 ? ep_net_reg(comm, data, size, type, offset, fd, mr)
-		       : ep_fail(ncclInvalidArgument, "%d is no descriptor of a DMA-BUF", fd);
-}
+	const struct ep_net_memory memory = EP_NET_DMABUF(data, size, type, offset, fd);
 
-static ncclResult_t ep_net_iflush_any(void *recv_comm, int n, void **data, int *sizes, void **mr,
-				      void **request)
-{
-	return ep_net_iflush(recv_comm, n, data, sizes, mr, request);
+	return ep_net_reg(comm, &memory, mr);
 }
 
 static ncclResult_t ep_net_connect_plain(int dev, int tc, void *handle, void **send_comm,
@@ -103,14 +104,6 @@ static ncclResult_t ep_net_irecv_v8(void *recv_comm, int n, void **data, int *si
 		wide[i] = (size_t)sizes[i];
 	}
 	return ep_net_irecv(recv_comm, n, data, wide, tags, mr, request);
-}
-
-/* ---- v9 ---- */
-
-static ncclResult_t ep_net_irecv_v9(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
-				    void **mr, void **request)
-{
-	return ep_net_irecv(recv_comm, n, data, sizes, tags, mr, request);
 }
 
 /* ---- v10: what is sent may be profiled, which is left to NCCL; connections have a class ---- */
@@ -179,7 +172,7 @@ static ncclResult_t ep_net_connect_v11(void *ctx, int dev, void *handle, void **
 	.get_properties = props_call, .listen = listen_call, .connect = connect_call,              \
 	.accept = ep_net_accept_any, .reg_mr = ep_net_reg_mr,                                      \
 	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf, .dereg_mr = ep_net_dereg, .isend = send_call,       \
-	.irecv = recv_call, .iflush = ep_net_iflush_any, .test = ep_net_test,                      \
+	.irecv = recv_call, .iflush = ep_net_iflush, .test = ep_net_test,                          \
 	.close_send = ep_net_close_send, .close_recv = ep_net_close_recv,                          \
 	.close_listen = ep_net_close_listen
 
@@ -190,7 +183,7 @@ EP_NET_EXPORT const struct ep_net_v8 ncclNetPlugin_v8 = {
 
 EP_NET_EXPORT const struct ep_net_v9 ncclNetPlugin_v9 = {
 	EP_NET_CALLS(ep_net_init, ep_net_props_v9, ep_net_listen, ep_net_connect_v8, ep_net_isend,
-		     ep_net_irecv_v9),
+		     ep_net_irecv),
 	.make_vdev = ep_net_make_vdev_v9,
 };
 

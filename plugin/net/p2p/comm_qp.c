@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/p2p/p2p.h"
-#include "net/p2p/net_path.h"
+#include "net/p2p/comm_qp.h"
+#include "net/p2p/fail.h"
 
 #define EP_NET_SQ_DEPTH 512u
 #define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)

@@ -2,7 +2,8 @@
 /* Posts requests of a mesh in the order in which they were made, as queue pairs have room. */
 #include <string.h>
 #include "core/log.h"
-#include "net/mesh/rma.h"
+#include "net/mesh/op.h"
+#include "net/mesh/rma_post.h"
 
 static void ep_net_data_wr(const struct ep_net_op *op, uint64_t at, uint32_t bytes,
 			   struct ibv_send_wr *wr, struct ibv_sge *sge)
@@ -122,18 +123,18 @@ static void ep_net_link_append(struct ep_net_rma *rma, struct ep_net_link *link,
 	link->last = number;
 }
 
-ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want, uint32_t *number)
+ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *want, void **request)
 {
 	struct ep_net_link *link = want->link;
+	uint32_t use, number;
 	struct ep_net_op *op;
-	uint32_t use;
 
 	EP_CHECK(ep_net_rma_failed(rma));
 	if (rma->free == EP_NET_NO_OP) {
 		EP_CHECK(ep_net_ops_grow(rma));
 	}
-	*number = rma->free;
-	op = ep_net_op_at(rma, *number);
+	number = rma->free;
+	op = ep_net_op_at(rma, number);
 	rma->free = op->next;
 	rma->pending++;
 	use = (op->use + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
@@ -145,14 +146,10 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	op->gets = link->gets;
 	link->gets += op->kind == EP_NET_GET;
 	link->pending++;
-	ep_net_link_append(rma, link, *number);
-	return ep_net_link_push(rma, link);
-}
-
-void *ep_net_op_request(const struct ep_net_rma *rma, uint32_t number)
-{
-	return ep_net_op_handle(EP_NET_OP, ep_net_slot_of(rma->handle), number,
-				ep_net_op_at(rma, number)->use);
+	ep_net_link_append(rma, link, number);
+	EP_CHECK(ep_net_link_push(rma, link));
+	*request = ep_net_op_handle(EP_NET_OP, ep_net_slot_of(rma->handle), number, op->use);
+	return ncclSuccess;
 }
 
 ncclResult_t ep_net_starved_push(struct ep_net_rma *rma)
