@@ -84,26 +84,12 @@ static int read_file(const char *path, struct ep_topo **out, struct ep_topo_err 
 	return rc;
 }
 
-static int pci_cmp(const struct ep_topo_pci *a, const struct ep_topo_pci *b)
-{
-	if (a->known != b->known) {
-		return b->known - a->known;
-	}
-	if (a->domain != b->domain) {
-		return a->domain < b->domain ? -1 : 1;
-	}
-	int x = a->bus << 8 | a->dev << 3 | a->fn;
-	int y = b->bus << 8 | b->dev << 3 | b->fn;
-
-	return x - y;
-}
-
 static int gpu_cmp(const void *a, const void *b)
 {
 	const struct ep_topo_gpu *x = a, *y = b;
 	int c = x->host - y->host;
 
-	c = c ? c : pci_cmp(&x->pci, &y->pci);
+	c = c ? c : ep_topo_pci_compare(&x->pci, &y->pci);
 	return c ? c : x->instance - y->instance;
 }
 
@@ -112,7 +98,7 @@ static int nic_cmp(const void *a, const void *b)
 	const struct ep_topo_nic *x = a, *y = b;
 	int c = x->host - y->host;
 
-	c = c ? c : pci_cmp(&x->pci, &y->pci);
+	c = c ? c : ep_topo_pci_compare(&x->pci, &y->pci);
 	return c ? c : strverscmp(x->name, y->name);
 }
 
@@ -120,7 +106,7 @@ static int gpu_at(const struct ep_topo *topo, int host, const struct ep_topo_pci
 {
 	for (int i = 0; pci->known && i < topo->ngpus; i++) {
 		if (topo->gpu[i].host == host && topo->gpu[i].pci.known &&
-		    pci_cmp(&topo->gpu[i].pci, pci) == 0) {
+		    ep_topo_pci_compare(&topo->gpu[i].pci, pci) == 0) {
 			return i;
 		}
 	}
@@ -294,7 +280,8 @@ int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *
 	}
 	first = gpu_at(topo, 0, &pci);
 	for (int i = first; uuid && i >= 0 && i < topo->ngpus; i++) {
-		if (pci_cmp(&topo->gpu[i].pci, &pci) == 0 && strcmp(topo->gpu[i].uuid, uuid) == 0) {
+		if (ep_topo_pci_compare(&topo->gpu[i].pci, &pci) == 0 &&
+		    strcmp(topo->gpu[i].uuid, uuid) == 0) {
 			return i;
 		}
 	}

@@ -67,16 +67,6 @@ static void keep_links(struct ep_topo_gpu *gpu, const struct ep_topo_gpu *old, i
 	}
 }
 
-static bool has_gpu_at(const struct ep_topo *topo, int node)
-{
-	for (int i = 0; i < topo->ngpus; i++) {
-		if (topo->gpu[i].node == node) {
-			return true;
-		}
-	}
-	return false;
-}
-
 static int merge_gpus(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err)
 {
 	int nold = file->ngpus, gone = 0, rc = 0;
@@ -103,7 +93,7 @@ static int merge_gpus(struct ep_topo *file, const struct ep_topo *live, struct e
 		keep_links(gpu, old, nold);
 	}
 	for (int k = 0; k < nold; k++) {
-		gone += !has_gpu_at(file, old[k].node);
+		gone += !ep_topo_has_gpu(file, old[k].node);
 	}
 	if (gone) {
 		ep_topo_note(file, "%d of the file's %d GPUs are not in this machine", gone, nold);

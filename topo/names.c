@@ -90,44 +90,32 @@ const char *ep_topo_level_name(enum ep_topo_dist dist)
 
 const char *ep_topo_source_name(enum ep_topo_source source)
 {
-	switch (source) {
-	case EP_TOPO_SOURCE_LIVE:
-		return "this machine";
-	case EP_TOPO_SOURCE_HWLOC_XML:
-		return "hwloc XML";
-	case EP_TOPO_SOURCE_NCCL_XML:
-		break;
-	}
-	return "NCCL XML";
+	static const char *const names[] = {
+		[EP_TOPO_SOURCE_LIVE] = "this machine",
+		[EP_TOPO_SOURCE_HWLOC_XML] = "hwloc XML",
+		[EP_TOPO_SOURCE_NCCL_XML] = "NCCL XML",
+	};
+
+	return names[source];
 }
 
 const char *ep_topo_why_text(enum ep_topo_why why)
 {
-	switch (why) {
-	case EP_TOPO_WHY_USED:
-		return "used";
-	case EP_TOPO_WHY_NOT_RDMA:
-		return "no RDMA device";
-	case EP_TOPO_WHY_DISABLED:
-		return "NCCL_IB_DISABLE is set";
-	case EP_TOPO_WHY_FILTERED:
-		return "excluded by NCCL_IB_HCA";
-	case EP_TOPO_WHY_DOWN:
-		return "port not active";
-	case EP_TOPO_WHY_CLOSED:
-		return "not among the active ports that this process can open";
-	case EP_TOPO_WHY_LAYER:
-		return "of another link layer than the NICs in use";
-	case EP_TOPO_WHY_SLOW:
-		return "less than half as fast as another NIC equally near";
-	case EP_TOPO_WHY_FARTHER:
-		return "every GPU has a nearer NIC";
-	case EP_TOPO_WHY_SPARE:
-		return "too few for one more per GPU";
-	case EP_TOPO_WHY_NO_GPU:
-		break;
-	}
-	return "no GPU";
+	static const char *const texts[] = {
+		[EP_TOPO_WHY_USED] = "used",
+		[EP_TOPO_WHY_NOT_RDMA] = "no RDMA device",
+		[EP_TOPO_WHY_DISABLED] = "NCCL_IB_DISABLE is set",
+		[EP_TOPO_WHY_FILTERED] = "excluded by NCCL_IB_HCA",
+		[EP_TOPO_WHY_DOWN] = "port not active",
+		[EP_TOPO_WHY_CLOSED] = "not among the active ports that this process can open",
+		[EP_TOPO_WHY_LAYER] = "of another link layer than the NICs in use",
+		[EP_TOPO_WHY_SLOW] = "less than half as fast as another NIC equally near",
+		[EP_TOPO_WHY_FARTHER] = "every GPU has a nearer NIC",
+		[EP_TOPO_WHY_SPARE] = "too few for one more per GPU",
+		[EP_TOPO_WHY_NO_GPU] = "no GPU",
+	};
+
+	return texts[why];
 }
 
 int ep_topo_number_parse(const char *text, long long *value)

@@ -93,10 +93,15 @@ enum ep_topo_kind ep_topo_bridge_kind(const struct ep_topo *topo, int parent)
 							     : EP_TOPO_KIND_PORT;
 }
 
-static bool pci_equal(const struct ep_topo_pci *a, const struct ep_topo_pci *b)
+int ep_topo_pci_compare(const struct ep_topo_pci *a, const struct ep_topo_pci *b)
 {
-	return a->known && b->known && a->domain == b->domain && a->bus == b->bus &&
-	       a->dev == b->dev && a->fn == b->fn;
+	if (!a->known || !b->known) {
+		return b->known - a->known;
+	}
+	if (a->domain != b->domain) {
+		return a->domain < b->domain ? -1 : 1;
+	}
+	return (a->bus << 8 | a->dev << 3 | a->fn) - (b->bus << 8 | b->dev << 3 | b->fn);
 }
 
 int ep_topo_host_at(const struct ep_topo *topo, int node)
@@ -116,7 +121,8 @@ static bool is_home(const struct ep_topo *topo, int node)
 int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci)
 {
 	for (int i = 0; i < topo->nnodes; i++) {
-		if (pci_equal(&topo->nodes[i].pci, pci) && is_home(topo, i)) {
+		if (pci->known && ep_topo_pci_compare(&topo->nodes[i].pci, pci) == 0 &&
+		    is_home(topo, i)) {
 			return i;
 		}
 	}
@@ -246,7 +252,8 @@ void ep_topo_add_link(struct ep_topo_gpu *gpu, enum ep_topo_nvlink_kind kind,
 	gpu->nvlinks = (gpu->nvlinks < 0 ? 0 : gpu->nvlinks) + count;
 	gpu->nvswitch |= kind == EP_TOPO_NVLINK_SWITCH;
 	for (int i = 0; i < gpu->nlinks; i++) {
-		if (gpu->link[i].kind == kind && pci_equal(&gpu->link[i].target, target)) {
+		if (gpu->link[i].kind == kind &&
+		    ep_topo_pci_compare(&gpu->link[i].target, target) == 0) {
 			gpu->link[i].count = (uint16_t)(gpu->link[i].count + count);
 			return;
 		}
@@ -320,6 +327,16 @@ const char *ep_topo_pci_print(const struct ep_topo_pci *pci, char buf[EP_TOPO_PC
 	snprintf(buf, EP_TOPO_PCI_LEN, "%04x:%02x:%02x.%x", pci->domain, pci->bus, pci->dev,
 		 pci->fn);
 	return buf;
+}
+
+bool ep_topo_has_gpu(const struct ep_topo *topo, int node)
+{
+	for (int i = 0; i < topo->ngpus; i++) {
+		if (topo->gpu[i].node == node) {
+			return true;
+		}
+	}
+	return false;
 }
 
 enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic)

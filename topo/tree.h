@@ -38,6 +38,10 @@ int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci)
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err);
 enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b);
 
+/* Known addresses first, in their order. */
+int ep_topo_pci_compare(const struct ep_topo_pci *a, const struct ep_topo_pci *b);
+bool ep_topo_has_gpu(const struct ep_topo *topo, int node);
+
 struct ep_topo_gpu *ep_topo_add_gpu(struct ep_topo *topo, int node, struct ep_topo_err *err);
 struct ep_topo_nic *ep_topo_add_nic(struct ep_topo *topo, int node, const char *name,
 				    struct ep_topo_err *err);

@@ -111,42 +111,21 @@ static void open_pci(struct writer *writer, int depth, int node, const char *cla
 
 /* ---- devices ---- */
 
-static bool same_end(const struct ep_topo_nvlink *a, const struct ep_topo_nvlink *b)
-{
-	char x[EP_TOPO_PCI_LEN], y[EP_TOPO_PCI_LEN];
-
-	return a->kind == b->kind && a->target.known == b->target.known &&
-	       (!a->target.known ||
-		strcmp(ep_topo_pci_print(&a->target, x), ep_topo_pci_print(&b->target, y)) == 0);
-}
-
-/* All links with the same other end are written as one. */
-static void write_nvlink(struct writer *writer, int depth, const struct ep_topo_gpu *gpu, int first)
+static void write_nvlink(struct writer *writer, int depth, const struct ep_topo_nvlink *link)
 {
 	static const char *const class_of[] = {
 		[EP_TOPO_NVLINK_GPU] = "0x030200",
 		[EP_TOPO_NVLINK_SWITCH] = "0x068000",
 		[EP_TOPO_NVLINK_CPU] = "0x068001",
 	};
-	const struct ep_topo_nvlink *link = &gpu->link[first];
 	char name[EP_TOPO_PCI_LEN];
-	int count = 0;
 
-	for (int i = 0; i < gpu->nlinks; i++) {
-		if (!same_end(&gpu->link[i], link)) {
-			continue;
-		}
-		if (i < first) {
-			return;
-		}
-		count += gpu->link[i].count;
-	}
 	indent(writer, depth);
 	fputs("<nvlink", writer->out);
 	/* The address is NCCL's for what is not to be seen. */
 	attr(writer, "target",
 	     link->target.known ? ep_topo_pci_print(&link->target, name) : "fffffff:ffff:ff");
-	fprintf(writer->out, " count=\"%d\" tclass=\"%s\"/>\n", count, class_of[link->kind]);
+	fprintf(writer->out, " count=\"%d\" tclass=\"%s\"/>\n", link->count, class_of[link->kind]);
 }
 
 static void write_gpus(struct writer *writer, int depth, int node)
@@ -165,7 +144,7 @@ static void write_gpus(struct writer *writer, int depth, int node)
 		}
 		fputs(">\n", writer->out);
 		for (int i = 0; i < gpu->nlinks; i++) {
-			write_nvlink(writer, depth + 1, gpu, i);
+			write_nvlink(writer, depth + 1, &gpu->link[i]);
 		}
 		indent(writer, depth);
 		fputs("</gpu>\n", writer->out);
@@ -200,11 +179,6 @@ static int write_nets(struct writer *writer, int depth, const struct ep_topo_nic
 	return n;
 }
 
-static bool is_written(const struct ep_topo_nic *nic)
-{
-	return nic->rdma;
-}
-
 /* NICs that are functions of one adapter: side by side, with addresses that differ in the function. */
 static bool same_adapter(const struct ep_topo *topo, int a, int b)
 {
@@ -219,7 +193,7 @@ static bool same_adapter(const struct ep_topo *topo, int a, int b)
 static int first_nic(const struct writer *writer, int node)
 {
 	for (int i = 0; i < writer->topo->nnics; i++) {
-		if (is_written(&writer->topo->nic[i]) &&
+		if (writer->topo->nic[i].rdma &&
 		    same_adapter(writer->topo, writer->topo->nic[i].node, node)) {
 			return i;
 		}
@@ -236,8 +210,7 @@ static void write_nic(struct writer *writer, int depth, int node)
 	for (int i = first_nic(writer, node); i < writer->topo->nnics; i++) {
 		const struct ep_topo_nic *nic = &writer->topo->nic[i];
 
-		if (!is_written(nic) || !nic->named ||
-		    !same_adapter(writer->topo, nic->node, node)) {
+		if (!nic->rdma || !nic->named || !same_adapter(writer->topo, nic->node, node)) {
 			continue;
 		}
 		if (!open) {
@@ -253,19 +226,9 @@ static void write_nic(struct writer *writer, int depth, int node)
 	}
 }
 
-static bool has_gpu(const struct ep_topo *topo, int node)
-{
-	for (int g = 0; g < topo->ngpus; g++) {
-		if (topo->gpu[g].node == node) {
-			return true;
-		}
-	}
-	return false;
-}
-
 static void write_device(struct writer *writer, int depth, int node)
 {
-	bool gpu = has_gpu(writer->topo, node);
+	bool gpu = ep_topo_has_gpu(writer->topo, node);
 	int nic = first_nic(writer, node);
 
 	if (!gpu && (nic < 0 || writer->topo->nic[nic].node != node)) {
@@ -403,7 +366,7 @@ int ep_topo_write_nccl(const struct ep_topo *topo, const struct ep_topo_opts *op
 		want(&w, topo->gpu[g].node);
 	}
 	for (int i = 0; i < topo->nnics; i++) {
-		if (is_written(&topo->nic[i])) {
+		if (topo->nic[i].rdma) {
 			want(&w, topo->nic[i].node);
 		}
 	}

@@ -11,15 +11,6 @@
 
 #include "topo/tree.h"
 
-#define CHUNK_BYTES 65536
-
-/* Strings live in chunks that never move, so that elements can point at them. */
-struct ep_xml_chunk {
-	struct ep_xml_chunk *next;
-	size_t used, room;
-	char data[];
-};
-
 struct parser {
 	struct ep_xml *xml;
 	XML_Parser expat;
@@ -28,7 +19,6 @@ struct parser {
 	int rc;
 	int depth;
 	int open[EP_TOPO_MAX_DEPTH];
-	int last_child[EP_TOPO_MAX_DEPTH];
 };
 
 static unsigned long parser_line(const struct parser *parser)
@@ -52,120 +42,72 @@ static void parser_stop(struct parser *parser, int code, const char *what)
 static const char *xml_string(struct ep_xml *xml, const char *text)
 {
 	size_t len = strlen(text) + 1;
-	struct ep_xml_chunk *chunk = xml->chunks;
+	char *copy = xml->text + xml->bytes;
 
-	if (xml->bytes + len > EP_XML_MAX_BYTES) {
+	if (len > xml->bytes_room - xml->bytes) {
 		return NULL;
 	}
-	if (!chunk || chunk->room - chunk->used < len) {
-		size_t room = len > CHUNK_BYTES ? len : CHUNK_BYTES;
-
-		chunk = malloc(sizeof(*chunk) + room);
-		if (!chunk) {
-			return NULL;
-		}
-		chunk->next = xml->chunks;
-		chunk->used = 0;
-		chunk->room = room;
-		xml->chunks = chunk;
-	}
-	char *copy = chunk->data + chunk->used;
-
 	memcpy(copy, text, len);
-	chunk->used += len;
 	xml->bytes += len;
 	return copy;
 }
 
-/* Makes room for one more element and nattrs more attribute strings. */
-static bool xml_reserve(struct ep_xml *xml, int nattrs)
+/*
+ * An element has a '<' in the data and an attribute a '=', and both are longer there than their names
+ * and values, which in UTF-8 have at most twice the bytes of any encoding that Expat knows.
+ */
+static int xml_reserve(struct ep_xml *xml, const char *data, size_t len)
 {
-	if (xml->nelems == xml->elems_room) {
-		int room = xml->elems_room ? 2 * xml->elems_room : 256;
+	size_t elems = 1, attrs = 1;
 
-		if ((unsigned)room > EP_XML_MAX_ELEMS) {
-			return false;
-		}
-		void *more = realloc(xml->elem, (size_t)room * sizeof(*xml->elem));
-
-		if (!more) {
-			return false;
-		}
-		xml->elem = more;
-		xml->elems_room = room;
+	for (size_t i = 0; i < len; i++) {
+		elems += data[i] == '<';
+		attrs += data[i] == '=';
 	}
-	while (xml->attrs_room - xml->nattrs < nattrs) {
-		int room = xml->attrs_room ? 2 * xml->attrs_room : 1024;
-
-		if ((unsigned)room > EP_XML_MAX_ATTRS) {
-			return false;
-		}
-		void *more = realloc(xml->attr, (size_t)room * sizeof(*xml->attr));
-
-		if (!more) {
-			return false;
-		}
-		xml->attr = more;
-		xml->attrs_room = room;
-	}
-	return true;
+	xml->elems_room = (int)(elems < EP_XML_MAX_ELEMS ? elems : EP_XML_MAX_ELEMS);
+	xml->attrs_room = (int)(2 * attrs < EP_XML_MAX_ATTRS ? 2 * attrs : EP_XML_MAX_ATTRS);
+	xml->bytes_room = 2 * len + 1;
+	xml->elem = calloc((size_t)xml->elems_room, sizeof(*xml->elem));
+	xml->attr = calloc((size_t)xml->attrs_room, sizeof(*xml->attr));
+	xml->text = malloc(xml->bytes_room);
+	return xml->elem && xml->attr && xml->text ? 0 : -ENOMEM;
 }
 
 static void on_start(void *user, const XML_Char *name, const XML_Char **attrs)
 {
 	struct parser *p = user;
 	struct ep_xml *xml = p->xml;
+	struct ep_xml_elem *e = &xml->elem[xml->nelems];
 	int nattrs = 0;
+	bool ok;
 
-	if (p->rc) {
-		return;
-	}
 	while (attrs[nattrs]) {
 		nattrs++;
+	}
+	if (p->rc) {
+		return;
 	}
 	if (p->depth == EP_TOPO_MAX_DEPTH) {
 		parser_stop(p, E2BIG, "elements are nested more than 64 deep");
 		return;
 	}
-	if (!xml_reserve(xml, nattrs)) {
-		parser_stop(p, E2BIG, "too many elements or attributes, or out of memory");
+	if (xml->nelems == xml->elems_room || nattrs > xml->attrs_room - xml->nattrs) {
+		parser_stop(p, E2BIG, "too many elements or attributes");
 		return;
 	}
-
-	int id = xml->nelems;
-	struct ep_xml_elem *e = &xml->elem[id];
-
 	e->name = xml_string(xml, name);
-	e->parent = p->depth ? p->open[p->depth - 1] : -1;
-	e->child = -1;
-	e->next = -1;
 	e->attr = xml->nattrs;
 	e->nattrs = nattrs / 2;
-	bool ok = e->name != NULL;
-
-	for (int i = 0; i < nattrs && ok; i++) {
-		xml->attr[xml->nattrs + i] = xml_string(xml, attrs[i]);
-		ok = xml->attr[xml->nattrs + i] != NULL;
+	ok = e->name != NULL;
+	for (int i = 0; i < nattrs; i++) {
+		xml->attr[xml->nattrs] = xml_string(xml, attrs[i]);
+		ok &= xml->attr[xml->nattrs++] != NULL;
 	}
 	if (!ok) {
-		parser_stop(p, E2BIG, "more than 16 MiB of names and values, or out of memory");
+		parser_stop(p, E2BIG, "names and values are longer than the file");
 		return;
 	}
-	xml->nelems++;
-	xml->nattrs += nattrs;
-	if (p->depth) {
-		int *last = &p->last_child[p->depth - 1];
-
-		if (*last < 0) {
-			xml->elem[e->parent].child = id;
-		} else {
-			xml->elem[*last].next = id;
-		}
-		*last = id;
-	}
-	p->open[p->depth] = id;
-	p->last_child[p->depth] = -1;
-	p->depth++;
+	p->open[p->depth++] = xml->nelems++;
 }
 
 static void on_end(void *user, const XML_Char *name)
@@ -173,7 +115,7 @@ static void on_end(void *user, const XML_Char *name)
 	struct parser *p = user;
 
 	if (p->rc == 0 && p->depth > 0) {
-		p->depth--;
+		p->xml->elem[p->open[--p->depth]].end = p->xml->nelems;
 	}
 }
 
@@ -199,7 +141,7 @@ int ep_xml_parse(const char *data, size_t len, const char *path, struct ep_xml *
 	}
 	p.xml = calloc(1, sizeof(*p.xml));
 	p.expat = XML_ParserCreate(NULL);
-	if (!p.xml || !p.expat) {
+	if (!p.xml || !p.expat || xml_reserve(p.xml, data, len)) {
 		ep_topo_fail(err, ENOMEM, "out of memory reading %s", path);
 		goto err_free;
 	}
@@ -229,90 +171,61 @@ err_free:
 	return rc;
 }
 
-static int read_all(int fd, const char *path, char **data, size_t *len, struct ep_topo_err *err)
+/* Reads a file whose size is known. One that grows meanwhile is read as far as it was. */
+static int read_all(int fd, char *data, size_t *len)
 {
-	size_t used = 0, room = 1u << 16;
-	char *buf = malloc(room);
+	size_t used = 0;
+	ssize_t n = 1;
 
-	while (buf) {
-		ssize_t n = read(fd, buf + used, room - used);
-
-		if (n < 0 && errno == EINTR) {
-			continue;
-		}
-		if (n < 0) {
-			int code = errno;
-
-			free(buf);
-			return ep_topo_fail(err, code, "cannot read %s: %s", path, strerror(code));
-		}
-		if (n == 0) {
-			*data = buf;
-			*len = used;
-			return 0;
-		}
-		used += (size_t)n;
-		if (used > EP_XML_MAX_BYTES) {
-			free(buf);
-			return ep_topo_fail(err, EFBIG, "%s is longer than the limit of %u bytes",
-					    path, EP_XML_MAX_BYTES);
-		}
-		if (used == room) {
-			char *more = realloc(buf, 2 * room);
-
-			if (!more) {
-				free(buf);
-			}
-			buf = more;
-			room *= 2;
-		}
+	while (used < *len && n > 0) {
+		n = read(fd, data + used, *len - used);
+		used += n > 0 ? (size_t)n : 0;
+		n = n < 0 && errno == EINTR ? 1 : n;
 	}
-	return ep_topo_fail(err, ENOMEM, "out of memory reading %s", path);
+	*len = used;
+	return n < 0 ? errno : 0;
 }
 
 int ep_xml_read_file(const char *path, struct ep_xml **xml, struct ep_topo_err *err)
 {
-	char *data = NULL;
-	size_t len = 0;
-	struct stat st;
 	/* O_NONBLOCK: a FIFO must not hang the program that was pointed at it. */
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code, rc;
+	struct stat st = { .st_size = 0 };
+	char *data = NULL;
+	size_t len;
 
 	if (fd < 0) {
-		int code = errno;
-
+		code = errno;
 		return ep_topo_fail(err, code, "cannot open %s: %s", path, strerror(code));
 	}
-	int rc = 0;
-
 	if (fstat(fd, &st) || !S_ISREG(st.st_mode)) {
 		rc = ep_topo_fail(err, EINVAL, "%s is not a regular file", path);
+		goto out;
 	}
-	if (!rc) {
-		rc = read_all(fd, path, &data, &len, err);
+	if (st.st_size > EP_XML_MAX_BYTES) {
+		rc = ep_topo_fail(err, EFBIG, "%s is longer than the limit of %u bytes", path,
+				  EP_XML_MAX_BYTES);
+		goto out;
 	}
-	close(fd);
-	if (!rc) {
-		rc = ep_xml_parse(data, len, path, xml, err);
-	}
+	len = (size_t)st.st_size;
+	data = malloc(len + 1);
+	code = data ? read_all(fd, data, &len) : ENOMEM;
+	rc = code ? ep_topo_fail(err, code, "cannot read %s: %s", path, strerror(code))
+		  : ep_xml_parse(data, len, path, xml, err);
+out:
 	free(data);
+	close(fd);
 	return rc;
 }
 
 void ep_xml_free(struct ep_xml *xml)
 {
-	if (!xml) {
-		return;
+	if (xml) {
+		free(xml->text);
+		free(xml->attr);
+		free(xml->elem);
+		free(xml);
 	}
-	while (xml->chunks) {
-		struct ep_xml_chunk *next = xml->chunks->next;
-
-		free(xml->chunks);
-		xml->chunks = next;
-	}
-	free(xml->attr);
-	free(xml->elem);
-	free(xml);
 }
 
 const char *ep_xml_attr(const struct ep_xml *xml, int elem, const char *name)

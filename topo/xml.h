@@ -11,17 +11,16 @@
 
 struct ep_xml_elem {
 	const char *name;
-	int parent, child, next; /* -1: none */
+	int end; /* the element behind this one and all below it */
 	int attr, nattrs;
 };
 
 struct ep_xml {
 	struct ep_xml_elem *elem; /* 0 is the root, parents come before their children */
-	int nelems, elems_room;
-	const char **attr; /* name, value, name, value, ... */
-	int nattrs, attrs_room;
-	struct ep_xml_chunk *chunks;
-	size_t bytes;
+	const char **attr;        /* name, value, name, value, ... */
+	char *text;               /* of names and values */
+	int nelems, elems_room, nattrs, attrs_room;
+	size_t bytes, bytes_room;
 };
 
 int ep_xml_read_file(const char *path, struct ep_xml **xml, struct ep_topo_err *err);
@@ -36,6 +35,6 @@ bool ep_xml_is(const struct ep_xml *xml, int elem, const char *name);
 long ep_xml_long(const struct ep_xml *xml, int elem, const char *name, long def);
 
 #define ep_xml_for_each_child(xml, parent_, it)                                                    \
-	for (int it = (xml)->elem[parent_].child; it >= 0; it = (xml)->elem[it].next)
+	for (int it = (parent_) + 1; it < (xml)->elem[parent_].end; it = (xml)->elem[it].end)
 
 #endif
