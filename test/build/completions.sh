@@ -5,14 +5,8 @@
 
 set -euo pipefail
 make=$1 perf=$2 info=$3 plot=$4 routes=$5
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
+. "$(dirname "$0")/checks.sh"
 
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
 # offers 'WORDS' COMMAND WORD...: what the last word may become
 offers() {
     local want=$1

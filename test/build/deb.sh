@@ -10,14 +10,7 @@ if [ "$flavour" = none ] || ! command -v dpkg-shlibdeps >/dev/null; then
     echo 'skipped: no GPU library in this build, or no dpkg-dev'
     exit 77
 fi
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
+. "$(dirname "$0")/checks.sh"
 
 mapfile -t debs < <("$source/tools/deb/build_deb.sh" --out "$work/out" --build "$build" -Dgpu_archs="$arch")
 [ ${#debs[@]} = 4 ] || fail "${#debs[@]} packages: ${debs[*]}"

@@ -5,15 +5,9 @@
 
 set -euo pipefail
 source=$1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/checks.sh"
 unset CUDA_HOME CUDA_PATH NCCL_HOME
-failed=0
 
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
 # toolkit DIR CUDA_VERSION LIB
 toolkit() {
     mkdir -p "$1/bin" "$1/include" "$1/$3"

@@ -5,16 +5,11 @@
 
 set -euo pipefail
 root=$1 vc=$2 ep_info=$3 plugin=$(readlink -f "$4") version=$5
-work=$(mktemp -d)
+. "$(dirname "$0")/checks.sh"
 sleeper=
 trap '[ -z "$sleeper" ] || kill "$sleeper" 2>/dev/null; rm -rf "$work"' EXIT
 library=$(readlink -f "$vc/libnccl_ep.so.0")
-failed=0
 
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
 # lines N PATTERN FILE: so many lines match
 lines() {
     local n

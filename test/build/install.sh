@@ -6,15 +6,9 @@
 
 set -euo pipefail
 build=$1 source=$2 prefix=$3 bin=$3/$4 lib=$3/$5 cuda=$6 nccl=$7 vcluster=$8 flavour=$9
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/checks.sh"
 root=$work/root
-failed=0
 
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
 # has FILE...: below the prefix
 has() {
     local file

@@ -8,14 +8,7 @@
 set -euo pipefail
 root=$1 env_page=$2 ep_info=$3
 export PKG_CONFIG_PATH=$4
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
+. "$(dirname "$0")/checks.sh"
 
 cp "$root"/doc/man/*.[1-7] "$env_page" "$work"
 read -r -a flags <<<"$(pkg-config --cflags nccl-ep)"

@@ -12,14 +12,7 @@ if [ "$library" = none ]; then
     exit 77
 fi
 here=$root/test/build
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=0
-
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
+. "$(dirname "$0")/checks.sh"
 
 # Nothing of the environment may help the loader to an NCCL.
 clean=(env -i "PATH=$PATH")

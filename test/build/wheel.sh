@@ -14,15 +14,9 @@ python3 -c 'import ensurepip, venv' 2>/dev/null || {
     echo 'skipped: this Python makes no virtual environments'
     exit 77
 }
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+. "$(dirname "$0")/checks.sh"
 unset LD_PRELOAD SWITCHYARD NCCL_EP_HOME
-failed=0
 
-fail() {
-    echo "FAILED: $*"
-    failed=1
-}
 # says PATTERN STATUS COMMAND...: some line of its output matches, and it ends so
 says() {
     local pattern=$1 want=$2 status=0
