@@ -12,20 +12,10 @@ import os
 import subprocess
 import sys
 
+import device_memory
+
 EP_INFO, VCLUSTER = sys.argv[1:]
 problems = 0
-
-
-class Config(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_uint) for n in ("size", "magic", "version", "algorithm", "experts", "tokens", "recv", "bytes")] + [
-        ("rdma", ctypes.c_ulong), ("queues", ctypes.c_uint), ("channels", ctypes.c_uint), ("sms", ctypes.c_uint),
-        ("alloc", ctypes.c_void_p * 3), ("mask", ctypes.c_uint), ("timeout", ctypes.c_uint64)] + [
-        (n, ctypes.c_uint) for n in ("zero_copy", "overflow", "num_topk", "padding")]
-
-
-class Memory(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint), ("magic", ctypes.c_uint)] + [
-        (n, ctypes.c_uint64) for n in ("group", "heap", "handle")] + [("remote", ctypes.c_uint), ("node", ctypes.c_uint)]
 
 
 def complain(text):
@@ -40,16 +30,6 @@ def run(*args):
     return done.returncode, done.stdout, done.stderr
 
 
-def ask(library, algorithm, layout, experts, hidden, tokens, topk, ranks, node):
-    config = Config(ctypes.sizeof(Config), 0xC00FFFEE, 2, algorithm, experts, tokens, 0, 2 * hidden, num_topk=topk)
-    memory = Memory(ctypes.sizeof(Memory), 0xC00FFFEE, node=node)
-    # a rank of the smallest node has the most
-    memory.remote = ranks - (ranks % node or node)
-    if library.ncclEpExtDeviceMemory(ctypes.byref(config), ranks, layout, topk, ctypes.byref(memory)):
-        return None
-    return [memory.group, memory.heap, memory.handle]
-
-
 def check_sizes(library):
     layouts = {"em": 1, "rm": 2, "flat": 3}
     for mode, layout, ranks, node in (("ll", "em", 64, 8), ("ll", "rm", 8, 8), ("ll", "em", 12, 8), ("ll", "em", 16, 4),
@@ -58,7 +38,9 @@ def check_sizes(library):
         status, out, err = run("--memory", "--experts", str(experts), "--hidden", str(hidden), "--tokens", str(tokens),
                                "--ranks", str(ranks), "--topk", str(topk), "--mode", mode, "--layout", layout,
                                "--node-ranks", str(node), "--json")
-        want = ask(library, int(mode == "ht"), layouts[layout], experts, hidden, tokens, topk, ranks, node)
+        # a rank of the smallest node has the most
+        want = device_memory.ask(library, int(mode == "ht"), layouts[layout], experts, hidden, tokens, topk, ranks, node,
+                                 ranks - (ranks % node or node))
         if status or not want:
             complain("%s %s %d: status %d, the library %s: %s%s" % (mode, layout, ranks, status, want, out, err))
             continue

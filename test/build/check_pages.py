@@ -5,11 +5,13 @@ doc/rdma.md their numbers.
 
   check_pages.py SOURCE_ROOT VCLUSTER_DIR
 """
+import ctypes
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import device_memory
 import nic_model
 
 ROOT, VCLUSTER = Path(sys.argv[1]), Path(sys.argv[2])
@@ -52,48 +54,22 @@ def check_python():
         complain("python.md: %s%s" % (program, done.stdout))
 
 
-# What ncclEpExtDeviceMemory answers for lines of "algorithm experts hidden topk tokens ranks", in MiB.
-SIZES = """
-import ctypes, sys
-class Config(ctypes.Structure):
-    _fields_ = [(n, ctypes.c_uint) for n in ("size", "magic", "version", "algorithm", "experts", "tokens", "recv", "bytes")] + [
-        ("rdma", ctypes.c_ulong), ("queues", ctypes.c_uint), ("channels", ctypes.c_uint), ("sms", ctypes.c_uint),
-        ("alloc", ctypes.c_void_p * 3), ("mask", ctypes.c_uint), ("timeout", ctypes.c_uint64)] + [
-        (n, ctypes.c_uint) for n in ("zero_copy", "overflow", "num_topk", "padding")]
-class Memory(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_uint), ("magic", ctypes.c_uint)] + [
-        (n, ctypes.c_uint64) for n in ("group", "heap", "handle")] + [("remote", ctypes.c_uint), ("node", ctypes.c_uint)]
-library = ctypes.CDLL("libnccl_ep.so.0")
-for line in sys.stdin:
-    algorithm, experts, hidden, topk, tokens, ranks = map(int, line.split())
-    config = Config(ctypes.sizeof(Config), 0xC00FFFEE, 2, algorithm, experts, tokens, algorithm * ranks * tokens, 2 * hidden,
-                    num_topk=topk)
-    memory = Memory(ctypes.sizeof(Memory), 0xC00FFFEE, remote=max(0, ranks - 8), node=8 if ranks > 8 else 0)
-    failed = library.ncclEpExtDeviceMemory(ctypes.byref(config), ranks, 3 if algorithm else 1, topk, ctypes.byref(memory))
-    print(failed or "%.0f" % (memory.group / 2**20))
-"""
-
-
 def check_sizes():
     """The tables of doc/sizing.md: low latency first, then high throughput."""
     page = (ROOT / "doc/sizing.md").read_text(encoding="utf-8")
-    asked, stated = [], []
+    library, asked = ctypes.CDLL(str(VCLUSTER / "libnccl_ep.so.0")), 0
     for algorithm, part in enumerate(page.split("## High throughput")):
         ranks = [int(n) for n in re.findall(r"\b\d+\b", re.search(r"^\| model .*$", part, re.M)[0])]
         for row in re.findall(r"^\| [^|]*[a-z][^|]*((?:\| *\d+ *)+)\|$", part, re.M):
-            numbers = [int(n) for n in re.findall(r"\d+", row)]
-            for n, mib in zip(ranks, numbers[4:]):
-                asked.append([algorithm, *numbers[:4], n])
-                stated.append(str(mib))
-    done = subprocess.run([sys.executable, "-c", SIZES], input="".join(" ".join(map(str, a)) + "\n" for a in asked),
-                          env={"LD_LIBRARY_PATH": str(VCLUSTER), "NCCL_NVLS_ENABLE": "0"}, stdout=subprocess.PIPE,
-                          text=True, check=False)
-    answers = done.stdout.split()
-    if len(asked) < 20 or len(answers) != len(asked):
-        complain("sizing.md: %d sizes, %d answers" % (len(asked), len(answers)))
-    for question, mib, answer in zip(asked, stated, answers):
-        if mib != answer:
-            complain("sizing.md: %s MiB for (algorithm experts hidden topk tokens ranks) %s, it is %s" % (mib, question, answer))
+            experts, hidden, topk, tokens, *stated = [int(n) for n in re.findall(r"\d+", row)]
+            for n, mib in zip(ranks, stated):
+                answer = device_memory.ask(library, algorithm, 3 if algorithm else 1, experts, hidden, tokens, topk, n,
+                                           8 if n > 8 else 0, max(0, n - 8), algorithm * n * tokens)
+                asked += 1
+                if not answer or "%.0f" % (answer[0] / 2**20) != str(mib):
+                    complain("sizing.md: %d MiB for %s and %d ranks, it is %s" % (mib, row, n, answer and "%.0f" % (answer[0] / 2**20)))
+    if asked < 20:
+        complain("sizing.md: %d sizes" % asked)
 
 
 def check_model():
