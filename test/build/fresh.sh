@@ -87,7 +87,7 @@ root_of() { echo "$dir/${1#*/}.run"; }
 
 # make_base SYSTEM/RELEASE: the bare root, not older than two weeks.
 make_base() {
-    local system=${1%/*} release=${1#*/} base recipe=sid parts=main
+    local system=${1%/*} release=${1#*/} base keys recipe=sid parts=main
     base=$(base_of "$1")
     [ -z "$(find "$base" -maxdepth 0 -mtime -14 2>/dev/null)" ] || return 0
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
