@@ -87,12 +87,6 @@ testResult_t EpCombineInitData(struct threadArgs* args, ncclDataType_t type, ncc
   return testSuccess;
 }
 
-template <typename SIZE>
-void EpCombineGetBw(size_t count, SIZE typesize, double sec, double* algBw, double* busBw,
-                    int nranks) {
-  EpGetBw(true, count, (size_t)typesize, sec, algBw, busBw, nranks);
-}
-
 testResult_t EpCombineRunColl(void* sendbuff, size_t sendoffset, void* recvbuff, size_t recvoffset,
                               size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                               ncclComm_t comm, cudaStream_t stream, int deviceImpl) {
@@ -120,8 +114,8 @@ testResult_t EpCombineRunColl(void* sendbuff, size_t sendoffset, void* recvbuff,
   return testSuccess;
 }
 
-struct testColl epCombineTest = { "EpCombine", EpGetCollByteCount, EpCombineInitData,
-                                  EpCombineGetBw, EpCombineRunColl };
+struct testColl epCombineTest = { "EpCombine", EpGetCollByteCount, EpCombineInitData, EpGetBw<true>,
+                                  EpCombineRunColl };
 
 testResult_t EpCombineRunTest(struct threadArgs* args, int root, ncclDataType_t type,
                               const char* typeName, ncclRedOp_t op, const char* opName) {

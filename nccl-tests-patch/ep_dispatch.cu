@@ -180,12 +180,6 @@ testResult_t EpDispatchInitData(struct threadArgs* args, ncclDataType_t type, nc
   return testSuccess;
 }
 
-template <typename SIZE>
-void EpDispatchGetBw(size_t count, SIZE typesize, double sec, double* algBw, double* busBw,
-                     int nranks) {
-  EpGetBw(false, count, (size_t)typesize, sec, algBw, busBw, nranks);
-}
-
 testResult_t EpDispatchRunColl(void* sendbuff, size_t sendoffset, void* recvbuff, size_t recvoffset,
                                size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                                ncclComm_t comm, cudaStream_t stream, int deviceImpl) {
@@ -206,7 +200,7 @@ testResult_t EpDispatchRunColl(void* sendbuff, size_t sendoffset, void* recvbuff
 }
 
 struct testColl epDispatchTest = { "EpDispatch", EpGetCollByteCount, EpDispatchInitData,
-                                   EpDispatchGetBw, EpDispatchRunColl };
+                                   EpGetBw<false>, EpDispatchRunColl };
 
 testResult_t EpDispatchRunTest(struct threadArgs* args, int root, ncclDataType_t type,
                                const char* typeName, ncclRedOp_t op, const char* opName) {

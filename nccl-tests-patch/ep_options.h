@@ -204,18 +204,20 @@ static EpTraffic EpGetTraffic(int nranks, int tokens) {
   return known[key];
 }
 
-static void EpGetBw(bool combine, size_t count, size_t typesize, double sec, double* algBw,
-                    double* busBw, int nranks) {
+/* Releases of nccl-tests differ in the type of typesize. */
+template <bool COMBINE, typename SIZE>
+static void EpGetBw(size_t count, SIZE typesize, double sec, double* algBw, double* busBw,
+                    int nranks) {
   const EpOptions& o = EpGetOptions();
   EpTraffic t = EpGetTraffic(nranks, (int)(count / o.hidden));
   double rowBytes = (double)o.hidden * typesize;
-  double rows = combine && EpCombinesByExpert(o) ? t.experts : t.ranks;
+  double rows = COMBINE && EpCombinesByExpert(o) ? t.experts : t.ranks;
 
-  if (o.fp8 && !combine) {
+  if (o.fp8 && !COMBINE) {
     rowBytes = (double)o.hidden + (double)o.hidden / EP_FP8_BLOCK * sizeof(float);
   }
   *algBw = rows * rowBytes / 1.0E9 / sec;
-  *busBw = (combine ? t.busyCombine : t.busyDispatch) * rowBytes / 1.0E9 / sec;
+  *busBw = (COMBINE ? t.busyCombine : t.busyDispatch) * rowBytes / 1.0E9 / sec;
 }
 
 /* The size axis is that of the tokens of one rank: whole tokens of HIDDEN elements. */
