@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput combine: what a warp loads, in which order.
+ * High throughput combine: what a copy warp loads, in which order. Groups of one node have two
+ * kinds of units, groups of several nodes three; all that is said here of nodes is left out where
+ * there is one.
  *
- * A warp has units of two kinds. *Returns*: a part of the rows that this rank holds for a chunk of a
- * source; expert-major, the rows of a token's local experts are summed. *Sums*: a part of a chunk of
- * this rank's own tokens, of what all ranks have returned; out of windows, where nobody is waited for,
- * a part of every n-th token. Either way a row of the result is a sum of contributions, which are
- * loaded one after the other into the warp's stage, and added from there. Where they are follows from
- * lists; lanes find it for a group of rows at once, which costs little more than for one row.
+ * *Returns*: a part of the rows that this rank holds for a chunk of a source; expert-major, the
+ * rows of a token's local experts are summed. *Merges*: a part of what this rank's node returns for
+ * a chunk of a source that this rank forwards for. *Sums*: a part of a chunk of this rank's own
+ * tokens, of all that is returned; out of windows, where nobody is waited for, a part of every n-th
+ * token. A row of the result is always a sum of contributions, which are loaded one after the other
+ * into the warp's stage, and added from there. Where they are follows from lists; lanes find it for
+ * a group of rows at once, which costs little more than for one row.
  *
- * The warp takes its units in ascending order of a key: the chunk of a return, the chunk of a sum
- * plus `lag`. A return waits for the sum of the chunk that had its place in the ring before, which has
- * a smaller key because lag is less than ring_chunks, and a sum waits for the returns of its chunk,
- * which have smaller keys, too. So whatever unit has the smallest key of all ranks, of those that are
- * not done, its warp has nothing to do before it, and it waits for nothing.
+ * The warp takes its units in ascending order of a key: the chunk, plus `lag` for each kind that
+ * goes before it. A return waits until what had its place in the ring before has been read, by a
+ * unit with a smaller key because lag is small enough (plugin/ep/ht/ht_plan.c); merges and sums
+ * wait for what was returned or merged of their chunk, which has smaller keys, too. So whatever
+ * unit has the smallest key of all ranks, of those that are not done, its warp has nothing to do
+ * before it, and it waits for nothing.
  *
  * Loads run ahead of the sums over the limits of units. A unit whose peers are not ready holds back
  * only loads; the warp waits for a peer when it has nothing left to add.
@@ -21,9 +25,8 @@
 #ifndef EP_DEVICE_HT_COMBINE_WORK_H
 #define EP_DEVICE_HT_COMBINE_WORK_H
 
-#include "device/ht/blame.h"
-#include "device/ht/pipe.h"
-#include "device/ht/units.h"
+#include "device/ht/ht_nodes.h"
+#include "device/ht/peers.h"
 
 /* Lane i's state of the batch whose first slot is i. */
 struct ep_ht_note {
@@ -40,16 +43,19 @@ struct ep_ht_note {
 #define EP_HT_NOTE_END (1u << 19)   /* of the unit */
 #define EP_HT_NOTE_SUM (1u << 20)   /* the unit is a sum */
 #define EP_HT_NOTE_COPY (1u << 21)  /* nothing is added: rows go on as they are */
+#define EP_HT_NOTE_MERGE (1u << 22) /* the unit is a merge */
 
 _Static_assert(EP_HT_COMBINE_MOST / 16 <= 0x3ff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
 
 struct ep_ht_work {
 	uint32_t next_return, returns; /* and how many there are */
+	uint32_t next_merge;           /* several nodes */
 	uint32_t next_sum;
 	/* The unit that is being loaded, if one is: */
 	uint32_t pending : 1; /* its peers have not been waited for yet */
 	uint32_t open : 1;    /* it has rows to load */
 	uint32_t is_sum : 1;
+	uint32_t is_merge : 1;
 	uint32_t grouped : 1; /* its next row belongs to a group that has been prepared, */
 	uint32_t begun : 1;   /* and has been begun, */
 	uint32_t fresh : 1;   /* and none of what is added to that has been loaded */
@@ -59,7 +65,7 @@ struct ep_ht_work {
 	uint32_t chunk;
 	uint32_t part;
 	uint32_t row, rows;
-	uint32_t first; /* return: index of row 0; sum: its token */
+	uint32_t first; /* return: index of row 0; sum: its token; merge: slot of an own row 0 */
 	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d; EP_HT_NONE:
 			 * rank d returns nothing */
 	/* and the k-th of them knows of the next group, loaded before it is needed, */
@@ -82,33 +88,46 @@ EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
 	return c.layout == EP_HT_FLAT;
 }
 
+/* Rows of this rank's own experts that stay where they are: nobody has to return them. */
+EP_DEV bool ep_ht_stays(const struct ep_ht_common &c, uint32_t holder)
+{
+	return ep_ht_flat(c) && holder == c.g.rank;
+}
+
 /* Rows of the unit are copied, all of them as if they were contributions to one. */
 EP_DEV bool ep_ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &work)
 {
-	return !work.is_sum && ep_ht_flat(a.c);
+	return !work.is_sum && !work.is_merge && ep_ht_flat(a.c);
+}
+
+/* Are rows read straight from windows? */
+template <bool NODES> EP_DEV bool ep_ht_windows(const struct ep_ht_combine_args &a)
+{
+	return !NODES && a.is_direct;
 }
 
 /* Sums wait for nobody: their units are not chunks. */
-EP_DEV bool ep_ht_alone(const struct ep_ht_combine_args &a)
+template <bool NODES> EP_DEV bool ep_ht_alone(const struct ep_ht_combine_args &a)
 {
-	return a.is_direct && !a.in_weights;
+	return ep_ht_windows<NODES>(a) && !a.in_weights;
 }
 
 /*
  * From token to token of a sum. A sum that waits for nobody has every n-th token, so that there
  * is one for each warp, all of the same size, and what warps load at a time lies side by side.
  */
-EP_DEV uint32_t ep_ht_sum_stride(const struct ep_ht_combine_args &a)
+template <bool NODES> EP_DEV uint32_t ep_ht_sum_stride(const struct ep_ht_combine_args &a)
 {
-	return ep_ht_alone(a) ? ep_max_u32(ep_div(ep_nblocks() * ep_nwarps(), a.by_parts), 1) : 1;
+	return ep_ht_alone<NODES>(a) ? ep_max_u32(ep_div(ep_nblocks() * ep_nwarps(), a.by_parts), 1)
+				     : 1;
 }
 
-EP_DEV uint32_t ep_ht_sums(const struct ep_ht_combine_args &a)
+template <bool NODES> EP_DEV uint32_t ep_ht_sums(const struct ep_ht_combine_args &a)
 {
 	uint32_t tokens = a.c.num_tokens;
 
-	return (ep_ht_alone(a) ? ep_min_u32(tokens, ep_ht_sum_stride(a))
-			       : ep_ht_chunks(tokens, a.c.areas.chunk_shift)) *
+	return (ep_ht_alone<NODES>(a) ? ep_min_u32(tokens, ep_ht_sum_stride<NODES>(a))
+				      : ep_ht_chunks(tokens, a.c.areas.chunk_shift)) *
 	       a.parts;
 }
 
@@ -117,23 +136,18 @@ EP_DEV uint32_t ep_ht_sums(const struct ep_ht_combine_args &a)
  * warps that have one return more than others, if there are such, have one sum less, as far as that
  * goes: the first unit of the first warp is a return, that of the last warp a sum.
  */
-EP_DEV uint32_t ep_ht_unit_first(void)
-{
-	return ep_warp() * ep_nblocks() + ep_block();
-}
-
-EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
+template <bool NODES> EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
 {
 	const struct ep_ht_common &c = a.c;
 	struct ep_ht_work w = {};
 
-	if (ep_lane() < c.g.nranks) {
+	if (!NODES && ep_lane() < c.g.nranks) {
 		w.base = c.h.send_base[ep_lane()];
 	}
-	w.next_return = ep_ht_unit_first();
-	w.next_sum = ep_nblocks() * ep_nwarps() - 1 - w.next_return;
+	w.next_return = w.next_merge = ep_warp() * ep_nblocks() + ep_block();
+	w.next_sum = ep_nblocks() * ep_ht_copy_warps<NODES>() - 1 - w.next_return;
 	/* in windows there is nothing to return but gradients of weights, with part 0 */
-	w.returns = a.is_direct && !a.in_weights ? 0 : c.h.head->chunks * a.parts * a.turns;
+	w.returns = ep_ht_alone<NODES>(a) ? 0 : c.h.head->chunks * a.parts * a.turns;
 	return w;
 }
 
@@ -142,22 +156,27 @@ EP_DEV uint32_t ep_ht_slot_of(const struct ep_ht_common &c, uint32_t chunk)
 	return chunk % c.areas.ring_chunks;
 }
 
-/* Whether the word of a unit has come: `chunk`, or a later one in that slot. Any lane. */
-EP_DEV bool ep_ht_unit_published(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
-{
-	uint64_t word = ep_ld_acquire_sys_u64(at);
-
-	return (uint32_t)(word >> 32) == op.epoch && (uint32_t)word >= chunk + 1;
-}
-
 /* ---- which unit comes next ---- */
 
-/* To whom a return goes: the rank behind this one first. */
+/* The source of a return: the rank behind this one first. */
 EP_DEV uint32_t ep_ht_return_rank(const struct ep_ht_combine_args &a, uint32_t unit)
 {
 	uint32_t r = unit - ep_div(unit, a.by_turns) * a.turns + a.c.g.rank + 1;
 
 	return r < a.c.g.nranks ? r : r - a.c.g.nranks;
+}
+
+/* The flow whose source a merge is for. */
+EP_DEV uint32_t ep_ht_merge_flow(const struct ep_ht_combine_args &a, uint32_t unit)
+{
+	return unit % a.c.remote.sources;
+}
+
+/* Chunk and part of a unit, as one number. */
+EP_DEV uint32_t ep_ht_unit_pair(const struct ep_ht_combine_args &a, uint32_t unit, bool is_sum,
+				bool is_merge)
+{
+	return is_sum ? unit : is_merge ? unit / a.c.remote.sources : ep_div(unit, a.by_turns);
 }
 
 /* Lanes of a row that has up to n entries in its list: 1 << that. */
@@ -171,7 +190,27 @@ EP_DEV uint32_t ep_ht_row_shift(uint32_t n)
 	return shift;
 }
 
-/* Takes the lists of the group that begins with `row`. Nothing waits for the loads. */
+/* Finds for the lane's row of a merge the k-th rank that returns it, and its index there. */
+EP_DEV void ep_ht_merge_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+			      uint32_t row, uint32_t k)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t x = ep_ht_merge_flow(a, work->unit);
+
+	for (uint32_t n = 0; n < c.remote.near; n++) {
+		uint32_t mask = ep_ht_near_mask(c, x, n, work->chunk);
+
+		if ((mask >> row & 1) && k-- == 0) {
+			work->entry = n;
+			work->index = ep_ht_mask_before(mask, row);
+		}
+	}
+}
+
+/*
+ * Takes the lists of the group that begins with `row`. Nothing waits for the loads, but of a merge.
+ */
+template <bool NODES>
 EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
 			      uint32_t row)
 {
@@ -183,8 +222,11 @@ EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_w
 	if (row >= work->rows) {
 		return;
 	}
-	if (work->is_sum && k < c.topk) {
-		uint64_t at = (uint64_t)(work->first + row * ep_ht_sum_stride(a)) * c.topk + k;
+	if (NODES && work->is_merge) {
+		ep_ht_merge_fetch(a, work, row, k);
+	} else if (work->is_sum && k < c.topk) {
+		uint64_t at =
+			(uint64_t)(work->first + row * ep_ht_sum_stride<NODES>(a)) * c.topk + k;
 
 		work->entry = c.h.send_sel[at];
 		work->index = c.h.send_row[at];
@@ -195,15 +237,13 @@ EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_w
 	}
 }
 
+template <bool NODES>
 EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t all = ep_div(work->unit, a.by_turns), rank = ep_ht_return_rank(a, work->unit);
+	uint32_t rank = ep_ht_return_rank(a, work->unit);
 
-	work->is_sum = false;
-	work->chunk = ep_div(all, a.by_parts);
-	work->part = all - work->chunk * a.parts;
-	if (a.is_direct && work->part) {
+	if (ep_ht_windows<NODES>(a) && work->part) {
 		return;
 	}
 	work->first = ep_ht_first(c, c.h.recv_start, rank, work->chunk);
@@ -211,90 +251,146 @@ EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_w
 	work->shift = ep_ht_flat(c) ? 5
 				    : ep_ht_row_shift(c.width); /* copies: all rows are one group */
 	work->pending = work->rows != 0;
+	if (NODES && ep_ht_stays(c, c.remote.return_rings[rank].rank)) {
+		work->pending = false;
+	}
+}
+
+EP_DEV void ep_ht_merge_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t x = ep_ht_merge_flow(a, work->unit), source = c.remote.feeds[x].peer;
+	uint32_t tokens = ep_ht_source_mask(c, x, work->chunk);
+
+	/* tokens of which nothing is returned are left out, but the last one is not such a token */
+	work->rows = tokens ? EP_WARP_SIZE - ep_clz(tokens) : 0;
+	work->first = c.h.recv_base[source] + ep_ht_first(c, c.h.recv_start, source, work->chunk);
+	work->shift = ep_ht_row_shift(ep_min_u32(c.topk, c.remote.near));
+	work->pending = work->rows != 0;
 }
 
 /* Does rank d return rows of this rank's chunk, by way of the ring? */
 EP_DEV bool ep_ht_returns(const struct ep_ht_common &c, uint32_t d, uint32_t chunk)
 {
-	return !(ep_ht_flat(c) && d == c.g.rank) && ep_ht_rows(c, c.h.send_start, d, chunk) != 0;
+	return !ep_ht_stays(c, d) && ep_ht_rows(c, c.h.send_start, d, chunk) != 0;
 }
 
+template <bool NODES>
 EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 
-	work->is_sum = true;
-	work->chunk = ep_div(work->unit, a.by_parts);
-	work->part = work->unit - work->chunk * a.parts;
-	if (ep_ht_alone(a)) {
+	if (ep_ht_alone<NODES>(a)) {
 		work->first = work->chunk;
 		work->chunk = 0;
-		work->rows = (c.num_tokens - work->first - 1) / ep_ht_sum_stride(a) + 1;
+		work->rows = (c.num_tokens - work->first - 1) / ep_ht_sum_stride<NODES>(a) + 1;
 	} else {
 		work->first = work->chunk << c.areas.chunk_shift;
 		work->rows = ep_min_u32(c.num_tokens - work->first, 1u << c.areas.chunk_shift);
 	}
 	work->shift = ep_ht_row_shift(c.topk);
-	ep_ht_group_fetch(a, work, 0); /* on its way while this looks who returns something */
+	ep_ht_group_fetch<NODES>(a, work,
+				 0); /* on its way while this looks who returns something */
 	work->start = EP_HT_NONE;
-	if (ep_lane() < c.g.nranks && !ep_ht_alone(a) && ep_ht_returns(c, ep_lane(), work->chunk)) {
+	if (!NODES && ep_lane() < c.g.nranks && !ep_ht_alone<NODES>(a) &&
+	    ep_ht_returns(c, ep_lane(), work->chunk)) {
 		work->start = ep_ht_first(c, c.h.send_start, ep_lane(), work->chunk);
 	}
 	work->pending = true;
 }
 
+/* The key of a unit of a kind, before which `before` kinds go; EP_HT_NONE: there is none. */
+EP_DEV uint32_t ep_ht_unit_key(const struct ep_ht_combine_args &a, uint32_t pair, uint32_t before,
+			       bool there)
+{
+	return there ? ep_div(pair, a.by_parts) + before * a.lag : EP_HT_NONE;
+}
+
+/* Makes the unit with the smallest key work->unit. False: there is none. */
+template <bool NODES>
+EP_DEV bool ep_ht_work_take(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+{
+	uint32_t step = ep_nblocks() * ep_ht_copy_warps<NODES>(), pair, merge = EP_HT_NONE;
+	uint32_t merges = NODES ? a.c.h.head->chunks * a.parts * a.c.remote.sources : 0;
+	uint32_t sum = ep_ht_unit_key(a, work->next_sum, NODES ? 2 : 1,
+				      work->next_sum < ep_ht_sums<NODES>(a));
+	uint32_t back = ep_ht_unit_key(a, ep_div(work->next_return, a.by_turns), 0,
+				       work->next_return < work->returns);
+
+	if (NODES && work->next_merge < merges) {
+		merge = ep_ht_unit_key(a, work->next_merge / a.c.remote.sources, 1, true);
+	}
+	work->is_merge = NODES && merge < back && merge <= sum;
+	work->is_sum = !work->is_merge && sum < back;
+	if (work->is_merge) {
+		work->unit = work->next_merge;
+		work->next_merge += step;
+	} else if (work->is_sum) {
+		work->unit = work->next_sum;
+		work->next_sum += step;
+	} else if (back != EP_HT_NONE) {
+		work->unit = work->next_return;
+		work->next_return += step;
+	} else {
+		return false;
+	}
+	pair = ep_ht_unit_pair(a, work->unit, work->is_sum, work->is_merge);
+	work->chunk = ep_div(pair, a.by_parts);
+	work->part = pair - work->chunk * a.parts;
+	return true;
+}
+
 /* Opens the next unit of this warp that has rows. False: there is none. */
+template <bool NODES>
 EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
-	uint32_t step = ep_nblocks() * ep_nwarps(), sums = ep_ht_sums(a);
-
 	while (!work->pending) {
-		uint32_t ahead = ep_div(ep_div(work->next_return, a.by_turns), a.by_parts);
-
-		if (work->next_return < work->returns &&
-		    (work->next_sum >= sums ||
-		     ahead <= ep_div(work->next_sum, a.by_parts) + a.lag)) {
-			work->unit = work->next_return;
-			work->next_return += step;
-			ep_ht_return_open(a, work);
-		} else if (work->next_sum < sums) {
-			work->unit = work->next_sum;
-			work->next_sum += step;
-			ep_ht_sum_open(a, work);
-		} else {
+		if (!ep_ht_work_take<NODES>(a, work)) {
 			return false;
+		}
+		if (work->is_sum) {
+			ep_ht_sum_open<NODES>(a, work);
+		} else if (NODES && work->is_merge) {
+			ep_ht_merge_open(a, work);
+		} else {
+			ep_ht_return_open<NODES>(a, work);
 		}
 	}
 	work->row = 0;
 	work->begun = work->grouped = false;
 	work->vecs = ep_min_u32(a.part_bytes, a.token_bytes - work->part * a.part_bytes) / 16;
 	if (!work->is_sum) {
-		ep_ht_group_fetch(a, work, 0);
+		ep_ht_group_fetch<NODES>(a, work, 0);
 	}
 	return true;
 }
 
 /* ---- whom a unit waits for ---- */
 
-/* The rank from which lane's share of a sum is still missing, of ranks lane, lane + 32, ...; or NONE. */
-EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				  const struct ep_ht_work &work)
+/*
+ * The rank, of the lane's share, that has not returned its rows of the unit: to rings [ring, ...)
+ * of those with whom this rank shares rings; or NONE.
+ */
+template <bool NODES>
+EP_DEV uint32_t ep_ht_returns_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				      const struct ep_ht_work &work, uint32_t ring)
 {
 	const struct ep_ht_common &c = a.c;
+	uint32_t slot = ep_ht_slot_of(c, work.chunk);
 
-	/* part 0 carries the gradients of weights */
-	if (a.is_direct && (!a.in_weights || work.part)) {
-		return EP_HT_NONE;
-	}
-	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		if (!(d < EP_WARP_SIZE ? work.start != EP_HT_NONE
-				       : ep_ht_returns(c, d, work.chunk))) {
-			continue;
+	for (uint32_t i = ep_lane(); i < ep_ht_sharers<NODES>(c); i += EP_WARP_SIZE) {
+		uint32_t d = ep_ht_sharer<NODES>(c, i);
+		bool returns = !NODES && d < EP_WARP_SIZE ? work.start != EP_HT_NONE
+							  : ep_ht_returns(c, d, work.chunk);
+
+		if (NODES && work.is_merge) {
+			returns = !ep_ht_stays(c, d) &&
+				  ep_ht_near_mask(c, ep_ht_merge_flow(a, work.unit), i, work.chunk);
 		}
-		if (!ep_ht_unit_published(op,
-					  ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, d,
-							ep_ht_slot_of(c, work.chunk), work.part),
-					  work.chunk)) {
+		if (returns && !ep_ht_word_reached(op,
+						   ep_ht_unit_at(c, c.g.own, c.areas.arrived_off,
+								 ring + i, slot, work.part),
+						   work.chunk)) {
 			return d;
 		}
 	}
@@ -302,6 +398,7 @@ EP_DEV uint32_t ep_ht_sum_missing(const struct ep_ht_combine_args &a, const stru
 }
 
 /* The rank that has not read yet what lay in the ring before, if a return has to wait; or NONE. */
+template <bool NODES>
 EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
 				     const struct ep_ht_work &work)
 {
@@ -314,51 +411,76 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
 	}
 	rank = ep_ht_return_rank(a, work.unit);
 	at = ep_ht_credit_at(c, c.h.recv_start, rank, work.chunk, work.part, &before);
-	return at && !ep_ht_unit_published(op, at, before) ? rank : EP_HT_NONE;
+	return at && !ep_ht_word_reached(op, at, before) ? ep_ht_return_ring_of<NODES>(c, rank).rank
+							 : EP_HT_NONE;
 }
 
-enum ep_ht_found {
-	EP_HT_NOTHING,
-	EP_HT_READY,
-	EP_HT_NOT_YET,
-	EP_HT_FAILED
-};
-
-/* Are the peers of the open unit ready? `patient`: waits for them. */
-EP_DEV enum ep_ht_found ep_ht_work_peers(const struct ep_ht_combine_args &a, const struct ep_op &op,
-					 const struct ep_ht_work &work, bool patient)
+/*
+ * The rank of another node, by the lane's share, whose sums, or gradients of weights, have not
+ * come; or NONE.
+ */
+EP_DEV uint32_t ep_ht_remote_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				     const struct ep_ht_work &work)
 {
-	enum ep_wait_site site = work.is_sum ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
-	struct ep_spin s = ep_spin_start();
-	uint32_t before = EP_HT_NONE;
+	const struct ep_ht_common &c = a.c;
 
-	for (;;) {
-		uint32_t missing = work.is_sum ? ep_ht_sum_missing(a, op, work)
-					       : ep_ht_return_missing(a, op, work);
-		bool over = false, come = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
+	for (uint32_t k = ep_lane(); k < c.remote.nodes; k += EP_WARP_SIZE) {
+		uint32_t forwarder = c.remote.forwarders[k].peer;
 
-		if (come) {
-			ep_ht_go_on<false>(a.c, op, s);
-		}
-		ep_bulk_fence_global();
-		if (come) {
-			return EP_HT_READY;
-		}
-		if (!patient) {
-			return EP_HT_NOT_YET;
-		}
-		if (missing != EP_HT_NONE) {
-			if (missing != before) { /* a wait for another rank begins */
-				ep_ht_go_on<false>(a.c, op, s);
-				before = missing;
-				s = ep_spin_start();
-			}
-			over = ep_ht_give_up<false>(a.c, op, &s, site, missing);
-		}
-		if (ep_any(EP_FULL_MASK, over)) {
-			return EP_HT_FAILED;
+		if (ep_ht_node_mask(c, k, work.chunk) &&
+		    !ep_ht_rows_reached(c, op, forwarder, work.chunk)) {
+			return forwarder;
 		}
 	}
+	for (uint32_t d = ep_lane(); a.in_weights && work.part == 0 && d < c.g.nranks;
+	     d += EP_WARP_SIZE) {
+		if (!ep_ht_near(c, d) && ep_ht_rows(c, c.h.send_start, d, work.chunk) &&
+		    !ep_ht_signal_reached(c, op, d, EP_HT_ROWS, 1)) {
+			return d;
+		}
+	}
+	return EP_HT_NONE;
+}
+
+/* Finds whom the open unit waits for, of the lane's share; or NONE. */
+template <bool NODES>
+EP_DEV uint32_t ep_ht_work_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				   const struct ep_ht_work &work)
+{
+	const struct ep_ht_common &c = a.c;
+	uint32_t missing, x;
+
+	if (!work.is_sum && !work.is_merge) {
+		return ep_ht_return_missing<NODES>(a, op, work);
+	}
+	/* part 0 carries the gradients of weights */
+	if (ep_ht_windows<NODES>(a) && (!a.in_weights || work.part)) {
+		return EP_HT_NONE;
+	}
+	x = NODES && work.is_merge ? ep_ht_merge_flow(a, work.unit) : 0;
+	missing = ep_ht_returns_missing<NODES>(
+		a, op, work, NODES && work.is_merge ? c.remote.near * (1 + x) : 0);
+	if (!NODES || missing != EP_HT_NONE) {
+		return missing;
+	}
+	return work.is_merge ? ep_ht_stage_missing(c, op, x, 1, work.chunk)
+			     : ep_ht_remote_missing(a, op, work);
+}
+
+/* Are the peers of the open unit ready? `wait`: waits for them. */
+template <bool NODES>
+EP_DEV enum ep_ht_ready ep_ht_work_peers(const struct ep_ht_combine_args &a, const struct ep_op &op,
+					 const struct ep_ht_work &work, bool wait)
+{
+	enum ep_wait_site site = work.is_sum || work.is_merge ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
+	struct ep_ht_patience patience = ep_ht_patience_make();
+	enum ep_ht_ready ready;
+
+	do {
+		ready = ep_ht_patience_check<NODES>(
+			a.c, op, &patience, ep_ht_work_missing<NODES>(a, op, work), site, wait);
+	} while (ready == EP_HT_LATE && wait);
+	return ready;
 }
 
 #endif

@@ -2,16 +2,61 @@
 /*
  * High throughput: ncclEpDispatch in groups of several nodes. A row is loaded once where it is, and
  * stored once for each rank of the node and once for the NIC, which writes it to one rank of each other
- * node; that one stores it for the ranks there. Roles: copy warps, which do what those of one node do and forward
- * (device/ht/ht_dispatch_copy.h), and in each block a send warp and a credit warp (device/ht/post.h).
+ * node; that one stores it for the ranks there. Roles: copy warps, which do what those of one node do
+ * and forward (device/ht/ht_dispatch_copy.h), and in each block a send warp and a credit warp
+ * (device/ht/post.h).
  */
 #include "device/ht/ht_dispatch_copy.h"
 #include "device/ht/ht_dispatch_zero.h"
 #include "device/ht/ht_step.h"
 #include "device/ht/post.h"
-#include "device/ht/weights.h"
 
 #include "device/kernels.h"
+
+/* The lane's selection of a token: rank and row; and as which one of its rank it comes in the row. */
+struct ep_ht_choice_of {
+	uint32_t sel;
+	uint32_t rank; /* EP_HT_NONE: it has no row, or names an expert again */
+	uint32_t row;
+	uint32_t at;
+};
+
+EP_DEV struct ep_ht_choice_of ep_ht_choice_make(const struct ep_ht_common &c, uint32_t token)
+{
+	struct ep_ht_choice_of s = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, 0 };
+	size_t i = (size_t)token * c.topk + ep_lane();
+	uint32_t alike;
+
+	if (ep_lane() < c.topk) {
+		s.sel = c.h.send_sel[i];
+		s.row = c.h.send_row[i];
+	}
+	if (s.sel != EP_HT_NONE && s.row != EP_HT_NONE && !(s.sel & EP_HT_SEL_AGAIN)) {
+		s.rank = ep_div(EP_HT_SEL_EXPERT(s.sel), c.by_local);
+	}
+	alike = ep_match_u32(EP_FULL_MASK, s.rank == EP_HT_NONE ? ~ep_lane() : s.rank);
+	s.at = ep_popc(alike & ((1u << ep_lane()) - 1));
+	return s;
+}
+
+/*
+ * Puts all weights that go to other nodes together in the out area, a list for each rank, which the
+ * send warp sends apart from the rows. All warps.
+ */
+EP_DEV void ep_ht_weights_stage(const struct ep_ht_dispatch_args &a)
+{
+	const struct ep_ht_common &c = a.c;
+
+	for (uint32_t token = ep_block() + ep_nblocks() * ep_warp(); token < c.num_tokens;
+	     token += ep_nblocks() * ep_nwarps()) {
+		struct ep_ht_choice_of s = ep_ht_choice_make(c, token);
+
+		if (s.rank != EP_HT_NONE && !ep_ht_near(c, s.rank)) {
+			ep_ht_out_weights(c, s.rank, s.row)[s.at] =
+				a.topk_weights[(size_t)token * c.topk + EP_HT_SEL_K(s.sel)];
+		}
+	}
+}
 
 EP_DEV_COLD void ep_ht_dispatch_send_warp(const struct ep_ht_dispatch_args &a, struct ep_op op)
 {

@@ -8,15 +8,6 @@
 
 #include "device/ht/ht_dispatch_work.h"
 
-/* The rank that writes a source's rows to this rank's ring, and where it keeps the word of credit. */
-template <bool NODES>
-EP_DEV struct ep_ht_return_ring ep_ht_writer(const struct ep_ht_common &c, uint32_t source)
-{
-	struct ep_ht_return_ring self = { source, c.g.rank };
-
-	return NODES ? c.remote.return_rings[source] : self;
-}
-
 /* The rank that writes the unit, if it has not come. Any lane. */
 template <bool NODES>
 EP_DEV uint32_t ep_ht_recv_missing(const struct ep_ht_common &c, const struct ep_op &op,
@@ -26,7 +17,7 @@ EP_DEV uint32_t ep_ht_recv_missing(const struct ep_ht_common &c, const struct ep
 					   unit.chunk % c.areas.ring_chunks, EP_HT_PART(unit.what));
 
 	return ep_lane() == 0 && !ep_ht_word_reached(op, at, unit.chunk)
-		       ? ep_ht_writer<NODES>(c, EP_HT_FROM(unit.what)).rank
+		       ? ep_ht_return_ring_of<NODES>(c, EP_HT_FROM(unit.what)).rank
 		       : EP_HT_NONE;
 }
 
@@ -47,7 +38,7 @@ EP_DEV void ep_ht_recv_credit(const struct ep_ht_common &c, const struct ep_op &
 			      uint32_t chunk, uint32_t part)
 {
 	if (chunk + c.areas.ring_chunks < c.h.head->chunks && ep_lane() == 0) {
-		struct ep_ht_return_ring ring = ep_ht_writer<NODES>(c, source);
+		struct ep_ht_return_ring ring = ep_ht_return_ring_of<NODES>(c, source);
 		uint64_t *word = ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank), c.areas.credit_off,
 					       ring.number, chunk % c.areas.ring_chunks, part);
 

@@ -18,17 +18,6 @@ struct ep_ht_unpublished {
 /* A unit is announced when so many items have been stored behind it: its own stores are done then. */
 #define EP_HT_PUBLISH_AFTER 2
 
-/* Ranks that this rank writes to, and the i-th of them. */
-template <bool NODES> EP_DEV uint32_t ep_ht_readers(const struct ep_ht_common &c)
-{
-	return NODES ? c.remote.near : c.g.nranks;
-}
-
-template <bool NODES> EP_DEV uint32_t ep_ht_reader(const struct ep_ht_common &c, uint32_t i)
-{
-	return NODES ? c.remote.near_ranks[i] : i;
-}
-
 /* Publishes to those who get rows of the unit that they are there. */
 template <bool NODES>
 EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
@@ -46,8 +35,8 @@ EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct
 	}
 	source = forwards ? c.remote.feeds[flow].peer : c.g.rank;
 	ep_ht_pipe_stored(pipe, unpublished->group);
-	for (uint32_t i = ep_lane(); i < ep_ht_readers<NODES>(c); i += EP_WARP_SIZE) {
-		uint32_t d = ep_ht_reader<NODES>(c, i);
+	for (uint32_t i = ep_lane(); i < ep_ht_sharers<NODES>(c); i += EP_WARP_SIZE) {
+		uint32_t d = ep_ht_sharer<NODES>(c, i);
 
 		if (d != c.g.rank && (forwards ? ep_ht_near_mask(c, flow, i, chunk)
 					       : ep_ht_rows(c, c.h.send_start, d, chunk))) {
@@ -74,8 +63,8 @@ EP_DEV uint32_t ep_ht_send_missing(const struct ep_ht_dispatch_args &a, const st
 		return EP_HT_NONE;
 	}
 	for (uint32_t i = ep_lane();
-	     unit.chunk >= c.areas.ring_chunks && i < ep_ht_readers<NODES>(c); i += EP_WARP_SIZE) {
-		uint32_t d = ep_ht_reader<NODES>(c, i), before;
+	     unit.chunk >= c.areas.ring_chunks && i < ep_ht_sharers<NODES>(c); i += EP_WARP_SIZE) {
+		uint32_t d = ep_ht_sharer<NODES>(c, i), before;
 
 		if (d == c.g.rank || !ep_ht_rows(c, c.h.send_start, d, unit.chunk)) {
 			continue;
@@ -237,8 +226,7 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_
 /*
  * The weights of the rows of tokens [token, end), in ascending order of local experts: to the ranks'
  * heaps, and to this rank's own outputs. A warp takes as many tokens at once as it has lanes; or one
- * token alone, whose list `list` is. `base`: slot of this rank's row 0 here. Weights for other nodes go apart
- * (device/ht/weights.h).
+ * token alone, whose list `list` is. `base`: slot of this rank's row 0 here. Weights for other nodes go apart.
  */
 template <bool NODES>
 EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,

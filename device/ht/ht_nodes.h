@@ -17,6 +17,26 @@ EP_DEV bool ep_ht_near(const struct ep_ht_common &c, uint32_t r)
 	return c.remote.node[r] == EP_HT_NONE;
 }
 
+/* Ranks with whom this rank shares rings, and the i-th of them: where there is one node, all. */
+template <bool NODES> EP_DEV uint32_t ep_ht_sharers(const struct ep_ht_common &c)
+{
+	return NODES ? c.remote.near : c.g.nranks;
+}
+
+template <bool NODES> EP_DEV uint32_t ep_ht_sharer(const struct ep_ht_common &c, uint32_t i)
+{
+	return NODES ? c.remote.near_ranks[i] : i;
+}
+
+/* The rank that writes rows of a source to this rank's ring, and reads what this rank returns for it. */
+template <bool NODES>
+EP_DEV struct ep_ht_return_ring ep_ht_return_ring_of(const struct ep_ht_common &c, uint32_t source)
+{
+	struct ep_ht_return_ring self = { source, c.g.rank };
+
+	return NODES ? c.remote.return_rings[source] : self;
+}
+
 /*
  * Remote ranks have turns: the first rank of each node, then the second ones, and so on. So the peers of a
  * rank's flows, which have one index in their nodes, belong to different blocks.

@@ -127,9 +127,30 @@ MUTANTS = [
              "\treturn true;"),
      "new": "\treturn true;", "tests": ["ht_window", "ht_window_late", "ht_soak"]},
     # Combine: returned rows are announced when their stores are done.
-    {"name": "ht_due_early", "file": "device/ht/ht_combine.cu",
+    {"name": "ht_due_early", "file": "device/ht/ht_combine_copy.h",
      "old": "\t\tep_ht_pipe_stored(&pipe, due->group);\n",
      "new": "", "tests": ["ht_flat_ring", "ht_flat", "ht_flat_race"]},
+    # Across nodes: what the ranks of a node return is added when it has come,
+    {"name": "nd_merge_early", "file": "device/ht/ht_combine_work.h",
+     "old": "\tx = NODES && work.is_merge ? ep_ht_merge_flow(a, work.unit) : 0;\n",
+     "new": ("\tif (NODES && work.is_merge) {\n"
+             "\t\treturn EP_HT_NONE;\n"
+             "\t}\n"
+             "\tx = NODES && work.is_merge ? ep_ht_merge_flow(a, work.unit) : 0;\n"),
+     "tests": ["net_ht_flat", "net_ht_em"]},
+    # ... by a rank that is the k-th to return a token,
+    {"name": "nd_merge_order", "file": "device/ht/ht_combine_work.h",
+     "old": "if ((mask >> row & 1) && k-- == 0) {", "new": "if ((mask >> row & 1) && k == 0) {",
+     "tests": ["net_ht_flat"]},
+    # and a token's sum has one row of each other node.
+    {"name": "nd_sum_twice", "file": "device/ht/ht_combine_rows.h",
+     "old": "ep_ballot(EP_FULL_MASK, there && ep_ctz(alike) == ep_lane());",
+     "new": "ep_ballot(EP_FULL_MASK, there && (ep_ctz(alike) == ep_lane() || *node != EP_HT_NONE));",
+     "tests": ["net_ht_flat", "net_ht_em"]},
+    # What has come over the network for a sum is given free.
+    {"name": "nd_sum_kept", "file": "device/ht/ht_combine_copy.h",
+     "old": "\t\tep_ht_sum_consumed(a, op, chunk, part);\n", "new": "\t\t;\n",
+     "tests": ["net_ht_credits"]},
     # A combine's input is its caller's again when the kernel ends: peers have read it.
     {"name": "ht_comb_nowait", "file": "device/ht/ht_combine.cu",
      "old": "\t\t\tep_ht_done_wait(a.c, e.op, &failed);\n",

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * High throughput combine: a copy warp at work. It loads contributions as far as there is room and
+ * units are ready, over the limits of units, and adds the oldest batch of them, or sends its rows
+ * on.
+ */
+#ifndef EP_DEVICE_HT_COMBINE_COPY_H
+#define EP_DEVICE_HT_COMBINE_COPY_H
+
+#include "device/ht/ht_combine_rows.h"
+#include "device/ht/ht_combine_sum.h"
+
+/* Adds what the slots of a batch, whose first one is p.out, have from byte `at` on. */
+template <int DTYPE, bool WHOLE>
+EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
+			    uint32_t what, uint32_t at, uint32_t vecs)
+{
+	uint32_t n = EP_HT_NOTE_SLOTS(what), slot = pipe.out;
+
+	if (what & EP_HT_NOTE_FIRST) {
+		ep_ht_sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
+	}
+	EP_UNROLL(1)
+	for (uint32_t i = 0; i < n; i++) {
+		ep_ht_sum_add<DTYPE, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at,
+					    vecs);
+		slot = ep_ht_pipe_after(&pipe, slot);
+	}
+}
+
+/* Two contributions are added as they are, which is the same: ep_numbers.add(). */
+#define EP_HT_NOTE_PAIR (2u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
+#define EP_HT_NOTE_PAIR_MASK (63u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
+
+template <int DTYPE>
+EP_DEV void ep_ht_pair_batch(const struct ep_ht_pipe &pipe, unsigned char *to, uint32_t vecs)
+{
+	const unsigned char *a = pipe.stage + (size_t)pipe.out * pipe.stride;
+	const unsigned char *b =
+		pipe.stage + (size_t)ep_ht_pipe_after(&pipe, pipe.out) * pipe.stride;
+
+	EP_UNROLL(1)
+	for (uint32_t at = 0; at < 16 * vecs; at += EP_HT_COMBINE_PART) {
+		uint32_t n = vecs - at / 16;
+
+		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
+			ep_ht_pair_store<DTYPE, true>(a + at, b + at, to + at, n);
+		} else {
+			ep_ht_pair_store<DTYPE, false>(a + at, b + at, to + at, n);
+		}
+	}
+}
+
+/* Adds the contributions of a batch, and stores the sums after the last one. */
+template <int DTYPE>
+EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
+			    unsigned char *to, uint32_t what)
+{
+	uint32_t vecs = EP_HT_NOTE_VECS(what);
+
+	/* more than once only if all contributions to the row are here */
+	EP_UNROLL(1)
+	for (uint32_t at = 0; at < 16 * vecs; at += EP_HT_COMBINE_PART) {
+		uint32_t n = vecs - at / 16;
+
+		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
+			ep_ht_sum_slots<DTYPE, true>(sum, pipe, what, at, n);
+			if (what & EP_HT_NOTE_LAST) {
+				ep_ht_sum_store<DTYPE, true>(*sum, to + at, n);
+			}
+		} else {
+			ep_ht_sum_slots<DTYPE, false>(sum, pipe, what, at, n);
+			if (what & EP_HT_NOTE_LAST) {
+				ep_ht_sum_store<DTYPE, false>(*sum, to + at, n);
+			}
+		}
+	}
+}
+
+/* Those whose rows were added may write again where these lay. One warp. */
+template <bool NODES>
+EP_DEV void ep_ht_returns_credit(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				 uint32_t chunk, uint32_t part, uint32_t flow)
+{
+	const struct ep_ht_common &c = a.c;
+	bool merges = NODES && flow != EP_HT_NONE;
+	uint32_t source = merges ? c.remote.feeds[flow].peer : c.g.rank;
+
+	for (uint32_t i = ep_lane(); i < ep_ht_sharers<NODES>(c); i += EP_WARP_SIZE) {
+		uint32_t d = ep_ht_sharer<NODES>(c, i);
+
+		/* else it may end before the sum of the chunk that d's slot held before */
+		if (merges ? !ep_ht_stays(c, d) && ep_ht_near_mask(c, flow, i, chunk)
+			   : ep_ht_returns(c, d, chunk)) {
+			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, d),
+							    c.areas.credit_off, source,
+							    ep_ht_slot_of(c, chunk), part),
+					      ep_ht_unit_word(op.epoch, chunk));
+		}
+	}
+}
+
+/* Gives free what has come over the network for a sum. One warp. */
+EP_DEV void ep_ht_sum_consumed(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			       uint32_t chunk, uint32_t part)
+{
+	/* a word for each flow: two chunks may be summed in any order if no flow brings both */
+	for (uint32_t k = ep_lane(); k < a.c.remote.nodes; k += EP_WARP_SIZE) {
+		if (ep_ht_node_mask(a.c, k, chunk)) {
+			ep_st_release_sys_u64(ep_ht_consumed_at(a.c, k, chunk, part),
+					      ep_ht_unit_word(op.epoch, chunk));
+		}
+	}
+}
+
+/*
+ * Publishes the end of a unit to peers; `what`: EP_HT_NOTE_SUM, EP_HT_NOTE_MERGE. What its lanes
+ * stored lies behind a barrier.
+ */
+template <bool NODES>
+EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			   uint32_t unit, uint32_t what)
+{
+	const struct ep_ht_common &c = a.c;
+	bool is_sum = what & EP_HT_NOTE_SUM, is_merge = NODES && what & EP_HT_NOTE_MERGE;
+	uint32_t pair = ep_ht_unit_pair(a, unit, is_sum, is_merge), flow = EP_HT_NONE;
+	uint32_t chunk = ep_div(pair, a.by_parts), part = pair - chunk * a.parts;
+	uint64_t word = ep_ht_unit_word(op.epoch, chunk);
+
+	ep_warp_sync(EP_FULL_MASK);
+	if (!is_sum && !is_merge) {
+		struct ep_ht_return_ring ring =
+			ep_ht_return_ring_of<NODES>(c, ep_ht_return_rank(a, unit));
+
+		if (ep_lane() == 0) {
+			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank),
+							    c.areas.arrived_off, ring.number,
+							    ep_ht_slot_of(c, chunk), part),
+					      word);
+		}
+		return;
+	}
+	if (NODES && is_merge) {
+		flow = ep_ht_merge_flow(a, unit);
+		if (ep_lane() == 0) {
+			ep_st_release_sys_u64(ep_ht_staged_at(c, flow, chunk, part), word);
+		}
+	} else if (NODES) {
+		ep_ht_sum_consumed(a, op, chunk, part);
+	}
+	/* nobody waits for the credit of a chunk whose slot is not used again */
+	if ((ep_ht_windows<NODES>(a) && (!a.in_weights || part)) ||
+	    chunk + c.areas.ring_chunks >=
+		    (is_merge ? c.h.head->chunks
+			      : ep_ht_chunks(c.num_tokens, c.areas.chunk_shift))) {
+		return;
+	}
+	ep_ht_returns_credit<NODES>(a, op, chunk, part, flow);
+}
+
+/* A unit of copied rows whose end is not published yet: its stores are under way. */
+struct ep_ht_due {
+	uint32_t age : 4; /* batches that were used since then, and 1; 0: there is no such unit */
+	uint32_t group : 28; /* of stores, its last one */
+	uint32_t unit;
+};
+
+/* After so many batches its stores are over: nobody waits long, neither this warp nor a peer. */
+#define EP_HT_DUE_AGE 4u
+
+template <bool NODES>
+EP_DEV void ep_ht_due_publish(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			      const struct ep_ht_pipe &pipe, struct ep_ht_due *due)
+{
+	if (due->age) {
+		ep_ht_pipe_stored(&pipe, due->group);
+		ep_ht_unit_end<NODES>(a, op, due->unit, 0);
+		due->age = 0;
+	}
+}
+
+/* Results of ep_ht_unit_prepare(). */
+struct ep_ht_prepared {
+	struct ep_ht_work w;
+	struct ep_ht_due due;
+	enum ep_ht_ready ready; /* late: there is none, too */
+};
+
+/*
+ * Makes a unit with rows ready to be loaded, if there is one and its peers are ready; `wait`: waits
+ * for them. Out of line, and given and returning values, so that the loop over contributions is
+ * short and has registers for its sums: this is done once for all rows of a chunk.
+ */
+template <bool NODES>
+EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_args &a,
+						     struct ep_op op, struct ep_ht_work work,
+						     struct ep_ht_pipe pipe, struct ep_ht_due due,
+						     bool wait)
+{
+	struct ep_ht_prepared r = { work, due, EP_HT_LATE };
+
+	if (wait) {
+		ep_ht_due_publish<NODES>(a, op, pipe, &r.due); /* who is waited for may need it */
+	}
+	while (r.w.pending || ep_ht_work_next<NODES>(a, &r.w)) {
+		r.ready = ep_ht_work_peers<NODES>(a, op, r.w, wait);
+		if (r.ready != EP_HT_READY) {
+			return r;
+		}
+		r.w.pending = false;
+		ep_ht_work_begin<NODES>(a, &r.w);
+		if (r.w.rows) {
+			r.w.open = true;
+			return r;
+		}
+		ep_ht_unit_end<NODES>(a, op, r.w.unit, r.w.is_sum ? EP_HT_NOTE_SUM : 0);
+	}
+	r.ready = EP_HT_LATE;
+	return r;
+}
+
+/* Sends the rows of a batch on, as they are: one group of stores. */
+EP_DEV void ep_ht_copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
+			     unsigned char *to, uint32_t what)
+{
+	EP_UNROLL(1)
+	for (uint32_t i = 0; i < EP_HT_NOTE_SLOTS(what); i++) {
+		ep_bulk_store(to + i * a.c.areas.row_stride,
+			      pipe->stage +
+				      (size_t)ep_ht_pipe_slot(pipe, pipe->out, i) * pipe->stride,
+			      16 * EP_HT_NOTE_VECS(what));
+	}
+	ep_bulk_commit();
+	pipe->groups++;
+}
+
+/* Uses the oldest batch. False: it does not come. */
+template <int DTYPE, bool NODES>
+EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			      struct ep_ht_pipe *pipe, const struct ep_ht_note &note,
+			      struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
+{
+	uint32_t slot = pipe->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
+	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
+	bool copied = what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
+
+	if (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {
+		return false;
+	}
+	if (what & EP_HT_NOTE_COPY) {
+		ep_ht_copy_batch(a, pipe, to, what);
+	} else if ((what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
+		ep_ht_pair_batch<DTYPE>(*pipe, to, EP_HT_NOTE_VECS(what));
+		*sum = {}; /* so that it needs no registers meanwhile */
+	} else {
+		ep_ht_sum_batch<DTYPE>(sum, *pipe, to, what);
+	}
+	ep_ht_pipe_free_batch(pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
+	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
+	due->age += due->age != 0;
+	if (due->age > EP_HT_DUE_AGE || copied) {
+		ep_ht_due_publish<NODES>(a, op, *pipe, due);
+	}
+	if (what & EP_HT_NOTE_END) {
+		uint32_t unit = ep_shfl_u32(EP_FULL_MASK, note.unit, slot);
+
+		if (copied) {
+			*due = { 1, pipe->groups, unit };
+		} else {
+			ep_ht_unit_end<NODES>(a, op, unit, what);
+		}
+	}
+	return true;
+}
+
+/*
+ * Before the operation begins: opens the first unit, if it waits for no peer, and loads of it what lies in
+ * this rank's memory. The warps that look for peers in ep_ht_begin() do not wait here for lists.
+ */
+template <bool NODES>
+EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
+				struct ep_ht_work *work, struct ep_ht_group *g,
+				struct ep_ht_note *note)
+{
+	bool alone = ep_ht_alone<NODES>(a);
+
+	if (!work->pending ||
+	    (!alone && (work->is_sum || a.in_weights || work->chunk >= a.c.areas.ring_chunks))) {
+		return;
+	}
+	work->pending = false;
+	work->open = true;
+	if (ep_warp() == 0 || ep_warp() == ep_nwarps() - 1) {
+		return;
+	}
+	ep_ht_group_begin<NODES>(a, work, g);
+	while (!alone && work->open && work->grouped && ep_ht_pipe_room(pipe)) {
+		if (!ep_ht_work_load<NODES>(a, work, g, pipe, note)) {
+			return;
+		}
+	}
+}
+
+/* All units of this warp; `work`: the first one may be pending, or open. */
+template <int DTYPE, bool NODES>
+EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				struct ep_ht_pipe *pipe, struct ep_ht_due *due,
+				struct ep_ht_work work, struct ep_ht_group g,
+				struct ep_ht_note note)
+{
+	struct ep_ht_sum<DTYPE> sum;
+	bool between = true; /* rows: the sum holds nothing */
+
+	for (;;) {
+		while (work.open && ep_ht_pipe_room(pipe)) {
+			if (!work.grouped) {
+				if (!between) {
+					break;
+				}
+				sum = {}; /* so that it needs no registers */
+				ep_ht_group_begin<NODES>(a, &work, &g);
+			}
+			if (!ep_ht_work_load<NODES>(a, &work, &g, pipe, &note)) {
+				break;
+			}
+		}
+		/* who was not ready is looked for again when there is nothing else to do */
+		if (between && !work.open && !(work.pending && pipe->held)) {
+			struct ep_ht_prepared r =
+				ep_ht_unit_prepare<NODES>(a, op, work, *pipe, *due, !pipe->held);
+
+			sum = {}; /* so the call need not keep these */
+			g = {};
+			work = r.w;
+			*due = r.due;
+			if (r.ready == EP_HT_FAILED) {
+				return;
+			}
+			if (r.ready == EP_HT_READY) {
+				continue;
+			}
+		}
+		if (!pipe->held ||
+		    !ep_ht_combine_add<DTYPE, NODES>(a, op, pipe, note, &sum, due, &between)) {
+			return;
+		}
+	}
+}
+
+/* The operation does not begin: what was loaded for it has to have come before the kernel ends. */
+EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct ep_op op,
+				    struct ep_ht_pipe pipe, struct ep_ht_note note)
+{
+	while (pipe.held && ep_ht_pipe_wait(a.c.g, op, &pipe, a.c.g.rank)) {
+		uint32_t what = ep_shfl_u32(EP_FULL_MASK, note.what, pipe.out);
+
+		ep_ht_pipe_free_batch(&pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
+	}
+}
+
+#endif
