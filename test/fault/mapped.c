@@ -154,7 +154,7 @@ static void refused(struct world *w)
 	setenv("NCCL_EP_MEMORY", "window", 1);
 	CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config),
 		     w->rank == 1 ? ncclUnhandledCudaError : ncclRemoteError,
-		     "cuMemRetainAllocationHandle says CUDA error");
+		     "cuMemRetainAllocationHandle returned CUDA error");
 	CHECK(!group);
 	settle(before);
 }
