@@ -107,8 +107,8 @@ int main(void)
 	      ".BR ncclInvalidUsage ,\n"
 	      "with a text that names the variable, the value and what is allowed. A name that begins with\n"
 	      ".B NCCL_EP_\n"
-	      "and is not known is warned about. NCCL puts what its configuration files say into the\n"
-	      "environment, and the library sees it there.\n"
+	      "and is not known is warned about. NCCL puts the lines of its configuration files into the\n"
+	      "environment, and the library finds them there.\n"
 	      ".B ep_info \\-p\n"
 	      "prints all of them with their values, and where these come from.\n"
 	      ".SH VARIABLES OF THIS LIBRARY\n",

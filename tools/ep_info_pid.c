@@ -144,7 +144,7 @@ static void print_name(int fd)
 		}
 	}
 	if (!found) {
-		puts("      neither Switchyard nor NCCL, by what its file says");
+		puts("      neither Switchyard nor NCCL, by the texts in its file");
 	}
 	munmap(data, (size_t)st.st_size);
 }

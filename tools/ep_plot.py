@@ -17,7 +17,7 @@ WORSE, USAGE, BROKEN = 1, 2, 3
 # What must be alike before times may be compared by --fail-above.
 PROBLEM = ('mode', 'layout', 'experts', 'topk', 'hidden', 'dtype', 'quant', 'pow2_scales', 'id_bits', 'drop', 'uneven',
            'backward', 'eager')
-# Of these a difference says nothing.
+# A difference of these does not matter.
 SILENT = ('capacity', 'max_recv_tokens', 'iterations', 'warmup')
 COLUMNS = ('run', 'ranks', 'tokens', 'operation', 'time_us', 'kernel_us', 'p50_us', 'p90_us', 'p99_us', 'fastest_rank_us',
            'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent', 'period_us', 'sms', 'copies_per_token', 'wrong')
@@ -358,8 +358,8 @@ def draw(runs):
     figure = Figure(figsize=(12, 4.2 * lines + 0.6), layout='constrained')
     for i, (function, what) in enumerate(todo):
         function(figure.add_subplot(lines, 2, i + 1), what)
-    said = notes(runs)
-    figure.suptitle('\n'.join([title(runs[0])] + said[:6] + ['...'] * (len(said) > 6)), fontsize=10)
+    lines = notes(runs)
+    figure.suptitle('\n'.join([title(runs[0])] + lines[:6] + ['...'] * (len(lines) > 6)), fontsize=10)
     return figure
 
 
@@ -375,10 +375,10 @@ def page(figure, runs):
     rows = list(csv.reader(io.StringIO(csv_text(runs))))
     cells = '\n'.join('<tr>%s</tr>' % ''.join('<td>%s</td>' % html.escape(c) for c in row) for row in rows)
     data = json.dumps([run.document for run in runs]).replace('<', '\\u003c')
-    said = ''.join('<li>%s</li>' % html.escape(n) for n in notes(runs))
+    items = ''.join('<li>%s</li>' % html.escape(n) for n in notes(runs))
     return ('<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>%s</title>\n<ul>%s</ul>\n%s\n'
             '<table>\n%s\n</table>\n<script type="application/json" id="results">%s</script>\n</html>\n' % (
-                html.escape(title(runs[0])), said, svg[svg.index('<svg'):], cells, data))
+                html.escape(title(runs[0])), items, svg[svg.index('<svg'):], cells, data))
 
 
 def save(figure, path, runs):
@@ -516,7 +516,7 @@ def bars(arguments):
 # ---- command line ----
 
 def short(files):
-    """Names without directories and .json, where that tells them apart."""
+    """Names without directories and .json, where they differ without these."""
     names = [os.path.basename(f).removesuffix('.json') for f in files]
     return names if len(set(names)) == len(files) else files
 

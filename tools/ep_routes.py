@@ -192,7 +192,7 @@ def convert(path, arguments):
         what = 'layer %d, ids as recorded' % layer
     elif isinstance(document, (dict, list)):
         if not arguments.topk:
-            raise Refused('it has counts, no ids: --topk says how many ids a token gets')
+            raise Refused('it has counts, no ids: --topk sets how many ids a token gets')
         layer, loads = load_of(document, arguments.layer)
         lines = draw(loads, arguments.tokens, arguments.topk, arguments.seed)
         what = 'layer %d, drawn from %g counts of %d experts' % (layer, sum(loads), len(loads))

@@ -42,7 +42,7 @@ die() {
 
 # ---- processes without a launcher: measure.sh --launch N own|all GPUS COMMAND... ----
 
-# Each process learns its rank as torchrun would tell it; with `own` it sees one GPU only.
+# Each process gets its rank in the variables that torchrun sets; with `own` it sees one GPU only.
 launch() {
     local n=$1 visible=$2 gpus=$3 rank pids=() status=0 its
     shift 3
@@ -139,7 +139,7 @@ skip() {
     begin "$1" && record "$1" skipped 0 "$2"
 }
 
-# The line of a log that says most about a failure.
+# Finds the line of a log that explains a failure best.
 reason() {
     local line
     line=$(grep -aE 'rror|no progress|unsupported|wrong|cannot|FAILED' "$1" | grep -av '^#' | tail -n 1)
@@ -227,7 +227,7 @@ find_programs() {
     net_nccl=${nccls[-1]}
 }
 
-# What is measured: the commit of the sources; of an installed library what its file says.
+# Prints the commit of the sources, or of an installed library the text in its file.
 name_commit() {
     local library
     if [ -z "$installed" ]; then
@@ -273,29 +273,23 @@ sizes() {
     fi
 }
 
-# perf NAME OPTION...: ep_perf with a thread per rank.
+# perf NAME [LAUNCHER... --] OPTION...: ep_perf with a thread per rank, or with a process per rank, which the launcher starts.
 perf() {
-    local name=$1
+    local name=$1 launcher=() how=("${threads[@]}") last=()
     shift
     begin "$name" || return 0
-    step "$name" env ${nccl:+LD_LIBRARY_PATH="$nccl:${LD_LIBRARY_PATH-}"} "$programs/ep_perf" "${threads[@]}" \
-        "${common[@]}" -J "$out/json/$name.json" "$@"
-}
-
-# perf_processes NAME LAUNCHER... -- OPTION...: a process per rank.
-perf_processes() {
-    local name=$1 launcher=() few_kernels=()
-    shift
-    while [ "$1" != -- ]; do
-        launcher+=("$1")
+    if [[ " $* " == *' -- '* ]]; then
+        while [ "$1" != -- ]; do
+            launcher+=("$1")
+            shift
+        done
         shift
-    done
-    shift
-    begin "$name" || return 0
-    [ "$shared" = 1 ] || few_kernels=(--no-kernel-times -n 3 -w 1 --chains 1 -e 8 -f 8) # they take turns
-    rm -f "$out/meet"
-    step "$name" env ${nccl:+LD_LIBRARY_PATH="$nccl:${LD_LIBRARY_PATH-}"} "${launcher[@]}" "$programs/ep_perf" \
-        --rendezvous "file:$out/meet" "${common[@]}" -J "$out/json/$name.json" "$@" "${few_kernels[@]}"
+        how=(--rendezvous "file:$out/meet")
+        [ "$shared" = 1 ] || last=(--no-kernel-times -n 3 -w 1 --chains 1 -e 8 -f 8) # they take turns
+        rm -f "$out/meet"
+    fi
+    step "$name" env ${nccl:+LD_LIBRARY_PATH="$nccl:${LD_LIBRARY_PATH-}"} "${launcher[@]}" "$programs/ep_perf" "${how[@]}" \
+        "${common[@]}" -J "$out/json/$name.json" "$@" "${last[@]}"
 }
 
 # The NCCL that a first short run went well with, its version, and the SMs of a rank.
@@ -398,12 +392,12 @@ processes() {
                 skip "processes.$memory.$visible.ll" "windows need NCCL 2.29.2"
                 continue
             fi
-            perf_processes "processes.$memory.$visible.ll" "${started[@]}" -- "${few[@]}" "${often[@]}"
+            perf "processes.$memory.$visible.ll" "${started[@]}" -- "${few[@]}" "${often[@]}"
             if [ "$shared" -gt 1 ]; then
                 skip "processes.$memory.$visible.ht" "processes that share a GPU take turns"
                 continue
             fi
-            perf_processes "processes.$memory.$visible.ht" "${started[@]}" -- "${one[@]}" "${seldom[@]}" \
+            perf "processes.$memory.$visible.ht" "${started[@]}" -- "${one[@]}" "${seldom[@]}" \
                 --mode ht --layout flat
         done
     done
@@ -416,15 +410,15 @@ creation() {
     for i in "${!nccls[@]}"; do
         local nccl=${nccls[i]} name=creation.$((i + 1))
         perf "$name.threads" "${first[@]}"
-        perf_processes "$name.processes" "$0" --launch "$ranks" all "$gpus" -- "${first[@]}"
+        perf "$name.processes" "$0" --launch "$ranks" all "$gpus" -- "${first[@]}"
         if command -v mpirun >/dev/null; then
-            perf_processes "$name.mpirun" "${mpi[@]}" -- "${first[@]}"
-            perf_processes "$name.mpirun-unbound" "${mpi[@]}" --bind-to none -- "${first[@]}"
+            perf "$name.mpirun" "${mpi[@]}" -- "${first[@]}"
+            perf "$name.mpirun-unbound" "${mpi[@]}" --bind-to none -- "${first[@]}"
         else
             skip "$name.mpirun" "there is no mpirun"
         fi
         if command -v torchrun >/dev/null; then
-            perf_processes "$name.torchrun" torchrun --no-python --nproc-per-node "$ranks" \
+            perf "$name.torchrun" torchrun --no-python --nproc-per-node "$ranks" \
                 --master-addr 127.0.0.1 --master-port $((20000 + RANDOM % 10000)) -- "${first[@]}"
         else
             skip "$name.torchrun" "there is no torchrun"
@@ -439,7 +433,7 @@ others() {
         local nccl=${nccls[i]}
         perf "other.$((i + 1)).ll" "${few[@]}" "${often[@]}"
         perf "other.$((i + 1)).ht" "${one[@]}" "${seldom[@]}" --mode ht --layout flat --sms "$sms16"
-        [ "$shared" -gt 1 ] || perf_processes "other.$((i + 1)).own" \
+        [ "$shared" -gt 1 ] || perf "other.$((i + 1)).own" \
             "$0" --launch "$ranks" own "$gpus" -- "${few[@]}" "${often[@]}"
     done
 }

@@ -3,7 +3,7 @@
 """Draws doc/img/performance.svg and the README's table from doc/img/performance.json, by ep_plot --bars.
 
 performance_plot.py [--check] ROOT
-    --check   changes nothing; exit status 1 if the picture or the table is not what the numbers say
+    --check   changes nothing; exit status 1 if the picture or the table does not have the numbers
 """
 import importlib.util
 import os

@@ -5,7 +5,7 @@
 #   - where no CUDA toolkit is found, NVIDIA's Python wheels of its compiler and headers, and
 #     likewise NCCL and the disassembler, in .deps/ of this tree;
 #   - an older g++ where nvcc refuses the one that is there.
-# Says what it did. When all is there it changes nothing and takes a few seconds.
+# Prints what it did. When all is there it changes nothing and takes a few seconds.
 #   setup.sh check   also what ./check needs: one release of clang-format, from PyPI where there is another
 #   setup.sh all     also what ./check --all needs: clang, debootstrap, mandoc, matplotlib, auditwheel, zig, and for the suite `guest` an emulator and
 #                    Debian's kernel in .deps/guest

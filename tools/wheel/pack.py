@@ -20,7 +20,7 @@ from pathlib import Path
 STAGE, PREFIX, LIBDIR, ROOT, OUT = sys.argv[1:6]
 TREE = Path(STAGE + PREFIX)
 ROOT = Path(ROOT)
-# What every Linux has that PEP 600 speaks of. The rest of NEEDED is in the wheel, or OPTIONAL.
+# Every Linux of PEP 600 has these. The rest of NEEDED is in the wheel, or OPTIONAL.
 SYSTEM = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0", "ld-linux-x86-64.so.2"}
 # Of the tools, and of the module that looks for NICs: the library itself does without.
 OPTIONAL = {"libnccl.so.2", "libhwloc.so.15", "libexpat.so.1"}

@@ -2,7 +2,7 @@
 """Switchyard: expert-parallel dispatch and combine, a library with the NCCL EP interface.
 
 The package brings the library, its tools and headers. It replaces nothing: other libraries of the same soname stay where
-they are, and a program runs on this one when it is told to (python -m switchyard PROGRAM, or SWITCHYARD=1).
+they are, and a program runs on this one when it is started so (python -m switchyard PROGRAM, or SWITCHYARD=1).
 """
 import os
 

@@ -31,11 +31,11 @@ def _run(name):
     program = os.path.join(switchyard.PREFIX, "bin", name)
     env = dict(os.environ)
     nccl = _nccl()
-    if nccl:  # after what the user says
+    if nccl:  # after the user's own
         env["LD_LIBRARY_PATH"] = ":".join(filter(None, [env.get("LD_LIBRARY_PATH"), nccl]))
     try:
         lacks = _missing(program, env)
-    except OSError:  # no ldd: the loader will say it
+    except OSError:  # no ldd: the loader will name it
         lacks = []
     if lacks:
         known = {"libnccl.so.2": "pip install nvidia-nccl-cu%s" % switchyard.CUDA_MAJOR,
