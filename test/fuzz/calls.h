@@ -61,8 +61,8 @@ ncclResult_t fuzz_mem_size(struct fuzz *f);
 ncclResult_t fuzz_init(struct fuzz *f);
 
 /* calls_group.c */
-/* The group's config, with the limits of this group. */
-struct form fuzz_group_form(const struct fuzz *f);
+/* A config, with the limits of its group. */
+struct form fuzz_group_form(const ncclEpGroupConfig_t *config);
 ncclResult_t fuzz_group(struct fuzz *f);
 ncclResult_t fuzz_masks(struct fuzz *f);
 ncclResult_t fuzz_tensors(struct fuzz *f);

@@ -63,19 +63,19 @@ static void know(struct form *form, const char *name, uint64_t most)
 	}
 }
 
-struct form fuzz_group_form(const struct fuzz *f)
+struct form fuzz_group_form(const ncclEpGroupConfig_t *config)
 {
 	struct form form = form_group;
 
-	know(&form, "num_topk", f->config.num_experts);
-	if (f->config.algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT) {
+	know(&form, "num_topk", config->num_experts);
+	if (config->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT) {
 		know(&form, "num_experts", 65535);
 		know(&form, "max_dispatch_tokens_per_rank", 1 << 24);
 		know(&form, "max_recv_tokens_per_rank", INT32_MAX);
 		know(&form, "rdma_buffer_size", UINT64_MAX); /* is of low latency */
 		know(&form, "overflow_policy",
-		     f->config.max_recv_tokens_per_rank ? NCCL_EP_OVERFLOW_DROP
-							: NCCL_EP_OVERFLOW_TRAP);
+		     config->max_recv_tokens_per_rank ? NCCL_EP_OVERFLOW_DROP
+						      : NCCL_EP_OVERFLOW_TRAP);
 	}
 	return form;
 }
@@ -88,7 +88,7 @@ ncclResult_t fuzz_group(struct fuzz *f)
 {
 	ncclEpGroupConfig_t config = f->config;
 	ncclEpGroup_t untouched = (ncclEpGroup_t)&config, group = untouched;
-	struct form form = fuzz_group_form(f);
+	struct form form = fuzz_group_form(&f->config);
 	bool alone = DRAW(4) == 0;
 	struct mutation m;
 	ncclResult_t result;
@@ -260,7 +260,7 @@ ncclResult_t fuzz_memory(struct fuzz *f)
 {
 	ncclEpGroupConfig_t config = f->config;
 	ncclEpExtMemory_t good = NCCL_EP_EXT_MEMORY_INIT, *memory;
-	struct form form = fuzz_group_form(f);
+	struct form form = fuzz_group_form(&f->config);
 	bool which = DRAW(2);
 	struct mutation m;
 	ncclResult_t result;
