@@ -208,9 +208,8 @@ MUTANTS = [
      "old": "buf[strcspn(buf, \"\\n\")] = '\\0';", "new": "", "tests": ["gda/sysfs"]},
     # The bus leaves slots and records in their order.
     {"name": "slots_relaxed", "file": "plugin/net/p2p/comm.c",
-     "old": "IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);",
-     "new": ("IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |\n"
-             "\t\t\t\tIBV_ACCESS_RELAXED_ORDERING);"),
+     "old": "IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS,",
+     "new": "IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS | IBV_ACCESS_RELAXED_ORDERING,",
      "tests": ["sizes_v8", "sizes_split", "sizes_drop", "sizes"]},
     # A receive has a key of each port.
     {"name": "slot_rkey", "file": "plugin/net/p2p/recv.c",

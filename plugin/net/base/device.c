@@ -41,8 +41,9 @@ void ep_net_pci_path(const char *root, const char *name, char path[PATH_MAX])
 	}
 }
 
-int ep_net_dev_compare(const struct ep_net_dev *a, const struct ep_net_dev *b)
+int ep_net_dev_compare(const void *dev_a, const void *dev_b)
 {
+	const struct ep_net_dev *a = dev_a, *b = dev_b;
 	const char *pci_a = strrchr(a->path, '/'), *pci_b = strrchr(b->path, '/');
 	int order;
 
@@ -54,14 +55,9 @@ int ep_net_dev_compare(const struct ep_net_dev *a, const struct ep_net_dev *b)
 	return order ? order : a->port.port - b->port.port;
 }
 
-static int ep_net_dev_order(const void *a, const void *b)
-{
-	return ep_net_dev_compare(a, b);
-}
-
 void ep_net_devs_arrange(struct ep_net_dev *dev, int n)
 {
-	qsort(dev, (size_t)n, sizeof(*dev), ep_net_dev_order);
+	qsort(dev, (size_t)n, sizeof(*dev), ep_net_dev_compare);
 	for (int i = 0; i < n; i++) {
 		bool several = false;
 

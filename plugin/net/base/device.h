@@ -70,7 +70,7 @@ void ep_net_dev_events(struct ep_net_dev *dev);
  */
 void ep_net_pci_path(const char *root, const char *name, char path[PATH_MAX]);
 /* Order of devices: by PCI address, then those that have none; then by name and port. */
-int ep_net_dev_compare(const struct ep_net_dev *a, const struct ep_net_dev *b);
+int ep_net_dev_compare(const void *dev_a, const void *dev_b);
 /* Puts them in that order, and fills in what depends on the others: index, label, adapter_port. */
 void ep_net_devs_arrange(struct ep_net_dev *dev, int n);
 

@@ -124,15 +124,25 @@ void *ep_net_handle_find(enum ep_net_kind kind, const void *handle)
 	return object;
 }
 
-void *ep_net_handle_at(uint32_t slot, void **handle)
+void *ep_net_request_owner(enum ep_net_kind kind, const void *request, enum ep_net_kind *owner)
 {
-	struct ep_net_slot *s = ep_net_slot(&ep_net_tables[0], slot);
+	struct ep_net_slot *s = NULL;
+	uint64_t handle = 0;
 
-	if (!s) {
-		return NULL;
+	if (ep_net_kind_of(request) == kind) {
+		s = ep_net_slot(&ep_net_tables[0], ep_net_slot_of(request) & (EP_NET_COMMS - 1));
 	}
-	*handle = (void *)(uintptr_t)__atomic_load_n(&s->handle, __ATOMIC_ACQUIRE);
-	return *handle ? __atomic_load_n(&s->object, __ATOMIC_RELAXED) : NULL;
+	if (s) {
+		handle = __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE);
+	}
+	*owner = ep_net_kind_of((void *)(uintptr_t)handle);
+	return handle ? __atomic_load_n(&s->object, __ATOMIC_RELAXED) : NULL;
+}
+
+ncclResult_t ep_net_request_fail(const void *request)
+{
+	return ep_fail(ncclInvalidArgument, "%p is no request, or one that was tested to its end",
+		       request);
 }
 
 /* The lock is held. */

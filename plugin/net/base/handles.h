@@ -30,16 +30,12 @@ enum ep_net_kind {
 
 /*
  * Bits of a handle, from the lowest: 4 kind, 20 slot, 33 use. All together 57, what NCCL's
- * descriptors for GPUs have room for. A request has the slot of its connection in 16 of the 20.
+ * descriptors for GPUs have room for. What has requests is in slots of 16 bits.
  */
 #define EP_NET_KIND_BITS 4
 #define EP_NET_SLOT_BITS 20
 #define EP_NET_COMM_BITS 16
 #define EP_NET_COMMS (1u << EP_NET_COMM_BITS)
-#define EP_NET_REQUEST_BITS 9
-#define EP_NET_REQUESTS (1u << EP_NET_REQUEST_BITS)
-#define EP_NET_REQUEST_USE_BITS 28
-
 static inline enum ep_net_kind ep_net_kind_of(const void *handle)
 {
 	return (enum ep_net_kind)((uintptr_t)handle & ((1u << EP_NET_KIND_BITS) - 1));
@@ -50,63 +46,49 @@ static inline uint32_t ep_net_slot_of(const void *handle)
 	return (uint32_t)((uintptr_t)handle >> EP_NET_KIND_BITS) & ((1u << EP_NET_SLOT_BITS) - 1);
 }
 
-/* A request: bits of the connection's slot, of its number and of its use. */
-static inline void *ep_net_request_handle(uint32_t comm, uint32_t request, uint32_t use)
-{
-	uint64_t h = EP_NET_REQUEST | (uint64_t)comm << EP_NET_KIND_BITS;
+/* A request: 4 bits of kind, 16 of the slot of what it is of, 20 of its number, and 24 of its use, which is odd. */
+#define EP_NET_REQUEST_BITS 20
+#define EP_NET_USE_BITS 24
+#define EP_NET_USE_MASK ((1u << EP_NET_USE_BITS) - 1)
 
-	h |= (uint64_t)request << (EP_NET_KIND_BITS + EP_NET_COMM_BITS);
-	h |= (uint64_t)use << (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_REQUEST_BITS);
-	return (void *)(uintptr_t)h;
+static inline uint32_t ep_net_use_next(uint32_t use)
+{
+	return (use + 1) & EP_NET_USE_MASK;
 }
 
-static inline uint32_t ep_net_request_comm(const void *handle)
+/* Requests of what was closed are not taken for those of what has its slot now. */
+static inline uint32_t ep_net_use_first(void)
 {
-	return (uint32_t)((uintptr_t)handle >> EP_NET_KIND_BITS) & (EP_NET_COMMS - 1);
+	return (uint32_t)ep_now_ns() * 2654435761u & EP_NET_USE_MASK & ~1u;
+}
+
+static inline void *ep_net_request_handle(enum ep_net_kind kind, const void *owner, uint32_t number,
+					  uint32_t use)
+{
+	uint64_t h = (uint64_t)kind | (uint64_t)ep_net_slot_of(owner) << EP_NET_KIND_BITS;
+
+	h |= (uint64_t)number << (EP_NET_KIND_BITS + EP_NET_COMM_BITS);
+	h |= (uint64_t)use << (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_REQUEST_BITS);
+	return (void *)(uintptr_t)h;
 }
 
 static inline uint32_t ep_net_request_number(const void *handle)
 {
 	return (uint32_t)((uintptr_t)handle >> (EP_NET_KIND_BITS + EP_NET_COMM_BITS)) &
-	       (EP_NET_REQUESTS - 1);
+	       ((1u << EP_NET_REQUEST_BITS) - 1);
 }
 
-static inline uint32_t ep_net_request_use(const void *handle)
+/* Whether the handle is of this use, and that has not ended. */
+static inline bool ep_net_request_is(const void *handle, uint32_t use)
 {
-	return (uint32_t)((uintptr_t)handle >>
-			  (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_REQUEST_BITS)) &
-	       ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+	return use & 1 && use == (uintptr_t)handle >> (EP_NET_KIND_BITS + EP_NET_COMM_BITS +
+						       EP_NET_REQUEST_BITS);
 }
 
-/*
- * A request of a mesh, which only the host holds: 64 bits. There are more of them, so that their
- * number has more bits.
- */
-#define EP_NET_OP_BITS 20
-#define EP_NET_OP_USE_BITS 24
-
-static inline void *ep_net_op_handle(enum ep_net_kind kind, uint32_t comm, uint32_t op,
-				     uint32_t use)
-{
-	uint64_t h = (uint64_t)kind | (uint64_t)comm << EP_NET_KIND_BITS;
-
-	h |= (uint64_t)op << (EP_NET_KIND_BITS + EP_NET_COMM_BITS);
-	h |= (uint64_t)use << (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_OP_BITS);
-	return (void *)(uintptr_t)h;
-}
-
-static inline uint32_t ep_net_op_number(const void *handle)
-{
-	return (uint32_t)((uintptr_t)handle >> (EP_NET_KIND_BITS + EP_NET_COMM_BITS)) &
-	       ((1u << EP_NET_OP_BITS) - 1);
-}
-
-static inline uint32_t ep_net_op_use(const void *handle)
-{
-	return (uint32_t)((uintptr_t)handle >>
-			  (EP_NET_KIND_BITS + EP_NET_COMM_BITS + EP_NET_OP_BITS)) &
-	       ((1u << EP_NET_OP_USE_BITS) - 1);
-}
+/* Returns the object that a request of this kind belongs to, and its kind. NULL: it is no request. */
+void *ep_net_request_owner(enum ep_net_kind kind, const void *request, enum ep_net_kind *owner);
+/* An error: it is no request, or has ended. */
+ncclResult_t ep_net_request_fail(const void *request);
 
 /* Fails, with *handle NULL, where there is no memory, or there are too many of them. */
 ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle);
@@ -114,8 +96,6 @@ ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handl
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle);
 /* The same; NULL is an error, ncclInvalidArgument, whose text is set. */
 void *ep_net_handle_find(enum ep_net_kind kind, const void *handle);
-/* The connection in a slot, of whichever kind that is, and its handle; NULL: none. */
-void *ep_net_handle_at(uint32_t slot, void **handle);
 /* The object, for whoever calls first; NULL: there is no such object (any more). */
 void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle);
 /* Drops and frees it; a handle of no such object (any more) is an error, NULL is nothing. */

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
@@ -8,18 +9,50 @@
 #define EP_NET_LEAST_WR 32u
 #define EP_NET_MAX_SL 15
 
-struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room)
+ncclResult_t ep_net_cq_new(struct ep_net_dev *dev, uint64_t cqes, uint32_t *lost,
+			   struct ibv_cq **cq)
 {
-	return ep_rc_qp_create(&dev->nic, cq, EP_NET_LEAST_WR, room);
+	const struct ep_nic *nic = &dev->nic;
+	char text[EP_NIC_ERROR_TEXT];
+
+	cqes = ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe);
+	/* (its context is what an event of it sets) */
+	*cq = nic->v->ibv_create_cq(nic->ctx, (int)cqes, lost, NULL, 0);
+	return *cq ? ncclSuccess
+		   : ep_fail(ncclSystemError, "%s: no completion queue: %s", dev->label,
+			     ep_nic_error_print(errno, text));
 }
 
-ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsigned int access)
+struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room,
+				unsigned int access)
 {
-	int error = ep_rc_qp_init(&dev->nic, ep_net_env(), qp, access);
+	struct ibv_qp *qp = ep_rc_qp_create(&dev->nic, cq, EP_NET_LEAST_WR, room);
+	int error = qp ? ep_rc_qp_init(&dev->nic, ep_net_env(), qp, access) : 0;
 
-	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be initialised: %s",
-			       dev->label, strerror(error))
-		     : ncclSuccess;
+	if (error) {
+		dev->nic.v->ibv_destroy_qp(qp);
+		errno = error;
+		qp = NULL;
+	}
+	return qp;
+}
+
+ncclResult_t ep_net_pin(struct ep_net_dev *dev, void *memory, size_t bytes, unsigned int access,
+			struct ibv_mr **mr)
+{
+	char text[EP_NIC_ERROR_TEXT];
+
+	*mr = ep_verbs_reg_mr(dev->nic.v, dev->nic.pd, memory, bytes, access);
+	return *mr ? ncclSuccess
+		   : ep_fail(ncclSystemError, "%s: %zu bytes cannot be registered: %s", dev->label,
+			     bytes, ep_nic_error_print(errno, text));
+}
+
+uint8_t ep_net_traffic_class(const struct ep_net_dev *dev, int tc)
+{
+	const struct ep_ib_env *env = ep_net_env();
+
+	return (uint8_t)(env->tc >= 0 ? env->tc : tc >= 0 ? tc : dev->nic.tc);
 }
 
 /* On InfiniBand the class of a communicator is what switches choose a lane by, if it can be one. */

@@ -12,9 +12,17 @@
 #define EP_NET_CHECK_NS 20000000ull   /* between two looks for peers */
 #define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of a peer that is gone */
 
-/* NULL: errno. */
-struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room);
-ncclResult_t ep_net_queue_init(struct ep_net_dev *dev, struct ibv_qp *qp, unsigned int access);
+/* *lost is set when the NIC reports that it has lost completions. */
+ncclResult_t ep_net_cq_new(struct ep_net_dev *dev, uint64_t cqes, uint32_t *lost,
+			   struct ibv_cq **cq);
+/* In state INIT. NULL: errno. */
+struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room,
+				unsigned int access);
+/* Registers memory of the plugin's own. */
+ncclResult_t ep_net_pin(struct ep_net_dev *dev, void *memory, size_t bytes, unsigned int access,
+			struct ibv_mr **mr);
+/* The traffic class of a communicator whose class is `tc` (-1: it has none). */
+uint8_t ep_net_traffic_class(const struct ep_net_dev *dev, int tc);
 /* The service level of a communicator whose class is `tc` (-1: it has none). */
 uint8_t ep_net_service_level(const struct ep_nic_end *end, int tc);
 /* The same as ep_net_queue_connect(), where a failure is no error. 0: it is connected; else errno. */

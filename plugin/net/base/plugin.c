@@ -273,6 +273,5 @@ static void ep_net_memory_dereg(void *object)
 /* The connection may be closed already: memory belongs to the device. */
 ncclResult_t ep_net_dereg(void *comm, void *mr)
 {
-	(void)comm;
 	return ep_net_handle_close(EP_NET_MR, mr, ep_net_memory_dereg);
 }

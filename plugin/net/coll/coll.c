@@ -61,7 +61,7 @@ ncclResult_t ep_net_coll_note(struct ep_net_coll *c, ncclResult_t result)
 static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 {
 	size_t n = c->mesh->nranks;
-	uint32_t use = (uint32_t)ep_now_ns() * 2654435761u;
+	uint32_t use = ep_net_use_first();
 
 	c->send = calloc(n, sizeof(*c->send));
 	c->recv = calloc(n, sizeof(*c->recv));
@@ -69,8 +69,7 @@ static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 	c->share = calloc(n * EP_NET_GATHERS, sizeof(*c->share));
 	c->flush = calloc(n * EP_NET_FLUSHES, sizeof(*c->flush));
 	for (uint32_t i = 0; i < EP_ARRAY_SIZE(c->use); i++) {
-		/* Requests of ranks that were closed are not taken for those of these. */
-		c->use[i] = use & ((1u << EP_NET_OP_USE_BITS) - 2);
+		c->use[i] = use;
 	}
 	return c->send && c->recv && c->turn && c->share && c->flush
 		       ? ncclSuccess

@@ -266,8 +266,8 @@ static ncclResult_t ep_net_gather_fill(const struct ep_net_coll *c, struct ep_ne
 
 static void *ep_net_coll_request(struct ep_net_coll *c, uint32_t number)
 {
-	c->use[number] = (c->use[number] + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
-	return ep_net_op_handle(EP_NET_GATHER, ep_net_slot_of(c->handle), number, c->use[number]);
+	c->use[number] = ep_net_use_next(c->use[number]);
+	return ep_net_request_handle(EP_NET_GATHER, c->handle, number, c->use[number]);
 }
 
 ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_mr, int nparts,
@@ -344,19 +344,15 @@ static ncclResult_t ep_net_coll_poll(struct ep_net_coll *c, uint32_t number, boo
 
 ncclResult_t ep_net_coll_test(void *request, int *done, int *size)
 {
-	uint32_t number = ep_net_op_number(request);
-	struct ep_net_coll *c = NULL;
+	enum ep_net_kind kind;
+	struct ep_net_coll *c = ep_net_request_owner(EP_NET_GATHER, request, &kind);
+	uint32_t number = ep_net_request_number(request);
 	bool ended = true;
-	void *handle;
 
 	*done = 0;
-	if (ep_net_kind_of(request) == EP_NET_GATHER) {
-		c = ep_net_handle_at(ep_net_request_comm(request), &handle);
-	}
-	if (!c || ep_net_kind_of(handle) != EP_NET_COLL || number >= EP_ARRAY_SIZE(c->use) ||
-	    c->use[number] != ep_net_op_use(request) || !(c->use[number] & 1)) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p is no request, or one that was tested to its end", request);
+	if (!c || kind != EP_NET_COLL || number >= EP_ARRAY_SIZE(c->use) ||
+	    !ep_net_request_is(request, c->use[number])) {
+		return ep_net_request_fail(request);
 	}
 	if (c->failed.code != ncclSuccess) {
 		return ep_fail_again(&c->failed);
@@ -367,7 +363,7 @@ ncclResult_t ep_net_coll_test(void *request, int *done, int *size)
 		if (size && number < EP_NET_GATHERS) {
 			*size = (int)ep_min_u64(c->gather[number].window.bytes, INT_MAX);
 		}
-		c->use[number] = (c->use[number] + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
+		c->use[number] = ep_net_use_next(c->use[number]);
 	}
 	return ncclSuccess;
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "net/link/acceptor.h"
+#include "net/link/iface.h"
 
 /* Returns a number that nobody else sends by chance. */
 static uint64_t ep_net_nonce(void)
@@ -23,6 +24,7 @@ ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
 	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
 		g->pending[i].fd = -1;
 	}
+	EP_CHECK(ep_net_addr_find(addr));
 	EP_CHECK(ep_net_listen_at(addr, &g->fd));
 	g->magic = magic;
 	g->nonce = ep_net_nonce();

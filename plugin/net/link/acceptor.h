@@ -37,7 +37,7 @@ struct ep_net_accepted {
 	char who[EP_NET_ADDR_TEXT];
 };
 
-/* Begins to listen at `addr`, and fills in its port. */
+/* Begins to listen where peers reach this host; *addr: there. */
 ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
 				  union ep_net_addr *addr);
 /* Closes the listener and what is pending. */

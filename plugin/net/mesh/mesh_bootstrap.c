@@ -15,7 +15,6 @@
 #include "net/base/merged.h"
 #include "net/link/acceptor.h"
 #include "net/link/dial.h"
-#include "net/link/iface.h"
 #include "net/mesh/mesh_bootstrap.h"
 
 #define EP_NET_MESH_MAGIC 0x7465672d6d657368ull
@@ -76,7 +75,6 @@ ncclResult_t ep_net_bootstrap_open(int dev, int tc, enum ep_net_use use, void *h
 	m->use = use;
 	m->tc = tc;
 	EP_CHECK_GOTO(ep_net_nic_get(dev, &m->nic), err_free);
-	EP_CHECK_GOTO(ep_net_addr_find(&place.addr), err_free);
 	EP_CHECK_GOTO(ep_net_acceptor_open(&m->acceptor, EP_NET_MESH_MAGIC, &place.addr), err_free);
 	place.nonce = m->acceptor.nonce;
 	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_BOOTSTRAP, m, listen_comm), err_close);

@@ -64,7 +64,7 @@ void ep_net_op_free(struct ep_net_rma *rma, uint32_t number)
 {
 	struct ep_net_op *op = ep_net_op_at(rma, number);
 
-	op->use = (op->use + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
+	op->use = ep_net_use_next(op->use);
 	op->next = rma->free;
 	rma->free = number;
 	rma->pending--;
@@ -73,7 +73,7 @@ void ep_net_op_free(struct ep_net_rma *rma, uint32_t number)
 ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma)
 {
 	uint32_t n = rma->nops / EP_NET_OPS_CHUNK;
-	uint32_t use = (uint32_t)ep_now_ns() * 2654435761u;
+	uint32_t use = ep_net_use_first();
 	struct ep_net_op **chunks, *chunk;
 
 	if (rma->nops == EP_NET_OPS) {
@@ -90,8 +90,7 @@ ncclResult_t ep_net_ops_grow(struct ep_net_rma *rma)
 	}
 	for (uint32_t i = 0; i < EP_NET_OPS_CHUNK; i++) {
 		chunk[i].next = i + 1 < EP_NET_OPS_CHUNK ? rma->nops + i + 1 : EP_NET_NO_OP;
-		/* Requests of contexts that were closed are not taken for those of this one. */
-		chunk[i].use = use & ((1u << EP_NET_OP_USE_BITS) - 2);
+		chunk[i].use = use;
 	}
 	rma->chunk[n] = chunk;
 	rma->free = rma->nops;

@@ -27,21 +27,10 @@ static uint32_t ep_net_port_ctx_links(const struct ep_net_rma *rma, uint32_t por
 	return rma->mesh->nranks * ((contexts + ports - 1 - port) / ports);
 }
 
-/* As the environment sets it, the context, the communicator, or how the port is set up. */
-static uint8_t ep_net_port_ctx_class(const struct ep_net_rma *rma, const struct ep_net_dev *dev)
-{
-	const struct ep_ib_env *env = ep_net_env();
-
-	return (uint8_t)(env->tc >= 0          ? env->tc
-			 : rma->config.tc >= 0 ? rma->config.tc
-			 : rma->mesh->tc >= 0  ? rma->mesh->tc
-					       : dev->nic.tc);
-}
-
 static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 {
+	int tc = rma->config.tc >= 0 ? rma->config.tc : rma->mesh->tc;
 	size_t bytes = (size_t)sysconf(_SC_PAGESIZE);
-	char text[EP_NIC_ERROR_TEXT];
 
 	rma->scratch = aligned_alloc(bytes, bytes);
 	rma->link = calloc((size_t)rma->config.contexts * rma->mesh->nranks, sizeof(*rma->link));
@@ -54,14 +43,9 @@ static ncclResult_t ep_net_rma_memory(struct ep_net_rma *rma)
 		struct ep_net_port_ctx *port_ctx = &rma->port_ctx[i];
 
 		port_ctx->dev = rma->mesh->dev[i];
-		port_ctx->tc = ep_net_port_ctx_class(rma, port_ctx->dev);
-		port_ctx->scratch_mr = ep_verbs_reg_mr(port_ctx->dev->nic.v, port_ctx->dev->nic.pd,
-						       rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE);
-		if (!port_ctx->scratch_mr) {
-			return ep_fail(ncclSystemError, "%s: %zu bytes cannot be registered: %s",
-				       port_ctx->dev->label, bytes,
-				       ep_nic_error_print(errno, text));
-		}
+		port_ctx->tc = ep_net_traffic_class(port_ctx->dev, tc);
+		EP_CHECK(ep_net_pin(port_ctx->dev, rma->scratch, bytes, IBV_ACCESS_LOCAL_WRITE,
+				    &port_ctx->scratch_mr));
 	}
 	return ncclSuccess;
 }
@@ -74,14 +58,12 @@ static ncclResult_t ep_net_link_make(struct ep_net_rma *rma, struct ep_net_link 
 			      (dev->nic.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 	char text[EP_NIC_ERROR_TEXT];
 
-	link->qp = ep_net_queue_new(dev, link->port_ctx->cq, room);
-	if (!link->qp) {
-		return ep_fail(ncclSystemError,
-			       "%s: no queue pair for %s, one of %u ranks and %d contexts: %s",
-			       dev->label, rma->mesh->who[link->rank], rma->mesh->nranks,
-			       rma->config.contexts, ep_nic_error_print(errno, text));
-	}
-	return ep_net_queue_init(dev, link->qp, access);
+	link->qp = ep_net_queue_new(dev, link->port_ctx->cq, room, access);
+	return link->qp ? ncclSuccess
+			: ep_fail(ncclSystemError,
+				  "%s: no queue pair for %s, one of %u ranks and %d contexts: %s",
+				  dev->label, rma->mesh->who[link->rank], rma->mesh->nranks,
+				  rma->config.contexts, ep_nic_error_print(errno, text));
 }
 
 /* The completion queue of a port for `n` links, which begin with this room. */
@@ -89,20 +71,13 @@ static ncclResult_t ep_net_port_ctx_make(struct ep_net_port_ctx *port_ctx, uint3
 					 struct ep_rc_room *room)
 {
 	const struct ibv_device_attr *attr = &port_ctx->dev->nic.attr;
-	char text[EP_NIC_ERROR_TEXT];
 	uint64_t cqes;
 
 	room->sq = (uint32_t)ep_min_u64(EP_NET_LINK_SQ, (uint64_t)attr->max_qp_wr);
 	room->rq = 1;
-	cqes = ep_min_u64((uint64_t)n * (room->sq + room->rq), (uint64_t)attr->max_cqe);
-	cqes = ep_min_u64(cqes, EP_NET_LINK_CQ);
-	/* (its context is what an event of it sets) */
-	port_ctx->cq = port_ctx->dev->nic.v->ibv_create_cq(port_ctx->dev->nic.ctx, (int)cqes,
-							   &port_ctx->cq_lost, NULL, 0);
-	port_ctx->cq_room = (uint32_t)cqes;
-	return port_ctx->cq ? ncclSuccess
-			    : ep_fail(ncclSystemError, "%s: no completion queue: %s",
-				      port_ctx->dev->label, ep_nic_error_print(errno, text));
+	cqes = ep_min_u64((uint64_t)n * (room->sq + room->rq), EP_NET_LINK_CQ);
+	port_ctx->cq_room = (uint32_t)ep_min_u64(cqes, (uint64_t)attr->max_cqe);
+	return ep_net_cq_new(port_ctx->dev, cqes, &port_ctx->cq_lost, &port_ctx->cq);
 }
 
 /* Ports that a link joins can reach each other. Rails may be subnets of their own: others need not. */

@@ -137,7 +137,7 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	op = ep_net_op_at(rma, number);
 	rma->free = op->next;
 	rma->pending++;
-	use = (op->use + 1) & ((1u << EP_NET_OP_USE_BITS) - 1);
+	use = ep_net_use_next(op->use);
 	*op = *want;
 	op->use = use;
 	op->left = 0;
@@ -148,7 +148,7 @@ ncclResult_t ep_net_op_start(struct ep_net_rma *rma, const struct ep_net_op *wan
 	link->pending++;
 	ep_net_link_append(rma, link, number);
 	EP_CHECK(ep_net_link_push(rma, link));
-	*request = ep_net_op_handle(EP_NET_OP, ep_net_slot_of(rma->handle), number, op->use);
+	*request = ep_net_request_handle(EP_NET_OP, rma->handle, number, use);
 	return ncclSuccess;
 }
 

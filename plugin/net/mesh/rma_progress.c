@@ -145,29 +145,25 @@ ncclResult_t ep_net_rma_progress(struct ep_net_rma *rma)
 
 ncclResult_t ep_net_op_test(void *request, int *done)
 {
-	uint32_t number = ep_net_op_number(request);
-	struct ep_net_rma *rma = NULL;
-	ncclResult_t result = ncclSuccess;
-	struct ep_net_op *op = NULL;
-	void *handle;
+	enum ep_net_kind kind;
+	struct ep_net_rma *rma = ep_net_request_owner(EP_NET_OP, request, &kind);
+	uint32_t number = ep_net_request_number(request);
+	struct ep_net_op *op;
 
 	*done = 0;
-	if (ep_net_kind_of(request) == EP_NET_OP) {
-		rma = ep_net_handle_at(ep_net_request_comm(request), &handle);
+	if (!rma || kind != EP_NET_RMA || number >= rma->nops) {
+		return ep_net_request_fail(request);
 	}
-	if (rma && ep_net_kind_of(handle) == EP_NET_RMA && number < rma->nops) {
-		op = ep_net_op_at(rma, number);
-	}
-	if (!op || op->use != ep_net_op_use(request) || !(op->use & 1)) {
-		return ep_fail(ncclInvalidArgument,
-			       "%p is no request, or one that was tested to its end", request);
+	op = ep_net_op_at(rma, number);
+	if (!ep_net_request_is(request, op->use)) {
+		return ep_net_request_fail(request);
 	}
 	if (!ep_net_op_done(op)) {
-		result = ep_net_rma_progress(rma);
+		EP_CHECK(ep_net_rma_progress(rma));
 	}
-	if (result == ncclSuccess && ep_net_op_done(op)) {
+	if (ep_net_op_done(op)) {
 		*done = 1;
 		ep_net_op_free(rma, number);
 	}
-	return result;
+	return ncclSuccess;
 }

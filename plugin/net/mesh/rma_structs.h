@@ -12,7 +12,7 @@
 #include "net/mesh/mesh.h"
 
 #define EP_NET_OPS_CHUNK 256u
-#define EP_NET_OPS (1u << EP_NET_OP_BITS)
+#define EP_NET_OPS (1u << EP_NET_REQUEST_BITS)
 #define EP_NET_NO_OP UINT32_MAX
 #define EP_NET_CONTEXTS 256u
 #define EP_NET_OP_WR 8u /* work requests that are posted together: at most, with the signal */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes a connection, with its memory and requests, and ends it. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +16,6 @@
 static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = ep_round_up(sizeof(*c->shared), page);
-	char text[EP_NIC_ERROR_TEXT];
 
 	c->shared = aligned_alloc(page, bytes);
 	if (!c->shared) {
@@ -25,24 +23,17 @@ static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
 	}
 	memset(c->shared, 0, bytes);
 	for (uint32_t i = 0; i < c->nlocals; i++) {
-		struct ep_net_dev *dev = c->local[i].dev;
-
 		/* In order: what is polled must not be there before what it announces. */
-		c->local[i].shared_mr = ep_verbs_reg_mr(
-			dev->nic.v, dev->nic.pd, c->shared, bytes,
-			IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
-		if (!c->local[i].shared_mr) {
-			return ep_fail(ncclSystemError,
-				       "%s: %zu bytes of a connection cannot be registered: %s",
-				       dev->label, bytes, ep_nic_error_print(errno, text));
-		}
+		EP_CHECK(ep_net_pin(c->local[i].dev, c->shared, bytes,
+				    IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS,
+				    &c->local[i].shared_mr));
 	}
 	return ncclSuccess;
 }
 
 static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
 {
-	uint32_t use = (uint32_t)ep_now_ns() * 2654435761u;
+	uint32_t use = ep_net_use_first();
 
 	c->flush_first = c->flush_last = EP_NET_NO_REQUEST;
 	c->nrequests = c->sender ? EP_NET_SENDS : EP_NET_GROUPS + EP_NET_FLUSHES;
@@ -55,8 +46,7 @@ static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
 	}
 	for (uint32_t i = 0; i < c->nrequests; i++) {
 		c->request[i].next = i + 1 < c->nrequests ? i + 1 : EP_NET_NO_REQUEST;
-		/* Requests of connections that were closed are not taken for those of this one. */
-		c->request[i].use = use & ((1u << EP_NET_REQUEST_USE_BITS) - 2);
+		c->request[i].use = use;
 	}
 	return ncclSuccess;
 }
@@ -76,7 +66,7 @@ static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *
 		l->end = nic->end;
 		l->gid_index = nic->gid_index;
 		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
-		l->tc = (uint8_t)(env->tc >= 0 ? env->tc : class->tc >= 0 ? class->tc : nic->tc);
+		l->tc = ep_net_traffic_class(l->dev, class->tc);
 		l->sl = ep_net_service_level(&l->end, class->sl);
 		if (!c->sender && env->fifo_tc >= 0) {
 			l->tc = (uint8_t)env->fifo_tc;

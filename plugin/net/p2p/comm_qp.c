@@ -10,7 +10,6 @@
 #define EP_NET_SQ_DEPTH 512u
 #define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)
 #define EP_NET_INLINE 64u
-#define EP_NET_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 /* ---- making ---- */
 
@@ -45,23 +44,6 @@ void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp, const st
 	}
 }
 
-static ncclResult_t ep_net_cq_new(const struct ep_net_comm *c, const struct ep_rc_room *room,
-				  struct ep_net_local *port)
-{
-	const struct ep_nic *nic = &port->dev->nic;
-	/* (in need all paths go by one port) */
-	uint64_t cqes = (uint64_t)c->nqps * (room->sq + room->rq) + EP_NET_FLUSH_DEPTH;
-	char text[EP_NIC_ERROR_TEXT];
-
-	/* (its context is what an event of it sets) */
-	port->cq = nic->v->ibv_create_cq(nic->ctx,
-					 (int)ep_min_u64(cqes, (uint64_t)nic->attr.max_cqe),
-					 &port->cq_lost, NULL, 0);
-	return port->cq ? ncclSuccess
-			: ep_fail(ncclSystemError, "%s: no completion queue: %s", port->dev->label,
-				  ep_nic_error_print(errno, text));
-}
-
 static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint32_t i)
 {
 	struct ep_net_qp *q = &c->qp[i];
@@ -74,15 +56,13 @@ static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *roo
 		c->path[q->path].local_port = q->local_port;
 	}
 	l = &c->local[q->local_port];
-	q->qp = ep_net_queue_new(l->dev, l->cq, room);
-	if (!q->qp) {
-		return ep_fail(ncclSystemError,
+	q->qp = ep_net_queue_new(l->dev, l->cq, room, EP_NET_ACCESS);
+	return q->qp ? ncclSuccess
+		     : ep_fail(ncclSystemError,
 			       "%s: queue pair %u of %u cannot be made: %s "
 			       "(NCCL_IB_QPS_PER_CONNECTION is %d)",
 			       l->dev->label, i, c->nqps, ep_nic_error_print(errno, text),
 			       ep_net_env()->qps);
-	}
-	return ep_net_queue_init(l->dev, q->qp, EP_NET_ACCESS);
 }
 
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
@@ -104,7 +84,12 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
 	for (uint32_t i = 0; i < c->nlocals; i++) {
-		EP_CHECK(ep_net_cq_new(c, &room, &c->local[i]));
+		struct ep_net_local *l = &c->local[i];
+
+		/* (in need all paths go by one port) */
+		EP_CHECK(ep_net_cq_new(l->dev,
+				       (uint64_t)c->nqps * (room.sq + room.rq) + EP_NET_FLUSH_DEPTH,
+				       &l->cq_lost, &l->cq));
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		EP_CHECK(ep_net_qp_open(c, &room, i));
@@ -202,7 +187,7 @@ ncclResult_t ep_net_flush_open(struct ep_net_local *port)
 				      .sl = port->sl,
 				      .gid_index = port->gid_index };
 	struct ep_rc_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
-	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room);
+	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room, EP_NET_ACCESS);
 	char text[EP_NIC_ERROR_TEXT];
 	ncclResult_t result;
 
@@ -210,15 +195,14 @@ ncclResult_t ep_net_flush_open(struct ep_net_local *port)
 		return ep_fail(ncclSystemError, "%s: no queue pair for flushes: %s",
 			       port->dev->label, ep_nic_error_print(errno, text));
 	}
-	EP_CHECK_GOTO(ep_net_queue_init(port->dev, qp, EP_NET_ACCESS), err_destroy);
-	EP_CHECK_GOTO(ep_net_queue_connect(port->dev, qp, &rc_path, qp->qp_num), err_destroy);
+	result = ep_net_queue_connect(port->dev, qp, &rc_path, qp->qp_num);
+	if (result != ncclSuccess) {
+		port->dev->nic.v->ibv_destroy_qp(qp);
+		return result;
+	}
 	port->flush_qp = qp;
 	port->flush_room = port->flush_depth = room.sq;
 	return ncclSuccess;
-
-err_destroy:
-	port->dev->nic.v->ibv_destroy_qp(qp);
-	return result;
 }
 
 /* ---- which of them messages go over ---- */

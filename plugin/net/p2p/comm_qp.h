@@ -5,6 +5,8 @@
 
 #include "net/p2p/p2p.h"
 
+#define EP_NET_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
 /* Sets the extensions of the other end's NIC, for a queue pair that does not know them yet. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "core/param.h"
+#include "core/process.h"
 #include "net/p2p/counts.h"
 
 static struct {
@@ -19,47 +20,13 @@ static struct {
 	uint32_t next; /* where the search for a free entry begins */
 } ep_net_counted = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static uint64_t ep_net_started(void)
-{
-	unsigned long long ticks = 0;
-	char text[1024], *after;
-	FILE *f = fopen("/proc/self/stat", "r");
-	size_t n = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
-
-	if (f) {
-		fclose(f);
-	}
-	text[n] = '\0';
-	after = strrchr(text, ')'); /* the name before it may have anything in it */
-	if (after && sscanf(after + 1,
-			    " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
-			    "%*d %*d %*d %llu",
-			    &ticks) != 1) {
-		ticks = 0;
-	}
-	return ticks;
-}
-
-static void ep_net_program(char name[64])
-{
-	FILE *f = fopen("/proc/self/comm", "r");
-
-	name[0] = '\0';
-	if (f) {
-		if (!fgets(name, 64, f)) {
-			name[0] = '\0';
-		}
-		fclose(f);
-	}
-	name[strcspn(name, "\n")] = '\0';
-}
-
 /* The lock is held. A file of an earlier process of this number is replaced. */
 static bool ep_net_counts_make(void)
 {
 	size_t bytes = sizeof(struct ep_net_counts_file) +
 		       EP_NET_COUNTS_ENTRIES * sizeof(struct ep_net_counts);
 	struct ep_net_counts_file *file;
+	char state;
 	int fd;
 
 	snprintf(ep_net_counted.path, sizeof(ep_net_counted.path),
@@ -81,8 +48,9 @@ static bool ep_net_counts_make(void)
 	file->entries = EP_NET_COUNTS_ENTRIES;
 	file->entry_bytes = sizeof(struct ep_net_counts);
 	file->pid = (uint32_t)getpid();
-	file->started = ep_net_started();
-	ep_net_program(file->program);
+	(void)ep_process_read(getpid(), &state, &file->started);
+	(void)ep_file_read("/proc/self/comm", file->program, sizeof(file->program));
+	file->program[strcspn(file->program, "\n")] = '\0';
 	__atomic_store_n(&file->magic, EP_NET_COUNTS_MAGIC, __ATOMIC_RELEASE);
 	ep_net_counted.file = file;
 	return true;

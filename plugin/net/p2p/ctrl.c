@@ -3,12 +3,18 @@
 #include "net/p2p/ctrl.h"
 #include "net/p2p/fail.h"
 
-ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind, uint32_t path,
+			      struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_ctrl *t = c->ctrl;
 
+	msg->magic = EP_NET_CTRL_MAGIC;
+	msg->kind = kind;
+	msg->path = (uint16_t)path;
+	msg->generation = c->path[path].generation;
+
 	if (t->nout - t->sent == EP_NET_CTRL_MSGS) {
-		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
+		return ep_net_comm_fail(c, ncclRemoteError, path,
 					"the peer receives none of %u changes of paths: is its "
 					"process stuck?",
 					EP_NET_CTRL_MSGS);

@@ -39,8 +39,9 @@ struct ep_net_ctrl {
 	uint32_t nout, sent; /* messages to be sent, those that were: ever */
 };
 
-/* Sends it, now or later. */
-ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg);
+/* Sends a message about a path, now or later; fills in what all kinds have. */
+ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind, uint32_t path,
+			      struct ep_net_ctrl_msg *msg);
 /* Sends what is to be sent as far as the socket has room. */
 enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c);
 /* Takes the next message, when all of it is there. */

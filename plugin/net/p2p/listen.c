@@ -5,7 +5,6 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "net/link/acceptor.h"
-#include "net/link/iface.h"
 #include "net/p2p/comm.h"
 #include "net/p2p/listen.h"
 #include "net/p2p/p2p_handshake.h"
@@ -60,7 +59,6 @@ ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
 	l->accepted.fd = -1;
 	EP_CHECK_GOTO(ep_net_nic_get(dev, &l->nic), err_free);
 	h.ports = (uint32_t)l->nic->nports;
-	EP_CHECK_GOTO(ep_net_addr_find(&h.addr), err_free);
 	EP_CHECK_GOTO(ep_net_acceptor_open(&l->acceptor, EP_NET_MAGIC, &h.addr), err_free);
 	h.nonce = l->acceptor.nonce;
 	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_LISTEN, l, listen_comm), err_close);

@@ -6,7 +6,7 @@
  * only what they acknowledge. If it wrote again at once, a message could come twice, and a packet
  * that was late could change memory which its receiver had long used for something else. So
  *
- *   1. an end that notices the failure, or receives word of it, moves its queue pairs of the path to the error
+ *   1. an end that notices the failure, or is notified of it, moves its queue pairs of the path to the error
  *      state: its NIC drops what comes for them from then on. The receiver takes up the completions of
  *      all its receives, and so knows how many parts each queue pair has brought.
  *   2. It notifies the other end, with these numbers. Parts of a queue pair come in the order in which they
@@ -100,16 +100,12 @@ ncclResult_t ep_net_path_drain(struct ep_net_comm *c, uint32_t path)
 	return ncclSuccess;
 }
 
-/* ---- 2. telling ---- */
+/* ---- 2. notifying the other end ---- */
 
 ncclResult_t ep_net_path_send_closed(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why)
 {
 	const struct ep_net_path *r = &c->path[path];
-	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
-				       .kind = EP_NET_CLOSED,
-				       .path = (uint16_t)path,
-				       .generation = r->generation,
-				       .why = why };
+	struct ep_net_ctrl_msg msg = { .why = why };
 	uint32_t n = 0;
 
 	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
@@ -118,7 +114,7 @@ ncclResult_t ep_net_path_send_closed(struct ep_net_comm *c, uint32_t path, enum 
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		msg.number[n++] = c->qp[i].received;
 	}
-	return ep_net_ctrl_send(c, &msg);
+	return ep_net_ctrl_send(c, EP_NET_CLOSED, path, &msg);
 }
 
 /* ---- 3. what both know now ---- */

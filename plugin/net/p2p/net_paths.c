@@ -60,16 +60,13 @@ static ncclResult_t ep_net_path_failed(struct ep_net_comm *c, uint32_t path,
 static ncclResult_t ep_net_path_prove(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
-	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
-				       .kind = EP_NET_PROVED,
-				       .path = (uint16_t)path,
-				       .generation = r->generation };
+	struct ep_net_ctrl_msg msg = { 0 };
 
 	if (r->state != EP_NET_PATH_PROBING) {
 		return ncclSuccess;
 	}
 	r->proved = true;
-	return ep_net_ctrl_send(c, &msg);
+	return ep_net_ctrl_send(c, EP_NET_PROVED, path, &msg);
 }
 
 ncclResult_t ep_net_paths_act(struct ep_net_comm *c)

@@ -55,12 +55,10 @@ static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_
 				   .rq = c->sender ? 1 : c->rq_depth,
 				   .inline_bytes = c->inline_bytes },
 			  room = want;
-	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room);
+	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room, EP_NET_ACCESS);
 
 	if (qp &&
-	    (room.sq < want.sq || room.rq < want.rq || room.inline_bytes < want.inline_bytes ||
-	     ep_net_queue_init(port->dev, qp, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ) !=
-		     ncclSuccess)) {
+	    (room.sq < want.sq || room.rq < want.rq || room.inline_bytes < want.inline_bytes)) {
 		port->dev->nic.v->ibv_destroy_qp(qp);
 		qp = NULL;
 	}
@@ -112,19 +110,14 @@ static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, uint32
 static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t path)
 {
 	const struct ep_net_path *r = &c->path[path];
-	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
-				       .kind = EP_NET_OFFER,
-				       .path = (uint16_t)path,
-				       .generation = r->generation,
-				       .port = r->local_port,
-				       .end = c->local[r->local_port].end };
+	struct ep_net_ctrl_msg msg = { .port = r->local_port, .end = c->local[r->local_port].end };
 	uint32_t n = 0;
 
 	msg.end.psn = r->psn;
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		msg.number[n++] = c->qp[i].qp->qp_num;
 	}
-	return ep_net_ctrl_send(c, &msg);
+	return ep_net_ctrl_send(c, EP_NET_OFFER, path, &msg);
 }
 
 /* A port that no path went by is used again: so is what flushes there, when all of it has come back. */
@@ -248,10 +241,7 @@ static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t path)
 
 static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t path)
 {
-	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
-				       .kind = EP_NET_READY_TOO,
-				       .path = (uint16_t)path,
-				       .generation = c->path[path].generation };
+	struct ep_net_ctrl_msg msg = { 0 };
 	int error = ep_net_recovery_connect(c, path);
 
 	if (error) {
@@ -261,7 +251,7 @@ static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t path)
 		EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
 	}
 	c->path[path].state = EP_NET_PATH_READY;
-	return ep_net_ctrl_send(c, &msg);
+	return ep_net_ctrl_send(c, EP_NET_READY_TOO, path, &msg);
 }
 
 /* ---- 3. is there a path? ---- */

@@ -11,7 +11,7 @@ uint32_t ep_net_request_new(struct ep_net_comm *c)
 		struct ep_net_request *r = &c->request[i];
 
 		c->free = r->next;
-		r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+		r->use = ep_net_use_next(r->use);
 		r->n = 0;
 		r->left = 0;
 		c->pending++;
@@ -23,7 +23,7 @@ void ep_net_request_free(struct ep_net_comm *c, uint32_t i)
 {
 	struct ep_net_request *r = &c->request[i];
 
-	r->use = (r->use + 1) & ((1u << EP_NET_REQUEST_USE_BITS) - 1);
+	r->use = ep_net_use_next(r->use);
 	r->next = c->free;
 	c->free = i;
 	c->pending--;
@@ -32,7 +32,7 @@ void ep_net_request_free(struct ep_net_comm *c, uint32_t i)
 
 void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i)
 {
-	return ep_net_request_handle(ep_net_slot_of(c->handle), i, c->request[i].use);
+	return ep_net_request_handle(EP_NET_REQUEST, c->handle, i, c->request[i].use);
 }
 
 ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm)

@@ -187,23 +187,6 @@ ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, voi
 	return result;
 }
 
-/* The connection of a request; NULL: it is none. */
-static struct ep_net_comm *ep_net_request_owner(const void *request)
-{
-	void *handle = NULL;
-	struct ep_net_comm *c = NULL;
-
-	if (ep_net_kind_of(request) == EP_NET_REQUEST) {
-		c = ep_net_handle_at(ep_net_request_comm(request), &handle);
-	}
-	return c &&
-			       (ep_net_kind_of(handle) == EP_NET_SEND ||
-				ep_net_kind_of(handle) == EP_NET_RECV) &&
-			       ep_net_request_number(request) < c->nrequests
-		       ? c
-		       : NULL;
-}
-
 static ncclResult_t ep_net_test_one(struct ep_net_comm *c, uint32_t i, int *done, int *sizes)
 {
 	struct ep_net_request *r = &c->request[i];
@@ -224,19 +207,18 @@ static ncclResult_t ep_net_test_one(struct ep_net_comm *c, uint32_t i, int *done
 
 ncclResult_t ep_net_test(void *request, int *done, int *sizes)
 {
-	struct ep_net_comm *c = ep_net_request_owner(request);
+	enum ep_net_kind kind;
+	struct ep_net_comm *c = ep_net_request_owner(EP_NET_REQUEST, request, &kind);
 	uint32_t i = ep_net_request_number(request);
-	ncclResult_t result = ncclSuccess;
-	bool good = false;
+	ncclResult_t result;
 
 	*done = 0;
-	if (c) {
-		ep_net_enter(c);
-		good = c->request[i].use == ep_net_request_use(request) && c->request[i].use & 1;
-		result = good ? ep_net_test_one(c, i, done, sizes) : ncclSuccess;
-		ep_net_leave(c);
+	if (!c || (kind != EP_NET_SEND && kind != EP_NET_RECV) || i >= c->nrequests) {
+		return ep_net_request_fail(request);
 	}
-	return good ? result
-		    : ep_fail(ncclInvalidArgument,
-			      "%p is no request, or one that was tested to its end", request);
+	ep_net_enter(c);
+	result = ep_net_request_is(request, c->request[i].use) ? ep_net_test_one(c, i, done, sizes)
+							       : ep_net_request_fail(request);
+	ep_net_leave(c);
+	return result;
 }

@@ -3,7 +3,7 @@
 #include "core/error.h"
 #include "net/coll/gather.h"
 #include "net/mesh/mesh_bootstrap.h"
-#include "net/tables/props.h"
+#include "net/tables/table_calls.h"
 
 extern const struct ep_coll_v8 ncclCollNetPlugin_v8;
 extern const struct ep_coll_v9 ncclCollNetPlugin_v9;
@@ -15,25 +15,8 @@ extern const struct ep_coll_v12 ncclCollNetPlugin_v12;
 
 static ncclResult_t ep_coll_support(ncclDataType_t type, ncclRedOp_t op, int *supported)
 {
-	(void)type;
-	(void)op;
 	*supported = 0;
 	return ncclSuccess;
-}
-
-static ncclResult_t ep_coll_reg(void *coll, void *data, size_t size, int type, void **mr)
-{
-	const struct ep_net_memory memory = { .data = data, .size = size, .type = type, .fd = -1 };
-
-	return ep_net_coll_reg(coll, &memory, mr);
-}
-
-static ncclResult_t ep_coll_reg_dmabuf(void *coll, void *data, size_t size, int type,
-				       uint64_t offset, int fd, void **mr)
-{
-	const struct ep_net_memory memory = EP_NET_DMABUF(data, size, type, offset, fd);
-
-	return ep_net_coll_reg(coll, &memory, mr);
 }
 
 static ncclResult_t ep_coll_none(const char *what, void **request)
@@ -41,7 +24,7 @@ static ncclResult_t ep_coll_none(const char *what, void **request)
 	*request = NULL;
 	return ep_fail(ncclInvalidUsage,
 		       "%s is not offered: there is no hardware in the network that reduces, as "
-		       "reduceSupport says",
+		       "reduceSupport reports",
 		       what);
 }
 
@@ -137,7 +120,6 @@ static ncclResult_t ep_coll_make_vdev_v12(int *dev, struct ep_net_vdev_v12 *prop
 
 static ncclResult_t ep_coll_init_v11(void **ctx, uint64_t comm_id, ep_net_log_fn *log)
 {
-	(void)comm_id;
 	*ctx = NULL;
 	return ep_net_coll_init(log, ctx);
 }
@@ -156,10 +138,10 @@ static ncclResult_t ep_coll_listen_v11(void *ctx, int dev, void *handle, void **
 #define EP_COLL_CALLS(init_call, props_call, listen_call, reduce_call, gather_call, scatter_call)  \
 	.name = EP_NET_NAME, .init = init_call, .devices = ep_net_coll_count,                      \
 	.get_properties = props_call, .listen = listen_call, .connect = ep_net_coll_connect,       \
-	.reduce_support = ep_coll_support, .reg_mr = ep_coll_reg,                                  \
-	.reg_mr_dmabuf = ep_coll_reg_dmabuf, .dereg_mr = ep_net_dereg, .iallreduce = reduce_call,  \
-	.iallgather = gather_call, .ireducescatter = scatter_call, .iflush = ep_coll_flush,        \
-	.test = ep_net_coll_test, .close_coll = ep_net_coll_close,                                 \
+	.reduce_support = ep_coll_support, .reg_mr = ep_net_reg_mr,                                \
+	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf, .dereg_mr = ep_net_dereg,                           \
+	.iallreduce = reduce_call, .iallgather = gather_call, .ireducescatter = scatter_call,      \
+	.iflush = ep_coll_flush, .test = ep_net_coll_test, .close_coll = ep_net_coll_close,        \
 	.close_listen = ep_net_bootstrap_close
 
 EP_NET_EXPORT const struct ep_coll_v8 ncclCollNetPlugin_v8 = {

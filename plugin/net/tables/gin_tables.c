@@ -8,7 +8,7 @@
 #include "net/mesh/rma.h"
 #include "net/mesh/rma_progress.h"
 #include "net/mesh/sym.h"
-#include "net/tables/props.h"
+#include "net/tables/table_calls.h"
 
 extern const struct ep_gin_v11 ncclGinPlugin_v11;
 extern const struct ep_gin_v12 ncclGinPlugin_v12;
@@ -22,7 +22,6 @@ extern const struct ep_rma_v16 ncclRmaPlugin_v16;
 
 static ncclResult_t ep_gin_init(void **instance, uint64_t comm_id, ep_net_log_fn *log)
 {
-	(void)comm_id;
 	return ep_net_gin_init(log, instance);
 }
 
@@ -36,7 +35,6 @@ static ncclResult_t ep_gin_props_v11(int dev, struct ep_net_props_v11 *props)
 static ncclResult_t ep_gin_connect(void *instance, void *handles[], int nranks, int rank,
 				   void *listen_comm, void **coll)
 {
-	(void)instance;
 	return ep_net_gin_connect(handles, nranks, rank, 0, listen_comm, coll);
 }
 
@@ -79,17 +77,18 @@ static ncclResult_t ep_gin_reg_dmabuf(void *coll, void *data, size_t size, int t
 /* Memory belongs to its ranks, whose handle may be closed already. */
 static ncclResult_t ep_gin_dereg(void *coll, void *mr)
 {
-	(void)coll;
 	return ep_net_sym_free(mr);
 }
 
 static ncclResult_t ep_gin_test(void *coll, void *request, int *done)
 {
-	(void)coll;
 	return ep_net_op_test(request, done);
 }
 
 /* ---- data: all versions take the same in other orders ---- */
+
+#define EP_GIN_PUT_PASS from_at, from, size, to_at, to, rank
+#define EP_GIN_SIGNAL_PASS EP_GIN_PUT_PASS, signal_at, signal, value, op
 
 static ncclResult_t ep_gin_put(void *ctx, int context, EP_GIN_PUT_ARGS, void **request)
 {
@@ -136,27 +135,24 @@ static ncclResult_t ep_gin_flush(void *ctx, int context, void *mr, uint32_t rank
 static ncclResult_t ep_gin_connect_v11(void *instance, void *handles[], int nranks, int rank,
 				       void *listen_comm, void **coll)
 {
-	(void)instance;
 	return ep_net_gin_connect(handles, nranks, rank, 1, listen_comm, coll);
 }
 
 static ncclResult_t ep_gin_put_v11(void *coll, EP_GIN_PUT_ARGS, void **request)
 {
-	return ep_gin_put(coll, 0, from_at, from, size, to_at, to, rank, request);
+	return ep_gin_put(coll, 0, EP_GIN_PUT_PASS, request);
 }
 
 static ncclResult_t ep_gin_signal_v11(void *coll, EP_GIN_SIGNAL_ARGS, void **request)
 {
-	return ep_gin_put_signal(coll, 0, from_at, from, size, to_at, to, rank, signal_at, signal,
-				 value, op, request);
+	return ep_gin_put_signal(coll, 0, EP_GIN_SIGNAL_PASS, request);
 }
 
 static ncclResult_t ep_gin_connect_v12(void *instance, void *handles[], int nranks, int rank,
 				       int connections, int queue_depth, void *listen_comm,
 				       void **coll)
 {
-	(void)instance;
-	(void)queue_depth; /* requests wait where queues have no room */
+	/* requests wait where queues have no room */
 	*coll = NULL;
 	return connections >= 1
 		       ? ep_net_gin_connect(handles, nranks, rank, connections, listen_comm, coll)
@@ -165,14 +161,13 @@ static ncclResult_t ep_gin_connect_v12(void *instance, void *handles[], int nran
 
 static ncclResult_t ep_gin_put_v12(void *coll, EP_GIN_PUT_ARGS, int connection, void **request)
 {
-	return ep_gin_put(coll, connection, from_at, from, size, to_at, to, rank, request);
+	return ep_gin_put(coll, connection, EP_GIN_PUT_PASS, request);
 }
 
 static ncclResult_t ep_gin_signal_v12(void *coll, EP_GIN_SIGNAL_ARGS, int connection,
 				      void **request)
 {
-	return ep_gin_put_signal(coll, connection, from_at, from, size, to_at, to, rank, signal_at,
-				 signal, value, op, request);
+	return ep_gin_put_signal(coll, connection, EP_GIN_SIGNAL_PASS, request);
 }
 
 /* ---- v13 on: contexts are made when a program asks for them ---- */
@@ -197,7 +192,6 @@ static ncclResult_t ep_gin_create_v13(void *coll, struct ep_gin_config_v13 *conf
  */
 static ncclResult_t ep_gin_init_v14(void **instance, uint64_t comm_id, ep_net_log_fn *log)
 {
-	(void)comm_id;
 	*instance = NULL;
 	log(EP_LOG_INFO, EP_LOG_INIT | EP_LOG_NET, __func__, 0,
 	    "NET/" EP_NET_NAME " : GIN is left to NCCL's proxy, over ncclRmaPlugin");
@@ -219,39 +213,31 @@ static ncclResult_t ep_rma_create(void *coll, struct ep_rma_config_v14 *config, 
 static ncclResult_t ep_rma_signal_v14(void *ctx, int context, EP_GIN_SIGNAL_ARGS, bool strong,
 				      void **request)
 {
-	(void)strong;
-	return ep_gin_put_signal(ctx, context, from_at, from, size, to_at, to, rank, signal_at,
-				 signal, value, op, request);
+	return ep_gin_put_signal(ctx, context, EP_GIN_SIGNAL_PASS, request);
 }
 
 /* v15: flags mean that more follows, for those who gather. */
 static ncclResult_t ep_rma_put_v15(void *ctx, int context, EP_GIN_PUT_ARGS, uint32_t flags,
 				   void **request)
 {
-	(void)flags;
-	return ep_gin_put(ctx, context, from_at, from, size, to_at, to, rank, request);
+	return ep_gin_put(ctx, context, EP_GIN_PUT_PASS, request);
 }
 
 static ncclResult_t ep_rma_signal_v15(void *ctx, int context, EP_GIN_SIGNAL_ARGS, bool strong,
 				      uint32_t flags, void **request)
 {
-	(void)strong;
-	(void)flags;
-	return ep_gin_put_signal(ctx, context, from_at, from, size, to_at, to, rank, signal_at,
-				 signal, value, op, request);
+	return ep_gin_put_signal(ctx, context, EP_GIN_SIGNAL_PASS, request);
 }
 
 static ncclResult_t ep_rma_get_v15(void *ctx, int context, EP_GIN_PUT_ARGS, uint32_t flags,
 				   void **request)
 {
-	(void)flags;
-	return ep_gin_get(ctx, context, from_at, from, size, to_at, to, rank, request);
+	return ep_gin_get(ctx, context, EP_GIN_PUT_PASS, request);
 }
 
 /* A signal is ordered behind what its own rank has put, and not behind what others have. */
 static ncclResult_t ep_rma_features_v16(void *coll, struct ep_rma_properties_v16 *props)
 {
-	(void)coll;
 	*props = (struct ep_rma_properties_v16){ .any_signal_flushes = false };
 	return ncclSuccess;
 }

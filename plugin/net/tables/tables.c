@@ -9,7 +9,7 @@
 #include "net/p2p/listen.h"
 #include "net/p2p/recv.h"
 #include "net/p2p/send.h"
-#include "net/tables/props.h"
+#include "net/tables/table_calls.h"
 
 extern const struct ep_net_v8 ncclNetPlugin_v8;
 extern const struct ep_net_v9 ncclNetPlugin_v9;
@@ -26,21 +26,6 @@ static ncclResult_t ep_net_accept_any(void *listen_comm, void **recv_comm,
 		*device = NULL;
 	}
 	return ep_net_accept(listen_comm, recv_comm);
-}
-
-static ncclResult_t ep_net_reg_mr(void *comm, void *data, size_t size, int type, void **mr)
-{
-	const struct ep_net_memory memory = { .data = data, .size = size, .type = type, .fd = -1 };
-
-	return ep_net_reg(comm, &memory, mr);
-}
-
-static ncclResult_t ep_net_reg_mr_dmabuf(void *comm, void *data, size_t size, int type,
-					 uint64_t offset, int fd, void **mr)
-{
-	const struct ep_net_memory memory = EP_NET_DMABUF(data, size, type, offset, fd);
-
-	return ep_net_reg(comm, &memory, mr);
 }
 
 static ncclResult_t ep_net_connect_plain(int dev, int tc, void *handle, void **send_comm,
@@ -110,7 +95,6 @@ static ncclResult_t ep_net_irecv_v8(void *recv_comm, int n, void **data, int *si
 
 static ncclResult_t ep_net_init_v10(ep_net_log_fn *log, ep_net_profile_fn *profile)
 {
-	(void)profile;
 	return ep_net_init(log);
 }
 
@@ -124,14 +108,12 @@ static ncclResult_t ep_net_connect_v10(int dev, struct ep_net_config *config, vo
 static ncclResult_t ep_net_isend_v10(void *send_comm, void *data, size_t size, int tag, void *mr,
 				     void *profile, void **request)
 {
-	(void)profile;
 	return ep_net_isend(send_comm, data, size, tag, mr, request);
 }
 
 static ncclResult_t ep_net_irecv_v10(void *recv_comm, int n, void **data, size_t *sizes, int *tags,
 				     void **mr, void **profile, void **request)
 {
-	(void)profile;
 	return ep_net_irecv(recv_comm, n, data, sizes, tags, mr, request);
 }
 
@@ -140,8 +122,6 @@ static ncclResult_t ep_net_irecv_v10(void *recv_comm, int n, void **data, size_t
 static ncclResult_t ep_net_init_v11(void **ctx, uint64_t comm_id, struct ep_net_config *config,
 				    ep_net_log_fn *log, ep_net_profile_fn *profile)
 {
-	(void)comm_id;
-	(void)profile;
 	*ctx = NULL;
 	return ep_net_context_new(log, config ? config->traffic_class : -1, ctx);
 }
