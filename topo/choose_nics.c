@@ -69,37 +69,37 @@ static bool same_choice(const struct chooser *c, int a, int b)
 	       memcmp(may_row(c, a), may_row(c, b), (size_t)c->usable->n * sizeof(bool)) == 0;
 }
 
-/* GPUs with the fewest alternatives first; those with the same choice side by side. */
+/* The order in which GPUs are served: nearest first, with the fewest alternatives, equal choices side by side. */
+struct turn {
+	int dist, count, first, gpu;
+};
+
+static int turn_cmp(const void *a, const void *b)
+{
+	const struct turn *x = a, *y = b;
+
+	return x->dist != y->dist     ? x->dist - y->dist
+	       : x->count != y->count ? x->count - y->count
+	       : x->first != y->first ? x->first - y->first
+				      : x->gpu - y->gpu;
+}
+
 static void order_gpus(struct chooser *c)
 {
+	struct turn turn[EP_TOPO_MAX_GPUS];
 	int n = c->topo->ngpus;
-	int count[EP_TOPO_MAX_GPUS];
-	bool done[EP_TOPO_MAX_GPUS] = { false };
-	int filled = 0;
 
 	for (int g = 0; g < n; g++) {
-		count[g] = count_may(c, g);
+		int first = 0;
+
+		while (!same_choice(c, first, g)) {
+			first++;
+		}
+		turn[g] = (struct turn){ (int)c->topo->gpu[g].dist, count_may(c, g), first, g };
 	}
-	while (filled < n) {
-		int pick = -1;
-
-		for (int g = 0; g < n; g++) {
-			const struct ep_topo_gpu *a = &c->topo->gpu[g];
-
-			if (done[g]) {
-				continue;
-			}
-			if (pick < 0 || a->dist < c->topo->gpu[pick].dist ||
-			    (a->dist == c->topo->gpu[pick].dist && count[g] < count[pick])) {
-				pick = g;
-			}
-		}
-		for (int g = pick; g < n; g++) {
-			if (!done[g] && same_choice(c, pick, g)) {
-				c->order[filled++] = g;
-				done[g] = true;
-			}
-		}
+	qsort(turn, (size_t)n, sizeof(*turn), turn_cmp);
+	for (int i = 0; i < n; i++) {
+		c->order[i] = turn[i].gpu;
 	}
 }
 
@@ -114,12 +114,17 @@ static void give(struct chooser *c, int gpu, int u)
 	}
 }
 
+static bool is_free(const struct chooser *c, int gpu, int u)
+{
+	return may_row(c, gpu)[u] && *users(c, u) == 0;
+}
+
 static int count_free(const struct chooser *c, int gpu)
 {
 	int n = 0;
 
 	for (int u = 0; u < c->usable->n; u++) {
-		n += may_row(c, gpu)[u] && *users(c, u) == 0;
+		n += is_free(c, gpu, u);
 	}
 	return n;
 }
@@ -129,7 +134,7 @@ static uint32_t fastest_free(const struct chooser *c, int gpu)
 	uint32_t best = 0;
 
 	for (int u = 0; u < c->usable->n; u++) {
-		if (may_row(c, gpu)[u] && *users(c, u) == 0 && speed(c, u) > best) {
+		if (is_free(c, gpu, u) && speed(c, u) > best) {
 			best = speed(c, u);
 		}
 	}
@@ -140,7 +145,7 @@ static uint32_t fastest_free(const struct chooser *c, int gpu)
 static int nth_free(const struct chooser *c, int gpu, uint32_t mbps, int from, int nth)
 {
 	for (int u = from; u < c->usable->n; u++) {
-		if (may_row(c, gpu)[u] && *users(c, u) == 0 && speed(c, u) == mbps && nth-- == 0) {
+		if (is_free(c, gpu, u) && speed(c, u) == mbps && nth-- == 0) {
 			return u;
 		}
 	}

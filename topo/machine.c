@@ -237,25 +237,6 @@ static void read_port(const char *port_dir, struct ep_topo_port *port)
 	}
 }
 
-static int node_of_nic(struct ep_topo *topo, const char *dir, struct ep_topo_err *err)
-{
-	struct ep_topo_pci pci = { .known = false };
-	char text[32];
-	int node;
-
-	if (pci_of_link(dir, "device", &pci)) {
-		node = ep_topo_find_node(topo, &pci);
-		if (node >= 0) {
-			return node;
-		}
-	}
-	/* Not on PCI, or hidden from hwloc. */
-	int numa = ep_topo_read_line(dir, "device/numa_node", text, sizeof(text)) ? atoi(text) : -1;
-
-	node = ep_topo_host_of_numa(topo, numa, err);
-	return node < 0 ? node : ep_topo_add_node(topo, node, EP_TOPO_KIND_DEVICE, &pci, numa, err);
-}
-
 static int read_nic(struct ep_topo *topo, const char *class_dir, const char *name,
 		    struct ep_topo_err *err)
 {
@@ -264,7 +245,11 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 	if (snprintf(dir, sizeof(dir), "%s/infiniband/%s", class_dir, name) >= (int)sizeof(dir)) {
 		return 0;
 	}
-	int node = node_of_nic(topo, dir, err);
+	struct ep_topo_pci pci = { .known = false };
+	int numa = ep_topo_read_line(dir, "device/numa_node", text, sizeof(text)) ? atoi(text) : -1;
+
+	(void)pci_of_link(dir, "device", &pci);
+	int node = ep_topo_place(topo, &pci, numa, err);
 
 	if (node < 0) {
 		return node;

@@ -121,7 +121,9 @@ static void read_link(const struct nvml *nvml, nvml_dev dev, unsigned link, stru
 						: EP_TOPO_NVLINK_GPU;
 	}
 	if (kind != EP_TOPO_NVLINK_GPU) {
-		target.known = false; /* which switch is of no use, and guests see made-up ones */
+		target = (struct ep_topo_pci){
+			.known = false
+		}; /* which switch is of no use, and guests see made-up ones */
 	}
 	ep_topo_add_link(gpu, kind, &target, 1);
 }
@@ -223,21 +225,6 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *nvml, nvml_dev dev,
 	return 0;
 }
 
-static int node_of(struct ep_topo *topo, const char *root, const struct ep_topo_pci *pci,
-		   struct ep_topo_err *err)
-{
-	int node = ep_topo_find_node(topo, pci);
-
-	if (node >= 0) {
-		return node;
-	}
-	/* Hidden from hwloc. */
-	int numa = ep_topo_numa_of_pci(root, pci);
-	int host = ep_topo_host_of_numa(topo, numa, err);
-
-	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, numa, err);
-}
-
 static int read_all(struct ep_topo *topo, const struct nvml *nvml, const char *root,
 		    struct ep_topo_err *err)
 {
@@ -265,7 +252,7 @@ static int read_all(struct ep_topo *topo, const struct nvml *nvml, const char *r
 		if (!ep_topo_pci_parse(pci.busid, &at)) {
 			continue;
 		}
-		int node = node_of(topo, root, &at, err);
+		int node = ep_topo_place(topo, &at, ep_topo_numa_of_pci(root, &at), err);
 		int rc = node < 0 ? node : read_gpu(topo, nvml, dev, node, err);
 
 		if (rc) {

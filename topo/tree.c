@@ -143,6 +143,18 @@ int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err
 	return ep_topo_add_node(topo, topo->home, EP_TOPO_KIND_HOST, NULL, numa, err);
 }
 
+int ep_topo_place(struct ep_topo *topo, const struct ep_topo_pci *pci, int numa,
+		  struct ep_topo_err *err)
+{
+	int node = ep_topo_find_node(topo, pci), host;
+
+	if (node >= 0) {
+		return node;
+	}
+	host = ep_topo_host_of_numa(topo, numa, err);
+	return host < 0 ? host : ep_topo_add_node(topo, host, EP_TOPO_KIND_DEVICE, pci, numa, err);
+}
+
 /* Switches from a node up to, and without, an ancestor. */
 static int switches_below(const struct ep_topo *topo, int node, int ancestor)
 {

@@ -36,6 +36,9 @@ int ep_topo_host_at(const struct ep_topo *topo, int node);
 int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci);
 /* Where a device goes of which no more than its NUMA node is known. */
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err);
+/* The node of a device; one that is not on PCI, or hidden from hwloc, is added at its NUMA node. */
+int ep_topo_place(struct ep_topo *topo, const struct ep_topo_pci *pci, int numa,
+		  struct ep_topo_err *err);
 enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b);
 
 /* Known addresses first, in their order. */
