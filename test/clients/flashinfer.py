@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FlashInfer: both layouts, a handle per layer and step, Complete after every dispatch, masks.
 
-flashinfer/moe_ep/backends/split/comm/nccl_ep/ (fleet.py, handle.py, _mask_ffi.py)
+flashinfer/moe_ep/backends/split/comm/nccl_ep/ of flashinfer-ai/flashinfer (fleet.py, handle.py of
+commit 08665da5, _mask_ffi.py)
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import ctypes
 
 import numpy as np
 
-from cluster import Allocator, Buffer, D, RANK, WORLD, ep, group, main, new_stream
+from cluster import Allocator, Buffer, D, Graph, RANK, WORLD, ep, group, main, new_stream
 from oracle import Problem, expect
 
 HIDDEN, LOCAL, MOST = 1024, 4, 8
@@ -121,6 +122,39 @@ def updated_handle():
             handle.dispatch()
             handle.combine()
         handle.destroy()
+
+
+def captured():
+    """NcclEpHandle.update within a graph, on another stream than that of the handle's making."""
+    with make_group() as made:
+        p, stream = problem(0), new_stream()
+        ids, weights = Buffer(D.INT64, p.ids.shape), Buffer(D.FLOAT32, p.weights.shape)
+        tokens, out = (Buffer(D.BFLOAT16, p.tokens.shape) for _ in range(2))
+        rows, counts = Buffer(D.BFLOAT16, (LOCAL, MOST * WORLD, HIDDEN)), Buffer(D.INT32, (LOCAL,))
+        ids.write(-1)
+        handle = made.create_handle(ep.Layout.EXPERT_MAJOR, ids.tensor, layout_info=None,
+                                    config=None, stream=0)
+        with Graph(stream) as graph:
+            handle.update(ids.tensor, layout_info=None, stream=stream)
+            handle.dispatch(
+                ep.DispatchInputs(tokens=tokens.tensor), ep.DispatchOutputs(tokens=rows.tensor),
+                layout_info=ep.LayoutInfo(expert_counters=counts.tensor),
+                config=ep.DispatchConfig(send_only=0, round_scales=0), stream=stream)
+            handle.complete(stream=stream)
+            handle.combine(
+                ep.CombineInputs(tokens=rows.tensor),
+                ep.CombineOutputs(tokens=out.tensor, topk_weights=weights.tensor),
+                config=ep.CombineConfig(send_only=0), stream=stream)
+        for seed in (0, 3, 6):  # of the same numbers of tokens
+            p = problem(seed)
+            for buffer, values in ((ids, p.ids), (weights, p.weights), (tokens, p.tokens)):
+                buffer.write(values)
+            rows.write()
+            graph.launch()
+            expect("combined rows", out.read(), p.echoed_by_expert(p.tokens))
+            expect("rows", rows.read(), p.by_expert(p.all_tokens))
+            expect("expert counters", counts.read(), p.expert_counts())
+        graph.release()
 
 
 def own_allocator():
@@ -259,6 +293,6 @@ def group_before_handle():
         handle.destroy()
 
 
-main("flashinfer", [expert_major, rank_major, updated_handle, own_allocator, masks, new_topology,
-                    packed_rows_by_expert, packed_rows_by_rank, high_throughput,
+main("flashinfer", [expert_major, rank_major, updated_handle, captured, own_allocator, masks,
+                    new_topology, packed_rows_by_expert, packed_rows_by_rank, high_throughput,
                     high_throughput_by_expert, group_before_handle])

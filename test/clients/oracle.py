@@ -233,6 +233,11 @@ class Problem:
     def combined_by_expert(self):
         return to_bf16(0 + self.gain(self.rank) * from_bf16(self.tokens))  # a sum begins with +0
 
+    def echoed_by_expert(self, tokens):
+        """The same where experts return what they got."""
+        gain = np.where(self.ids >= 0, self.weights, 0).sum(1, keepdims=True)
+        return to_bf16(0 + gain * from_bf16(tokens))
+
     def combined_by_rank(self):
         """Each rank returns one row per token, rounded to bf16; the source adds these up."""
         return to_bf16(sum(from_bf16(self.returned(self.rank, r)) for r in range(self.world)))

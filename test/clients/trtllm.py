@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """TensorRT-LLM: rank-major, ids numbered globally, one handle for all steps, outputs that stay.
 
-tensorrt_llm/_torch/moe/fused_moe/nccl_ep_utils.py and communication/nccl_ep.py beside it.
+tensorrt_llm/_torch/moe/fused_moe/nccl_ep_utils.py of NVIDIA/TensorRT-LLM (commit 23a09d5c), and
+communication/nccl_ep.py beside it.
 """
 
 import ctypes

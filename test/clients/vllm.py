@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM: expert-major in two halves, two micro-batches in flight, each with a handle of its own.
 
-vllm/model_executor/layers/fused_moe/prepare_finalize/nccl_ep_batched.py
-(NcclEPBatchedPrepareAndFinalize)
+vllm/model_executor/layers/fused_moe/prepare_finalize/nccl_ep_batched.py of vllm-project/vllm, commit
+098d9fce (NcclEPBatchedPrepareAndFinalize)
 """
 
 import ctypes
