@@ -145,10 +145,10 @@ MUTANTS = [
     {"name": "unread_read", "file": "plugin/rdma/env.c",
      "old": "\"NCCL_IB_PKEY\"", "new": "\"NCCL_IB_MERGE_VFS\"", "tests": ["manual"]},
     # A partition key is found by its value, without the bit of the kind of membership.
-    {"name": "pkey_bit", "file": "plugin/rdma/nic.c",
+    {"name": "pkey_bit", "file": "plugin/rdma/nic_open.c",
      "old": "(key & 0x7fff) == (env->pkey_value & 0x7fff)", "new": "key == env->pkey_value", "tests": ["inside_pkey"]},
     # ... and one that is not there is an error.
-    {"name": "pkey_any", "file": "plugin/rdma/nic.c",
+    {"name": "pkey_any", "file": "plugin/rdma/nic_open.c",
      "old": "*pkey = env->pkey_value < 0 ? ep_nic_pkey(nic, env->pkey) : 0;",
      "new": "*pkey = ep_nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
     # A report tells no secrets.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low latency: what its files share. ll.c has the table of functions. */
+/* Low latency: what its files share. ll_algo.c has the table of functions. */
 #ifndef EP_EP_LL_LL_H
 #define EP_EP_LL_LL_H
 
