@@ -18,17 +18,36 @@ static uint64_t ep_net_nonce(void)
 }
 
 ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
-				  union ep_net_addr *addr)
+				  struct ep_net_place *place)
 {
 	memset(g, 0, sizeof(*g));
 	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
 		g->pending[i].fd = -1;
 	}
-	EP_CHECK(ep_net_addr_find(addr));
-	EP_CHECK(ep_net_listen_at(addr, &g->fd));
-	g->magic = magic;
-	g->nonce = ep_net_nonce();
-	ep_net_addr_print(addr, g->where);
+	EP_CHECK(ep_net_addr_find(&place->addr));
+	EP_CHECK(ep_net_listen_at(&place->addr, &g->fd));
+	g->magic = place->magic = magic;
+	g->nonce = place->nonce = ep_net_nonce();
+	place->version = EP_NET_VERSION;
+	ep_net_addr_print(&place->addr, g->where);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_place_check(const struct ep_net_place *place, uint64_t magic, const char *whose)
+{
+	if (place->magic != magic ||
+	    (place->addr.any.sa_family != AF_INET && place->addr.any.sa_family != AF_INET6)) {
+		return ep_fail(ncclInvalidArgument,
+			       "the handle of %s is not one of this plugin (it begins with "
+			       "0x%016llx): do all ranks use it?",
+			       whose, (unsigned long long)place->magic);
+	}
+	if (place->version != EP_NET_VERSION) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s has another version of this plugin (%u, this one %u): install "
+			       "the same on all hosts",
+			       whose, place->version, EP_NET_VERSION);
+	}
 	return ncclSuccess;
 }
 

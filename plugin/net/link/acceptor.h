@@ -37,9 +37,20 @@ struct ep_net_accepted {
 	char who[EP_NET_ADDR_TEXT];
 };
 
-/* Begins to listen where peers reach this host; *addr: there. */
+/* How peers find a listener: the beginning of the handle that NCCL brings them. */
+struct ep_net_place {
+	uint64_t magic;
+	uint32_t version, number; /* number: what the listener has to add */
+	uint64_t nonce;
+	union ep_net_addr addr;
+};
+
+/* Begins to listen where peers reach this host. *place: there; its number is the caller's. */
 ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
-				  union ep_net_addr *addr);
+				  struct ep_net_place *place);
+/* Whether a place that came from NCCL is that of `whose` listener, of this version. */
+ncclResult_t ep_net_place_check(const struct ep_net_place *place, uint64_t magic,
+				const char *whose);
 /* Closes the listener and what is pending. */
 void ep_net_acceptor_close(struct ep_net_acceptor *g);
 /* Accepts; accepted->fd is -1 if there is none yet. Fails if this process cannot accept. */

@@ -27,14 +27,6 @@ struct ep_net_bootstrap {
 	struct ep_net_acceptor acceptor;
 };
 
-/* In what NCCL brings to all ranks. */
-struct ep_net_place {
-	uint64_t magic;
-	uint32_t version, use;
-	uint64_t nonce;
-	union ep_net_addr addr;
-};
-
 _Static_assert(sizeof(struct ep_net_place) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
 
 struct ep_net_mesh_handshake {
@@ -63,9 +55,7 @@ struct ep_net_making {
 ncclResult_t ep_net_bootstrap_open(int dev, int tc, enum ep_net_use use, void *handle,
 				   void **listen_comm)
 {
-	struct ep_net_place place = { .magic = EP_NET_MESH_MAGIC,
-				      .version = EP_NET_VERSION,
-				      .use = use };
+	struct ep_net_place place = { .number = use };
 	struct ep_net_bootstrap *m = calloc(1, sizeof(*m));
 	ncclResult_t result;
 
@@ -75,8 +65,7 @@ ncclResult_t ep_net_bootstrap_open(int dev, int tc, enum ep_net_use use, void *h
 	m->use = use;
 	m->tc = tc;
 	EP_CHECK_GOTO(ep_net_nic_get(dev, &m->nic), err_free);
-	EP_CHECK_GOTO(ep_net_acceptor_open(&m->acceptor, EP_NET_MESH_MAGIC, &place.addr), err_free);
-	place.nonce = m->acceptor.nonce;
+	EP_CHECK_GOTO(ep_net_acceptor_open(&m->acceptor, EP_NET_MESH_MAGIC, &place), err_free);
 	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_BOOTSTRAP, m, listen_comm), err_close);
 	memset(handle, 0, EP_NET_HANDLE_BYTES);
 	memcpy(handle, &place, sizeof(place));
@@ -194,25 +183,6 @@ static ncclResult_t ep_net_joining_poll(struct ep_net_making *making)
 
 /* ---- bootstrap ---- */
 
-static ncclResult_t ep_net_place_check(const struct ep_net_place *place, uint32_t r,
-				       enum ep_net_use use)
-{
-	if (place->magic != EP_NET_MESH_MAGIC || place->use != use ||
-	    (place->addr.any.sa_family != AF_INET && place->addr.any.sa_family != AF_INET6)) {
-		return ep_fail(ncclInvalidArgument,
-			       "what should be the handle of rank %u is none (it begins with "
-			       "0x%016llx): do all ranks use this plugin?",
-			       r, (unsigned long long)place->magic);
-	}
-	if (place->version != EP_NET_VERSION) {
-		return ep_fail(ncclInvalidUsage,
-			       "rank %u has another version of this plugin (%u, this one %u): "
-			       "install the same on all hosts",
-			       r, place->version, EP_NET_VERSION);
-	}
-	return ncclSuccess;
-}
-
 static ncclResult_t ep_net_making_late(const struct ep_net_making *making)
 {
 	uint32_t r = 0;
@@ -278,7 +248,7 @@ ncclResult_t ep_net_bootstrap_run(void *const *handles, int nranks, int rank, en
 	struct ep_net_making k = { .until = ep_now_ns() + ep_net_setup_ns() };
 	struct ep_net_bootstrap *m = ep_net_handle_find(EP_NET_BOOTSTRAP, listen_comm);
 	ncclResult_t result = ncclSuccess;
-	char addr[EP_NET_ADDR_TEXT];
+	char addr[EP_NET_ADDR_TEXT], who[EP_NET_WHO];
 
 	if (!m) {
 		return ncclInvalidArgument;
@@ -292,7 +262,14 @@ ncclResult_t ep_net_bootstrap_run(void *const *handles, int nranks, int rank, en
 			       rank, nranks, EP_NET_MESH_RANKS);
 	}
 	for (int r = 0; r < nranks; r++) {
-		EP_CHECK(ep_net_place_check(handles[r], (uint32_t)r, use));
+		const struct ep_net_place *place = handles[r];
+
+		snprintf(who, sizeof(who), "rank %d", r);
+		EP_CHECK(ep_net_place_check(place, EP_NET_MESH_MAGIC, who));
+		if (place->number != use) {
+			return ep_fail(ncclInvalidArgument, "the handle of %s is of another table",
+				       who);
+		}
 	}
 	k.place = (const struct ep_net_place **)handles;
 	if (k.place[rank]->nonce != m->acceptor.nonce) {

@@ -59,13 +59,13 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 
 	EP_CHECK(ep_net_nic_get(dev, &nic));
 	ep_net_sweep_with(ep_net_connecting_sweep);
-	paths = ep_net_paths((uint32_t)nic->nports, handle->ports);
+	paths = ep_net_paths((uint32_t)nic->nports, handle->place.number);
 	qps = (uint32_t)ep_min_u64((uint64_t)ep_net_env()->qps, EP_NET_MAX_QPS / paths);
 	s = calloc(1, sizeof(*s));
 	if (!s) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
-	s->nonce = handle->nonce;
+	s->nonce = handle->place.nonce;
 	s->began = ep_now_ns();
 	result = ep_net_comm_new(nic, true, paths, qps * paths, &class, &s->comm);
 	if (result != ncclSuccess) {
@@ -73,9 +73,10 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 		return result;
 	}
 	s->comm->rank = handle->rank;
-	ep_net_addr_print(&handle->addr, s->comm->peer);
+	ep_net_addr_print(&handle->place.addr, s->comm->peer);
 	snprintf(s->where, sizeof(s->where), "%s, where a receiver should listen,", s->comm->peer);
-	ep_net_dialing_begin(&s->dialing, &handle->addr, s->where, s->began + ep_net_setup_ns());
+	ep_net_dialing_begin(&s->dialing, &handle->place.addr, s->where,
+			     s->began + ep_net_setup_ns());
 	ep_net_connect_req_fill(s->comm, s->nonce, &s->req);
 	*out = s;
 	return ncclSuccess;
@@ -150,26 +151,15 @@ static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *connecting,
 
 static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
 {
-	if (handle->magic != EP_NET_MAGIC ||
-	    (handle->addr.any.sa_family != AF_INET && handle->addr.any.sa_family != AF_INET6)) {
-		return ep_fail(ncclInvalidArgument,
-			       "what should be the handle of a receiver is none (it begins with "
-			       "0x%016llx): do all ranks use this plugin?",
-			       (unsigned long long)handle->magic);
-	}
-	if (handle->version != EP_NET_VERSION) {
-		return ep_fail(ncclInvalidUsage,
-			       "the receiver has another version of this plugin (%u, this one "
-			       "%u): install the same on all hosts",
-			       handle->version, EP_NET_VERSION);
-	}
-	if (handle->ports < 1 || handle->ports > EP_NET_NIC_PORTS) {
-		return ep_fail(ncclInvalidArgument,
-			       "the handle of a receiver has a NIC with %u ports, the limit is "
-			       "%d: was it changed?",
-			       handle->ports, EP_NET_NIC_PORTS);
-	}
-	return ncclSuccess;
+	uint32_t ports = handle->place.number;
+
+	EP_CHECK(ep_net_place_check(&handle->place, EP_NET_MAGIC, "a receiver"));
+	return ports >= 1 && ports <= EP_NET_NIC_PORTS
+		       ? ncclSuccess
+		       : ep_fail(ncclInvalidArgument,
+				 "the handle of a receiver has a NIC with %u ports, the limit is "
+				 "%d: was it changed?",
+				 ports, EP_NET_NIC_PORTS);
 }
 
 /* The connection is made: what was its making goes. */

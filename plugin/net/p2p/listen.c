@@ -49,7 +49,7 @@ static void ep_net_listen_free(void *object)
 
 ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
 {
-	struct ep_net_handle h = { .magic = EP_NET_MAGIC, .version = EP_NET_VERSION };
+	struct ep_net_handle h = { .parked = NULL };
 	struct ep_net_listen *l = calloc(1, sizeof(*l));
 	ncclResult_t result;
 
@@ -58,9 +58,8 @@ ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm)
 	}
 	l->accepted.fd = -1;
 	EP_CHECK_GOTO(ep_net_nic_get(dev, &l->nic), err_free);
-	h.ports = (uint32_t)l->nic->nports;
-	EP_CHECK_GOTO(ep_net_acceptor_open(&l->acceptor, EP_NET_MAGIC, &h.addr), err_free);
-	h.nonce = l->acceptor.nonce;
+	h.place.number = (uint32_t)l->nic->nports;
+	EP_CHECK_GOTO(ep_net_acceptor_open(&l->acceptor, EP_NET_MAGIC, &h.place), err_free);
 	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_LISTEN, l, listen_comm), err_close);
 	memset(handle, 0, EP_NET_HANDLE_BYTES);
 	memcpy(handle, &h, sizeof(h));

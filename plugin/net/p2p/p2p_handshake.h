@@ -7,7 +7,7 @@
 #ifndef EP_NET_P2P_HANDSHAKE_H
 #define EP_NET_P2P_HANDSHAKE_H
 
-#include "net/link/sock.h"
+#include "net/link/acceptor.h"
 #include "net/p2p/p2p.h"
 
 #define EP_NET_READY 0x79646572u
@@ -33,11 +33,8 @@ struct ep_net_connect_rep {
 
 /* In what NCCL brings from listen() to connect(), which begins with all zero behind `parked`. */
 struct ep_net_handle {
-	uint64_t magic;
-	uint32_t version, ports; /* ports: of the receiver's NIC */
-	uint64_t nonce;
-	union ep_net_addr addr;
-	void *parked; /* the sender's own: what it has begun */
+	struct ep_net_place place; /* its number: ports of the receiver's NIC */
+	void *parked;              /* the sender's own: what it has begun */
 	uint32_t
 		rank; /* the sender's own: which of the listener's senders it is, for collectives */
 };
