@@ -42,17 +42,6 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	}
 }
 
-EP_KERNEL_ALONE(ep_ht_combine_bf16_kernel, ep_ht_combine_args, EP_HT_COMBINE_THREADS)
-{
-	ep_ht_combine<EP_BF16>(a);
-}
-
-EP_KERNEL_ALONE(ep_ht_combine_fp16_kernel, ep_ht_combine_args, EP_HT_COMBINE_THREADS)
-{
-	ep_ht_combine<EP_FP16>(a);
-}
-
-EP_KERNEL_ALONE(ep_ht_combine_fp32_kernel, ep_ht_combine_args, EP_HT_COMBINE_THREADS)
-{
-	ep_ht_combine<EP_FP32>(a);
-}
+EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_kernel, EP_BF16, ep_ht_combine)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_kernel, EP_FP16, ep_ht_combine)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_kernel, EP_FP32, ep_ht_combine)

@@ -358,4 +358,11 @@ EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct e
 	}
 }
 
+/* A kernel of combine, for numbers of a type. */
+#define EP_HT_COMBINE_KERNEL(name, dtype, function)                                                \
+	EP_KERNEL_ALONE(name, ep_ht_combine_args, EP_HT_COMBINE_THREADS)                           \
+	{                                                                                          \
+		function<dtype>(a);                                                                \
+	}
+
 #endif

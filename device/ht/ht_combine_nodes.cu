@@ -77,17 +77,6 @@ template <int DTYPE> EP_DEV void ep_ht_combine_nodes(const struct ep_ht_combine_
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 }
 
-EP_KERNEL_ALONE(ep_ht_combine_bf16_nodes_kernel, ep_ht_combine_args, EP_HT_COMBINE_THREADS)
-{
-	ep_ht_combine_nodes<EP_BF16>(a);
-}
-
-EP_KERNEL_ALONE(ep_ht_combine_fp16_nodes_kernel, ep_ht_combine_args, EP_HT_COMBINE_THREADS)
-{
-	ep_ht_combine_nodes<EP_FP16>(a);
-}
-
-EP_KERNEL_ALONE(ep_ht_combine_fp32_nodes_kernel, ep_ht_combine_args, EP_HT_COMBINE_THREADS)
-{
-	ep_ht_combine_nodes<EP_FP32>(a);
-}
+EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_nodes_kernel, EP_BF16, ep_ht_combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_nodes_kernel, EP_FP16, ep_ht_combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_nodes_kernel, EP_FP32, ep_ht_combine_nodes)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput combine: what a copy warp loads, in which order. Groups of one node have two
- * kinds of units, groups of several nodes three; what is here of nodes is left out where
+ * kinds of units, groups of several nodes three. The compiler leaves out what is for nodes where
  * there is one.
  *
  * *Returns*: a part of the rows that this rank holds for a chunk of a source; expert-major, the

@@ -242,7 +242,7 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 		ep_ht_recv_store(a, item.l, item.slot, piece, from);
 	}
 	ep_ht_pipe_release(pipe);
-	if ((item.what & EP_HT_LAST)) {
+	if (item.what & EP_HT_LAST) {
 		ep_ht_item_credit<NODES>(a, op, item);
 	}
 	if (EP_HT_ROW(item.what) == 0 && EP_HT_PART(item.what) == 0 && a.topk_weights) {
