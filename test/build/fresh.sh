@@ -5,6 +5,7 @@
 #   fresh.sh [--quick] [--dir DIR] RELEASE...   debian/bookworm, ubuntu/noble, ...
 #     --quick     ./check --quick
 #     --packages DIR   instead: Debian's packages of DIR, installed by apt, tried, and removed (deb_inside.sh)
+#     --container      instead: the commands of tools/Containerfile, each stage in a bare root
 #     --dir DIR   where bare roots are kept for the next time, and logs [.deps/fresh]
 # It needs root. What this machine knows of the way to packages goes into the root: the mirror of its own
 # sources (or DEBIAN_MIRROR, UBUNTU_MIRROR), apt's and pip's settings, proxies, certificates, hosts.
@@ -38,6 +39,7 @@ fi
 dir=$top/.deps/fresh
 check=(./check)
 packages=
+container=
 releases=()
 while [ $# -gt 0 ]; do
     case $1 in
@@ -46,6 +48,7 @@ while [ $# -gt 0 ]; do
         packages=$(cd "$2" && pwd) || exit 2
         shift
         ;;
+    --container) container=yes ;;
     --dir)
         dir=$2
         shift
@@ -165,6 +168,44 @@ try_packages() {
     return $status
 }
 
+# stage_script FILE STAGE: what the instructions of a Containerfile's first or second stage are as a script. What is
+# copied from another stage is in /root/switchyard of its root.
+stage_script() {
+    echo 'set -ex'
+    sed -e ':a' -e '/\\$/N; s/\\\n//; ta' "$1" | awk -v stage="$2" '
+        $1 == "FROM" { n++ }
+        n != stage || $1 == "FROM" { next }
+        $1 == "COPY" && $2 == "." { print "cp -a /root/switchyard " $3; next }
+        $1 == "COPY" { print "cp -a /root/switchyard/stage " $4; next }
+        $1 == "WORKDIR" { print "cd " $2; next }
+        $1 == "RUN" { sub(/^RUN */, ""); print "{ " $0 "; } || exit 1"; next }
+        $1 == "ENV" { sub(/^ENV */, ""); print "export " $0; next }
+        NF && $1 !~ /^#/ { print "echo unknown instruction: " $1 "; exit 1" }'
+}
+
+# try_container SYSTEM/RELEASE: builds in one bare root, and runs the result in another.
+try_container() {
+    local root log=$dir/${1#*/}.container.log file=$top/tools/Containerfile stage started=$SECONDS
+    root=$(root_of "$1")
+    copy_base "$1" && rmdir "$root/root/switchyard" && git clone -q --no-hardlinks "$top" "$root/root/switchyard" &&
+        stage_script "$file" 1 >"$root/root/switchyard/stage.sh" || return 1
+    stage=$dir/container.part
+    if in_root "$1" bash stage.sh >"$log" 2>&1; then
+        rm -rf "$stage" && cp -a "$root/stage/opt/switchyard" "$stage" && copy_base "$1" &&
+            cp -a "$stage" "$root/root/switchyard/stage" || return 1
+        stage_script "$file" 2 >"$root/root/switchyard/stage.sh"
+        printf '%s\n' 'ep_info -v >/tmp/version' 'cat /proc/self/maps >/tmp/maps' \
+            'grep -q /opt/switchyard/lib/libnccl_ep.so.0 /tmp/version' \
+            'grep -q /opt/switchyard/lib/libnccl_ep.so.0 /tmp/maps' >>"$root/root/switchyard/stage.sh"
+        if in_root "$1" bash stage.sh >>"$log" 2>&1; then
+            printf '%s: container: %d s: %s\n' "${1#*/}" $((SECONDS - started)) "$(grep -m 1 Switchyard "$root/tmp/version")"
+            return 0
+        fi
+    fi
+    tail -n 40 "$log"
+    return 1
+}
+
 failed=0 tried=0
 for release in "${releases[@]}"; do
     if ! make_base "$release" >"$dir/base.log" 2>&1; then
@@ -174,6 +215,8 @@ for release in "${releases[@]}"; do
     tried=1
     if [ -n "$packages" ]; then
         try_packages "$release" || failed=1
+    elif [ -n "$container" ]; then
+        try_container "$release" || failed=1
     else
         try "$release" || failed=1
     fi
