@@ -9,7 +9,7 @@
   do {                                                                                             \
     ncclResult_t res = cmd;                                                                        \
     if (res != ncclSuccess) {                                                                      \
-      printf("Test NCCL EP failure %s:%d '%s': NCCL_DEBUG=WARN prints why\n", __FILE__, __LINE__,   \
+      printf("Test NCCL EP failure %s:%d '%s': NCCL_DEBUG=WARN prints why\n", __FILE__, __LINE__,  \
              ncclGetErrorString(res));                                                             \
       return testNcclError;                                                                        \
     }                                                                                              \
