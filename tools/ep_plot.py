@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws and compares results of ep_perf -J: see ep_plot(1)."""
 import argparse
+import contextlib
 import csv
 import html
 import io
@@ -62,11 +63,8 @@ class Run:
 def documents(path):
     """Those of a file, or of several ep_perf -J - one after another."""
     try:
-        if path == '-':
-            text = sys.stdin.read()
-        else:
-            with open(path, encoding='utf-8') as file:
-                text = file.read()
+        with open(0 if path == '-' else path, encoding='utf-8') as file:
+            text = file.read()
         found, at = [], 0
         while not found or text[at:].strip():
             at += len(text[at:]) - len(text[at:].lstrip())
@@ -213,13 +211,21 @@ def points(run, operation, value):
     return [t for t, _ in pairs], [v for _, v in pairs]
 
 
-def logarithmic(axes, ylabel, y=True):
+def caption(axes, title, xlabel, ylabel):
+    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=7)
+
+
+def by_tokens(axes, title, ylabel, yscale='log'):
     axes.set_xscale('log', base=2)
-    if y:
-        axes.set_yscale('log')
-    axes.set_xlabel('tokens per rank')
-    axes.set_ylabel(ylabel)
+    axes.set_yscale(yscale)
     axes.xaxis.set_major_formatter(lambda x, _: '0' if x == 0.5 else '%g' % x)
+    caption(axes, title, 'tokens per rank', ylabel)
+
+
+def curve(axes, x, y, operation, number, label=None):
+    axes.plot(x, y, LINES[operation], marker='o', markersize=3, color='C%d' % (number % 10), label=label)
 
 
 def draw_ladder(axes, runs):
@@ -228,26 +234,22 @@ def draw_ladder(axes, runs):
             x, y = points(run, operation, lambda t, o=operation: run.time(t, o))
             if not x:
                 continue
-            axes.plot(x, y, LINES[operation], marker='o', markersize=3, color='C%d' % i,
-                      label='%s %s' % (run.name, operation))
+            curve(axes, x, y, operation, i, '%s %s' % (run.name, operation))
             low = points(run, operation, lambda t, o=operation: run.value(t, o, 'p50_us'))
             high = points(run, operation, lambda t, o=operation: run.value(t, o, 'p99_us'))
             if low[0] == high[0]:
                 axes.fill_between(low[0], low[1], high[1], color='C%d' % i, alpha=0.15, linewidth=0)
             x, y = points(run, operation, lambda t, o=operation: run.value(t, o, 'floor_us') or None)
             axes.plot(x, y, LINES[operation], color='C%d' % i, linewidth=0.7, alpha=0.5)
-    logarithmic(axes, 'us')
-    axes.set_title('Time; band: p50 to p99; thin: what the bytes alone take')
-    axes.legend(fontsize=7)
+    by_tokens(axes, 'Time; band: p50 to p99; thin: what the bytes alone take', 'us')
 
 
 def draw_bandwidth(axes, runs):
     for i, run in enumerate(runs):
         for operation in ('dispatch', 'combine'):
             x, y = points(run, operation, lambda t, o=operation: run.value(t, o, 'busbw_gbs') or None)
-            axes.plot(x, y, LINES[operation], marker='o', markersize=3, color='C%d' % i)
-    logarithmic(axes, 'GB/s')
-    axes.set_title('Bandwidth of the busiest rank\'s links')
+            curve(axes, x, y, operation, i)
+    by_tokens(axes, 'Bandwidth of the busiest rank\'s links', 'GB/s')
 
 
 def draw_ratio(axes, runs):
@@ -255,12 +257,9 @@ def draw_ratio(axes, runs):
         for operation in OPERATIONS:
             rows = [r for r in ratios(runs[0], run) if r[1] == operation]
             if rows:
-                axes.plot([r[0] or 0.5 for r in rows], [r[4] for r in rows], LINES[operation], marker='o', markersize=3,
-                          color='C%d' % i, label='%s %s' % (run.name, operation))
+                curve(axes, [r[0] or 0.5 for r in rows], [r[4] for r in rows], operation, i, '%s %s' % (run.name, operation))
     axes.axhline(1, color='grey', linewidth=0.8)
-    logarithmic(axes, 'ratio', y=False)
-    axes.set_title('Time divided by that of %s' % runs[0].name)
-    axes.legend(fontsize=7)
+    by_tokens(axes, 'Time divided by that of %s' % runs[0].name, 'ratio', 'linear')
 
 
 def by_sms(runs):
@@ -280,13 +279,9 @@ def by_sms(runs):
 
 def draw_sms(axes, lines):
     for i, ((operation, tokens), values) in enumerate(sorted(lines.items())):
-        axes.plot([v[0] for v in values], [v[1] for v in values], LINES[operation], marker='o', markersize=3,
-                  color='C%d' % (i % 10), label='%s, %d tokens' % (operation, tokens))
+        curve(axes, *zip(*values), operation, i, '%s, %d tokens' % (operation, tokens))
     axes.set_yscale('log')
-    axes.set_xlabel('SMs')
-    axes.set_ylabel('us')
-    axes.set_title('Time by SMs')
-    axes.legend(fontsize=7)
+    caption(axes, 'Time by SMs', 'SMs', 'us')
 
 
 def last(run, key):
@@ -302,9 +297,7 @@ def draw_waits(axes, run):
     axes.figure.colorbar(image, ax=axes, label='us')
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_xlabel('waited for')
-    axes.set_ylabel('rank that waits')
-    axes.set_title('Waits per dispatch, %d tokens: %s' % (row['tokens'], run.name))
+    caption(axes, 'Waits per dispatch, %d tokens: %s' % (row['tokens'], run.name), 'waited for', 'rank that waits')
 
 
 def draw_load(axes, runs):
@@ -318,10 +311,7 @@ def draw_load(axes, runs):
             axes.step(range(len(loads)), [n / mean for n in loads], where='mid', color='C%d' % i,
                       label='%s, %d tokens' % (run.name, row['tokens']))
     axes.axhline(1, color='grey', linewidth=0.8)
-    axes.set_xlabel('experts, the busiest first')
-    axes.set_ylabel('ids, relative to the mean')
-    axes.set_title('Load of experts')
-    axes.legend(fontsize=7)
+    caption(axes, 'Load of experts', 'experts, the busiest first', 'ids, relative to the mean')
 
 
 def title(run):
@@ -381,12 +371,16 @@ def page(figure, runs):
                 html.escape(title(runs[0])), items, svg[svg.index('<svg'):], cells, data))
 
 
+def write(path, text):
+    with open(path, 'w', encoding='utf-8') as file:
+        file.write(text)
+
+
 def save(figure, path, runs):
     if path.endswith('.png'):
         figure.savefig(path, format='png', dpi=110)
-        return
-    with open(path, 'w', encoding='utf-8') as file:
-        file.write(page(figure, runs) if path.endswith('.html') else image_text(figure))
+    else:
+        write(path, page(figure, runs) if path.endswith('.html') else image_text(figure))
 
 
 # ---- bars: two libraries, or two versions, beside each other ----
@@ -445,16 +439,11 @@ def bars_machine(run):
 def bars_load(path):
     """A document that --save has written."""
     document = documents(path)[0]
-    try:
-        if document['schema'] != 'ep_plot_bars' or document['schema_version'] != 1:
-            raise Refused('%s: is not written by ep_plot --bars --save' % path)
-        good = len(document['names']) == 2 and document['rows'] and all(
-            len(row['us']) == 2 and min(row['us']) > 0 and isinstance(row['what'], str) for row in document['rows'])
-    except (KeyError, TypeError) as error:
-        raise Refused('%s: is no document of bars: %s' % (path, error)) from None
-    if not good:
-        raise Refused('%s: is no document of bars' % path)
-    return document
+    with contextlib.suppress(KeyError, TypeError):
+        if (document['schema'], document['schema_version'], len(document['names'])) == ('ep_plot_bars', 1, 2) and document['rows'] and all(
+                len(row['us']) == 2 and min(row['us']) > 0 and isinstance(row['what'], str) for row in document['rows']):
+            return document
+    raise Refused('%s: is no document of ep_plot --bars --save' % path)
 
 
 def bars_picture(document):
@@ -505,12 +494,9 @@ def bars(arguments):
         document = bars_of(list(zip(runs[::2], runs[1::2])), arguments.tokens)
     print(bars_table(document, 'us'), end='')
     if arguments.save:
-        with open(arguments.save, 'w', encoding='utf-8') as file:
-            json.dump(document, file, indent=2)
-            file.write('\n')
+        write(arguments.save, json.dumps(document, indent=2) + '\n')
     for path in arguments.output:
-        with open(path, 'w', encoding='utf-8') as file:
-            file.write(bars_picture(document))
+        write(path, bars_picture(document))
 
 
 # ---- command line ----
@@ -528,13 +514,10 @@ def picture(text):
 
 
 def ratio(text):
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError("got '%s', allowed is a number above 0" % text)
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise argparse.ArgumentTypeError("got '%s', allowed is a number above 0" % text)
 
 
 def sizes(text):
@@ -594,13 +577,9 @@ def main():
             raise Refused('--fail-above needs two runs or more', USAGE)
         for note in notes(runs):
             print('ep_plot: note: %s' % note, file=sys.stderr)
-        if arguments.csv == '-':
-            sys.stdout.write(csv_text(runs))
-        else:
-            print('\n'.join(table(runs)), end='\n' if len(runs) > 1 else '')
+        print(csv_text(runs) if arguments.csv == '-' else '\n'.join([*table(runs), '']), end='')
         if arguments.csv and arguments.csv != '-':
-            with open(arguments.csv, 'w', encoding='utf-8') as file:
-                file.write(csv_text(runs))
+            write(arguments.csv, csv_text(runs))
         if arguments.output:
             figure = draw(runs)
             for path in arguments.output:

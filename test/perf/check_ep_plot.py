@@ -272,7 +272,7 @@ def check_pictures(files, base):
     expect(page.count(b'<tr>') == 13 and b'href="http' not in page.split(b'</svg>')[1], 'the page holds the numbers')
 
     plot = PROGRAM.module
-    runs = [plot.load(base, 'measured'), plot.load(second, 'second')]
+    runs = [plot.run_of(plot.documents(path)[0], path, name) for path, name in ((base, 'measured'), (second, 'second'))]
     axes = {a.get_title().split(':')[0].split(';')[0]: a for a in plot.draw(runs).axes if a.get_title()}
     expect(list(axes) == ['Time', "Bandwidth of the busiest rank's links", 'Time divided by that of measured', 'Time by SMs',
                           'Waits per dispatch, 4 tokens', 'Load of experts'], 'panels: %s' % list(axes))
