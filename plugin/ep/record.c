@@ -65,7 +65,9 @@ void ep_group_settle(struct ncclEpGroup *group)
 
 /* A copy from a heap to the group's pinned memory, by a thread whose device is the group's. */
 struct ep_record_read {
-	const struct ncclEpGroup *group;
+	int device;
+	cudaStream_t stream;
+	void *to;
 	const void *from;
 	size_t bytes;
 	cudaError_t error;
@@ -75,16 +77,15 @@ static void ep_record_read(void *arg)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 	struct ep_record_read *read = arg;
-	const struct ncclEpGroup *group = read->group;
 
 	(void)cudaThreadExchangeStreamCaptureMode(&mode);
-	read->error = cudaSetDevice(group->device);
+	read->error = cudaSetDevice(read->device);
 	if (read->error == cudaSuccess) {
-		read->error = cudaMemcpyAsync(group->copied, read->from, read->bytes,
-					      cudaMemcpyDefault, group->stream);
+		read->error = cudaMemcpyAsync(read->to, read->from, read->bytes, cudaMemcpyDefault,
+					      read->stream);
 	}
 	if (read->error == cudaSuccess) {
-		read->error = cudaStreamSynchronize(group->stream);
+		read->error = cudaStreamSynchronize(read->stream);
 	}
 	(void)cudaGetLastError();
 }
@@ -96,7 +97,9 @@ static void ep_record_read(void *arg)
 static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off,
 			   size_t bytes)
 {
-	struct ep_record_read read = { .group = group,
+	struct ep_record_read read = { .device = group->device,
+				       .stream = group->stream,
+				       .to = group->copied,
 				       .from = group->peer_heap.base[r] + off,
 				       .bytes = bytes,
 				       .error = cudaErrorUnknown };
