@@ -138,6 +138,8 @@ static void print_versions(const struct ep_topo *topo)
 	}
 	printf("  %-22s %s\n", "GPU driver", topo && *topo->driver ? topo->driver : "not found");
 	printf("  %-22s %s\n", "compiled for", EP_GPU_ARCHS);
+	printf("  %-22s %s\n", "profiler ranges", EP_RANGES);
+	printf("  %-22s %s\n", "kernel times", EP_KERNEL_TIMES);
 }
 
 static bool is_open(const void *arg, const char *name, int port)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Ranges that a tool of NVTX gets of ep_perf: nvtx.sh TOOL EP_PERF
+# Ranges that a tool of NVTX gets of ep_perf, and that EP_INFO says so: nvtx.sh TOOL EP_PERF EP_INFO|none
 set -u
-tool=$1 ep_perf=$2 failures=0
+tool=$1 ep_perf=$2 ep_info=$3 failures=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -29,4 +29,6 @@ run "$tool" "--staged"
 has 'push 1 ncclEpComplete: 4 tokens \[0\]'
 run "" ""
 ! grep -q nvtx "$work/err" || { echo "FAILED: ranges without a tool"; failures=1; }
+[ "$ep_info" = none ] || "$ep_info" -v | grep -q '^  profiler ranges  *yes' ||
+    { echo "FAILED: ep_info -v shows no ranges"; failures=1; }
 exit $failures

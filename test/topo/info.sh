@@ -32,6 +32,8 @@ expect 0 '^  NCCL_EP_TIMEOUT_MSEC +UNKNOWN .*NCCL_EP_TIMEOUT_MS$' \
 expect 0 '^  NCCL_IB_HCA +=mlx5_0:1 +environment ' env NCCL_IB_HCA==mlx5_0:1 "$ep_info" -p
 expect 0 '^  ep_info +Switchyard [0-9.]+, commit .*, NCCL EP [0-9]+\.[0-9]+\.[0-9]+, API version 2' "$ep_info" --versions
 expect 0 '^  compiled for +(sm_[0-9]+|no GPU)' "$ep_info" -v
+expect 0 '^  profiler ranges +(yes \(NVTX\)|no: .* no nvtx3/nvToolsExt.h)$' "$ep_info" -v
+expect 0 '^  kernel times +(yes \(CUPTI\)|no: .* no cupti.h)$' "$ep_info" -v
 expect 0 '^  NCCL_IB_TC +-1 +default ' "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +0x60 +environment ' env NCCL_IB_TC=0x60 "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +INVALID +environment .*-1\.\.255' env NCCL_IB_TC=256 "$ep_info" -p
