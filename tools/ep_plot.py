@@ -18,8 +18,7 @@ WORSE, USAGE, BROKEN = 1, 2, 3
 # What must be alike before times may be compared by --fail-above.
 PROBLEM = ('mode', 'layout', 'experts', 'topk', 'hidden', 'dtype', 'quant', 'pow2_scales', 'id_bits', 'drop', 'uneven',
            'backward', 'eager')
-# A difference of these does not matter.
-SILENT = ('capacity', 'max_recv_tokens', 'iterations', 'warmup')
+SILENT = ('capacity', 'max_recv_tokens', 'iterations', 'warmup')  # a difference of these does not matter
 COLUMNS = ('run', 'ranks', 'tokens', 'operation', 'time_us', 'kernel_us', 'p50_us', 'p90_us', 'p99_us', 'fastest_rank_us',
            'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent', 'period_us', 'sms', 'copies_per_token', 'wrong')
 LINES = {'routing': ':', 'dispatch': '-', 'combine': '--'}
@@ -37,8 +36,7 @@ class Run:
     """One file: its configuration, and for each number of tokens the lines of the table, in order."""
 
     def __init__(self, name, document):
-        self.name, self.document = name, document
-        self.config = document['config']
+        self.name, self.document, self.config = name, document, document['config']
         self.ranks = len(document['ranks'])
         self.rows = [r for r in document['results'] if 'unsupported' not in r]
         self.rows.sort(key=lambda r: r['tokens'])
@@ -49,8 +47,8 @@ class Run:
 
     def value(self, tokens, operation, key):
         """The median over lines of that size; None if some line lacks it."""
-        values = [r.get(operation, {}).get(key) for r in self.of(tokens)]
-        return None if not values or None in values else statistics.median(values)
+        values = [r.get(operation, {}).get(key) for r in self.of(tokens)] or [None]
+        return None if None in values else statistics.median(values)
 
     def time(self, tokens, operation):
         kernel = self.value(tokens, operation, 'kernel_us')
@@ -387,12 +385,13 @@ def save(figure, path, runs):
 
 BARS_STYLE = '''text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 .note { font-size: 11px; fill: #57606a; }
-.first { fill: #0969da; } .second { fill: #afb8c1; }
+.title { font-weight: 600; }
+.first { fill: #0969da; } .second { fill: #afb8c1; } .third { fill: #8c959f; } .fourth { fill: #d0d7de; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; } .note { fill: #8b949e; }
-  .first { fill: #58a6ff; } .second { fill: #6e7681; }
+  .first { fill: #58a6ff; } .second { fill: #6e7681; } .third { fill: #8b949e; } .fourth { fill: #484f58; }
 }'''
-BARS_LEFT, BARS_WIDTH, BARS_ROW = 370, 330, 38
+BARS_CLASSES, BARS_LEFT, BARS_WIDTH, BARS_BAR = ('first', 'second', 'third', 'fourth'), 330, 440, 14
 MODES = {'ll': 'low latency', 'ht': 'high throughput'}
 LAYOUTS = {'em': 'expert-major', 'rm': 'rank-major', 'flat': 'flat'}
 
@@ -406,18 +405,16 @@ def bars_of(pairs, sizes):
     rows = []
     for first, second in pairs:
         check_alike(first, second)
-        for tokens, operation, a, b, _ in ratios(first, second):
-            if sizes and tokens not in sizes:
-                continue
-            layout = first.config['layout']
+        layout = first.config['layout']
+        for tokens, operation, a, b, _ in [row for row in ratios(first, second) if not sizes or row[0] in sizes]:
             rows.append({'what': '%s %s, %d token%s%s' % (
                 MODES.get(first.config['mode'], first.config['mode']), operation, tokens, '' if tokens == 1 else 's',
                 '' if (first.config['mode'], layout) == ('ll', 'em') else ', ' + LAYOUTS.get(layout, layout)),
-                         'us': [bars_number(a), bars_number(b)]})
+                         'sms': ', '.join(dict.fromkeys(str(run.config.get('sms') or 'default') for run in (first, second))), 'us': [bars_number(a), bars_number(b)]})
     if not rows:
         raise Refused('--tokens: no pair has been measured with %s' % ', '.join(map(str, sizes)))
     first = pairs[0][0]
-    return {'schema': 'ep_plot_bars', 'schema_version': 1, 'machine': bars_machine(first),
+    return {'schema': 'ep_plot_bars', 'schema_version': 2, 'title': 'Times of each operation', 'machine': bars_machine(first),
             'how': 'ep_perf -J, %s; %s' % (first.document.get('started'), '; '.join(map(bars_library, pairs[0]))),
             'names': [run.name for run in pairs[0]], 'rows': rows}
 
@@ -437,47 +434,50 @@ def bars_machine(run):
 
 
 def bars_load(path):
-    """A document that --save has written."""
+    """A document that --save has written. Each row has a time of the first library and of another one at least."""
     document = documents(path)[0]
-    with contextlib.suppress(KeyError, TypeError):
-        if (document['schema'], document['schema_version'], len(document['names'])) == ('ep_plot_bars', 1, 2) and document['rows'] and all(
-                len(row['us']) == 2 and min(row['us']) > 0 and isinstance(row['what'], str) for row in document['rows']):
+    with contextlib.suppress(KeyError, TypeError, IndexError, ValueError):
+        whole = (document['schema'], document['schema_version'], not document['rows']) == ('ep_plot_bars', 2, False)
+        whole &= 2 <= len(document['names']) <= len(BARS_CLASSES) and isinstance(document['title'] + document['machine'], str)
+        for row in document['rows']:
+            whole &= len(row['us']) == len(document['names']) and row['us'][0] > 0 and isinstance(row['what'] + row['sms'], str)
+            whole &= min(us for us in row['us'][1:] if us is not None) > 0
+        if whole:
             return document
     raise Refused('%s: is no document of ep_plot --bars --save' % path)
 
 
 def bars_picture(document):
-    """Bars of each row relative to the slower one of its two, since times differ by a factor of fifty."""
-    rows, (first, second) = document['rows'], [html.escape(name) for name in document['names']]
-    height = 30 + BARS_ROW * len(rows)
-    left = BARS_LEFT
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 %d" width="860" height="%d" role="img"' % (
-               height, height),
-           '     aria-label="Times of %s beside those of %s">' % (first, second),
-           '<style>\n%s\n</style>' % BARS_STYLE,
-           '<rect class="first" x="%d" y="8" width="12" height="12"/><text x="%d" y="19">%s</text>' % (
-               left, left + 18, first),
-           '<rect class="second" x="%d" y="8" width="12" height="12"/><text x="%d" y="19">%s</text>' % (
-               left + 110, left + 128, second),
-           '<text class="note" x="%d" y="19">each pair to its own scale; us</text>' % (left + 200)]
-    for i, row in enumerate(rows):
-        top = 30 + BARS_ROW * i
-        most = max(row['us'])
-        out.append('<text x="8" y="%d">%s</text>' % (top + 20, html.escape(row['what'])))
-        for k, us in enumerate(row['us']):
-            width = us / most * BARS_WIDTH
-            y = top + 4 + 14 * k
-            out.append('<rect class="%s" x="%d" y="%d" width="%.1f" height="12"/>' % (
-                ('first', 'second')[k], left, y, width))
-            out.append('<text class="note" x="%.1f" y="%d">%g</text>' % (left + width + 6, y + 10, us))
-    out.append('</svg>\n')
-    return '\n'.join(out)
+    """Draws the bars of a row relative to its slowest, since times differ by a factor of fifty between rows."""
+    names, y = [html.escape(name) for name in document['names']], 70
+    out = ['<text class="title" x="8" y="19">%s</text>' % html.escape(document['title']),
+           '<text class="note" x="8" y="36">%s</text>' % html.escape(document['machine'])]
+    for k, name in enumerate(names):
+        out.append('<rect class="%s" x="%d" y="44" width="12" height="12"/><text x="%d" y="55">%s</text>' % (
+            BARS_CLASSES[k], 8 + 120 * k, 26 + 120 * k, name))
+    out.append('<text class="note" x="%d" y="55">us; each row to its own scale</text>' % (8 + 120 * (k + 1)))
+    for row in document['rows']:
+        out += ['<text class="%s" x="8" y="%d">%s</text>' % (kind, at, html.escape(text)) for kind, at, text in (
+            ('what', y + 14, row['what']), ('note', y + 28, 'SMs: ' + row['sms']))]
+        for kind, us in [pair for pair in zip(BARS_CLASSES, row['us']) if pair[1] is not None]:
+            width = us / max(filter(None, row['us'])) * BARS_WIDTH
+            out.append('<rect class="%s" x="%d" y="%d" width="%.1f" height="12"/>' % (kind, BARS_LEFT, y + 4, width))
+            out.append('<text class="note" x="%.1f" y="%d">%g</text>' % (BARS_LEFT + width + 6, y + 14, us))
+            y += BARS_BAR
+        y += 10
+    head = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 %d" width="860" height="%d" role="img"' % (y, y),
+            '     aria-label="%s: %s">' % (html.escape(document['title']), ', '.join(names)), '<style>\n%s\n</style>' % BARS_STYLE]
+    return '\n'.join(head + out + ['</svg>\n'])
 
 
 def bars_table(document, head):
-    lines = ['| %s | %s | %s | ratio |' % (head, *document['names']), '| --- | ---: | ---: | ---: |']
+    """Writes the least time of a row in bold. The ratio is that of the best other library to the first one."""
+    lines = ['| %s | SMs | %s | best other / first |' % (head, ' | '.join(document['names'])),
+             '| --- | --- | ---: |' + ' ---: |' * len(document['names'])]
     for row in document['rows']:
-        lines.append('| %s | %g | %g | %.1f |' % (row['what'], *row['us'], row['us'][1] / row['us'][0]))
+        times = [us for us in row['us'] if us is not None]
+        cells = ['' if us is None else ('**%g**' if us == min(times) else '%g') % us for us in row['us']]
+        lines.append('| %s | %s | %s | %.2f |' % (row['what'], row['sms'], ' | '.join(cells), min(times[1:]) / times[0]))
     return '\n'.join(lines) + '\n'
 
 

@@ -40,7 +40,7 @@ def main():
     with open(readme) as file:
         now = file.read()
     wanted = {os.path.join(args[0], 'doc/img/performance.svg'): ep_plot.bars_picture(document),
-              readme: page(now, ep_plot.bars_table(document, 'us, two GPUs'))}
+              readme: page(now, ep_plot.bars_table(document, 'us, a pair, two H200'))}
     wrong = []
     for name, text in wanted.items():
         old = None

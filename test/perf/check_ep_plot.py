@@ -176,15 +176,18 @@ def check_bars(files, base):
     pictures = [os.path.join(files.work, name) for name in ('bars.svg', 'again.svg')]
     saved = os.path.join(files.work, 'bars.json')
     done = run('--bars', first, second, '--names', 'A,B&C', '-o', pictures[0], '--save', saved)
-    want = ['| us | A | B&C | ratio |', '| --- | ---: | ---: | ---: |', '| low latency dispatch, 1 token | 10 | 20 | 2.0 |',
-            '| low latency combine, 1 token | 20 | 10 | 0.5 |', '| low latency dispatch, 2 tokens | 30 | 30 | 1.0 |',
-            '| low latency combine, 2 tokens | 1234 | 617 | 0.5 |', '| low latency dispatch, 4 tokens | 8.6 | 50 | 5.8 |']
+    want = ['| us | SMs | A | B&C | best other / first |', '| --- | --- | ---: | ---: | ---: |',
+            '| low latency dispatch, 1 token | 2 | **10** | 20 | 2.00 |',
+            '| low latency combine, 1 token | 2 | 20 | **10** | 0.50 |',
+            '| low latency dispatch, 2 tokens | 2 | **30** | **30** | 1.00 |',
+            '| low latency combine, 2 tokens | 2 | 1234 | **617** | 0.50 |',
+            '| low latency dispatch, 4 tokens | 2 | **8.6** | 50 | 5.81 |']
     expect(done.stdout.splitlines()[:7] == want, 'table of bars: %s' % done.stdout)
     with open(pictures[0]) as file:
         svg = file.read()
     root = xml.etree.ElementTree.fromstring(svg)
     bars = [(r.get('class'), float(r.get('width'))) for r in root.iter('{http://www.w3.org/2000/svg}rect')][2:]
-    expect(bars[:6] == [('first', 165), ('second', 330), ('first', 330), ('second', 165), ('first', 330), ('second', 330)],
+    expect(bars[:6] == [('first', 220), ('second', 440), ('first', 440), ('second', 220), ('first', 440), ('second', 440)],
            'bars: %s' % bars[:6])
     expect(len(bars) == 12 and 'B&amp;C' in svg, svg[:600])
     again = run('--bars', saved, '-o', pictures[1])
@@ -197,7 +200,28 @@ def check_bars(files, base):
     expect(done.stdout.count(' 1 token ') == 4 and done.stdout.count(' 4 tokens ') == 4 and ' 2 tokens' not in done.stdout,
            'pairs, and some sizes: %s' % done.stdout)
     check_bars_piped(first, second, svg, pictures[1])
+    check_bars_of_three(files, text, pictures[1])
     check_bars_refused(files, first, saved)
+
+
+def check_bars_of_three(files, text, picture):
+    """A saved document may hold a third library, which need not have each row; the picture names machine and SMs."""
+    document = json.loads(text)
+    document['names'].append('C')
+    document['rows'] = [{'what': 'w', 'sms': '20', 'us': [10, 20, 8]}, {'what': 'v', 'sms': '24', 'us': [10, None, 40]}]
+    path = os.path.join(files.work, 'three.json')
+    for change, status in ((None, 0), ([None, 1, 2], 3), ([1, None, None], 3), ([1, 2], 3), ([1, 0, 2], 3)):
+        document['rows'][0]['us'] = change or document['rows'][0]['us']
+        with open(path, 'w') as file:
+            json.dump(document, file)
+        done = run('--bars', path, '-o', picture, status=status)
+        if not status:
+            expect(done.stdout.splitlines()[2:] == ['| w | 20 | 10 | 20 | **8** | 0.80 |', '| v | 24 | **10** |  | 40 | 4.00 |'],
+                   'three libraries: %s' % done.stdout)
+            with open(picture) as file:
+                svg = file.read()
+            expect(all(word in svg for word in ('SMs: 24', '2 x Virtual GPU', 'hidden 64', 'class="third"')) and
+                   svg.count('<rect') == 3 + 5, 'picture of three: %s' % svg)
 
 
 def check_bars_piped(first, second, svg, picture):
@@ -215,7 +239,7 @@ def check_bars_piped(first, second, svg, picture):
     theirs['library'] = {'text': 'not Switchyard', 'path': '/x/libnccl_ep.so'}
     theirs['versions']['nccl_ep'] = '0.2.0'
     done = start('--bars', '-', input=both + json.dumps(theirs))
-    expect('| us | Switchyard | NCCL EP 0.2.0 | ratio |' in done.stdout, 'names of libraries: %s' % done.stdout)
+    expect('| us | SMs | Switchyard | NCCL EP 0.2.0 | best other / first |' in done.stdout, 'names of libraries: %s' % done.stdout)
     expect('got 3 runs' in start('--bars', '-', input=both * 3, status=2).stderr, 'an odd number of runs')
     expect('not a whole JSON document' in start('--bars', '-', input=both + both[:50], status=3).stderr, 'half a run')
 
@@ -231,8 +255,8 @@ def check_bars_refused(files, first, saved):
         done = run('--bars', first, files.write('bad', change), status=3)
         expect(said in done.stderr and not done.stdout, done.stderr + done.stdout)
     expect('no pair' in run('--bars', first, first, '--tokens', '99', status=3).stderr, 'a size that was not measured')
-    for broken in ('{}', '{"schema": "ep_plot_bars", "schema_version": 2}', 'x',
-                   '{"schema": "ep_plot_bars", "schema_version": 1, "names": ["a", "b"], "rows": [{"what": "w", "us": [1, 0]}]}'):
+    for broken in ('{}', '{"schema": "ep_plot_bars", "schema_version": 3}', 'x', '{"schema": "ep_plot_bars", "schema_version": 2, '
+                   '"title": "t", "machine": "m", "names": ["a", "b"], "rows": [{"what": "w", "sms": "1", "us": [1, 0]}]}'):
         path = os.path.join(files.work, 'broken.json')
         with open(path, 'w') as file:
             file.write(broken)
