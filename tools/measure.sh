@@ -142,7 +142,7 @@ skip() {
 # Finds the line of a log that explains a failure best.
 reason() {
     local line
-    line=$(grep -aE 'rror|no progress|unsupported|wrong|cannot|FAILED' "$1" | grep -av '^#' | tail -n 1)
+    line=$(grep -aE 'rror|no progress|unsupported|refused|wrong|cannot|FAILED' "$1" | grep -av '^#' | tail -n 1)
     [ -n "$line" ] || line=$(grep -av '^#' "$1" | tail -n 1)
     echo "${line:0:200}"
 }

@@ -56,3 +56,11 @@ MUTANTS = [
     {"name": "mig_tried", "file": "plugin/peer/peer_check.c",
      "old": "if (self->mig || peer->mig) {", "new": "if (self->mig && peer->mig) {", "tests": ["mappings_mig"]},
 ]
+
+# The status of ep_perf says what has not worked.
+MUTANTS += [
+    {"name": "perf_skips_refusal", "file": "tools/perf/buffers.c",
+     "old": "\trank->refused = true;\n", "new": "", "tests": ["ep_perf"]},
+    {"name": "perf_disk_full", "file": "tools/perf/ep_perf.c",
+     "old": "perf->refused || perf->unwritten", "new": "perf->refused", "tests": ["ep_perf"]},
+]

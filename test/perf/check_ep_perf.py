@@ -27,7 +27,7 @@ def run(command, status, **env):
     expect(done.returncode == status, '%s: status %d, not %d\n%s%s' % (
         ' '.join(command), done.returncode, status, done.stdout, done.stderr))
     for line in done.stdout.splitlines():
-        expect(len(line) <= 100 or 'unsupported' in line or line.startswith('# library'), '%d columns: %s' % (len(line), line))
+        expect(len(line) <= 100 or 'refused' in line or line.startswith('# library'), '%d columns: %s' % (len(line), line))
     return done
 
 
@@ -136,7 +136,8 @@ def check_usage():
             (['-g', '9', '-t', '2'], '18', '16 ranks'), (['--ids', '16'], '16', '32 64'),
             (['-g', '4', '--ranks-per-gpu', '3'], '4', '3'),
             (['--ranks-per-gpu', '0'], '0', '1 to 16'), (['-c', '2'], '2', '0 to 1'),
-            (['--rendezvous', 'x'], 'x', 'HOST:PORT'),
+            (['--rendezvous', 'x'], 'x', 'HOST:PORT'), (['--node-size', 'zz'], 'zz', 'N,N'), (['--node-size', '2,'], '2,', 'N,N'),
+            (['--node-size', '0,2'], '0,2', 'N,N'),
             (['--routing', 'zipf:9'], 'zipf:9', '0 to 4'),
             (['--routing', 'power:1'], 'power:1', '1.001 to 4'),
             (['--routing', 'khot:257,1'], '257 hot', '1 to 256'),
@@ -313,6 +314,32 @@ def check_ht(out):
         expect(name + ': rank ' in done.stderr, 'a %s mistake is named' % operation)
 
 
+def check_refused(out):
+    """What the library refuses is a row with the reason, and a failure; only what the machine has not is skipped."""
+    small = [EP_PERF, '-g', '2', '-b', '3', *SHAPE]
+    done = run([*small, '--mode', 'ht', '--eager', '--overflow', 'drop', '-J', out], 3)
+    with open(out) as file:
+        row = json.load(file)['results'][0]
+    expect('DROP' in row['unsupported'] and row['tokens'] == 3, 'refused row')
+    expect(' refused: ' in done.stdout and '1 of 1, 1 refused' in done.stdout, 'refused line')
+    run(small, 3, NCCL_EP_TIMEOUT_MS='5s')
+    run([*small, '--hidden', '7'], 3)
+    run([*small, '--sms', '100000'], 3)
+    done = run([*small, '--windows'], 77, NCCL_WIN_ENABLE='0')
+    expect(' unsupported: ' in done.stdout and '1 of 1, 0 refused' in done.stdout, 'no windows')
+
+
+def check_full():
+    """Results that could not be written are a failure, with a line."""
+    for options in ([], ['-J', '-'], ['--version'], ['-h']):
+        with open('/dev/full', 'w') as full:
+            done = subprocess.run([EP_PERF, '-b', '3', *SHAPE, *options], env=dict(os.environ, NCCL_NVLS_ENABLE='0'),
+                                  stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+        expect(done.returncode == 3 and 'No space left' in done.stderr, 'a full disk, %s: %d, %s' % (
+            options, done.returncode, done.stderr))
+    expect('/dev/full: ' in run([EP_PERF, '-b', '3', *SHAPE, '-J', '/dev/full'], 3).stderr, 'no room for the JSON')
+
+
 def main():
     check_usage()
     check_manual()
@@ -398,13 +425,8 @@ def main():
         check_detail(work)
         check_meeting(work)
 
-        # what is refused is a row with the reason
-        done = run([EP_PERF, '-g', '2', '-b', '3', *SHAPE, '--mode', 'ht', '--eager', '--overflow',
-                    'drop', '-J', out], 77)
-        with open(out) as file:
-            row = json.load(file)['results'][0]
-        expect('DROP' in row['unsupported'] and row['tokens'] == 3, 'unsupported row')
-        expect('unsupported: ' in done.stdout, 'unsupported line')
+        check_refused(out)
+        check_full()
 
         # mistakes are found, on every rank's behalf, and fail the run
         for layout in ('em', 'rm'):

@@ -158,8 +158,18 @@ def check_limits(work):
     expect('--only PATTERN' in measure(0, '--help'), 'help')
 
 
+def check_full():
+    """ep_fabric's results that could not be written are a failure."""
+    for options, target in (([], '/dev/full'), (['-J', '/dev/full'], os.devnull)):
+        with open(target, 'w') as out:
+            done = subprocess.run([os.path.join(BUILD, 'test/vcluster/ep_fabric'), '-r', '8', *options], stdout=out,
+                                  stderr=subprocess.PIPE, text=True, timeout=100)
+        expect(done.returncode == 3 and 'not all results' in done.stderr, 'a full disk: %s' % done)
+
+
 def main():
     check_list()
+    check_full()
     with tempfile.TemporaryDirectory() as work:
         check_results(work)
         check_failures(work)

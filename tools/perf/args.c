@@ -37,6 +37,24 @@ static int parse_number(const char *option, const char *text, uint64_t low, uint
 	return 0;
 }
 
+/* Numbers with commas between them, as NCCL_EP_NODE_SIZE has them. */
+static int parse_sizes(const char *option, const char *text)
+{
+	const char *at = text;
+	char *end;
+
+	for (;; at = end + 1) {
+		long size = strtol(at, &end, 10);
+
+		if (end == at || size < 1 || size > ORACLE_MAX_RANKS || (*end && *end != ',')) {
+			return bad(option, text, "a number of ranks, or several: N,N,...");
+		}
+		if (!*end) {
+			return 0;
+		}
+	}
+}
+
 static int parse_choice(const char *option, const char *text, const char *const *names, int *value)
 {
 	char want[96] = "one of";
@@ -144,7 +162,7 @@ static int parse_option(int letter, const char *text, struct perf_options *opt)
 		return 0;
 	case OPT_NODE_SIZE:
 		opt->node_size = text;
-		return 0;
+		return parse_sizes("--node-size", text);
 	case OPT_STAGED:
 		opt->staged = 1;
 		return 0;
@@ -386,7 +404,7 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt)
 			if (perf_is_first_process()) {
 				id == 'h' ? perf_args_usage(stdout) : perf_report_version();
 			}
-			return 1;
+			return perf_finish(stdout, "standard output") ? 1 : 1 + EXIT_BROKEN;
 		}
 		if (id == '?' || id == ':' ? refuse(id, argv) : parse(id, optarg, opt)) {
 			return 3;

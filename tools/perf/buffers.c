@@ -8,11 +8,12 @@
 
 #include "perf.h"
 
-/* An extension of this library; ep_perf also runs on others. */
-static int unsupported(struct perf_rank *rank, const char *call, ncclResult_t result)
+/* Notes that the library refuses `call`. Returns -1. */
+int perf_refuse(struct perf_rank *rank, const char *call, ncclResult_t result)
 {
 	const char *text = perf_last_error(rank);
 
+	rank->refused = true;
 	snprintf(rank->failure, sizeof(rank->failure), "%s: %s", call,
 		 text ? text : ncclGetErrorString(result));
 	return -1;
@@ -105,7 +106,7 @@ int perf_group_open(struct perf_rank *rank)
 	result = ncclEpCreateGroup(&rank->group, rank->comm, &config);
 	if (result != ncclSuccess) {
 		rank->group = NULL;
-		return unsupported(rank, "ncclEpCreateGroup", result);
+		return perf_refuse(rank, "ncclEpCreateGroup", result);
 	}
 	rank->setup.group_ms = (double)(perf_now_ns() - start) / 1e6;
 	rank->setup.group_cpu_ms = (process_cpu_ms() - cpu) / rank->perf->world.nlocal;
@@ -114,7 +115,7 @@ int perf_group_open(struct perf_rank *rank)
 	result = ncclEpInitHandle(&rank->handle, rank->group, layout_of(opt), &handle, topk, NULL);
 	if (result != ncclSuccess) {
 		rank->handle = NULL;
-		return unsupported(rank, "ncclEpInitHandle", result);
+		return perf_refuse(rank, "ncclEpInitHandle", result);
 	}
 	rank->setup.handle_ms = (double)(perf_now_ns() - start) / 1e6;
 	perf_links_learn(rank);
@@ -122,7 +123,7 @@ int perf_group_open(struct perf_rank *rank)
 	result = ncclEpInitHandle(&rank->align, rank->group, layout_of(opt), NULL, topk, NULL);
 	if (result != ncclSuccess) {
 		rank->align = NULL;
-		return unsupported(rank, "ncclEpInitHandle", result);
+		return perf_refuse(rank, "ncclEpInitHandle", result);
 	}
 	return 0;
 }

@@ -217,7 +217,7 @@ static void open_json(const char *name)
 static int run_rank(int (*pipes)[2], size_t most, const char *json_name)
 {
 	char name[64];
-	int count = 0;
+	int count = 0, lost;
 	long wrong = 0;
 
 	snprintf(name, sizeof(name), "ep_collectives-%d", rank);
@@ -252,7 +252,12 @@ static int run_rank(int (*pipes)[2], size_t most, const char *json_name)
 	nccl(ncclCommDestroy(comm), "ncclCommDestroy");
 	if (json) {
 		fprintf(json, "],\n \"wrong\": %ld}\n", wrong);
-		wrong += fclose(json) != 0;
+		lost = ferror(json);
+		if (fclose(json) || lost) {
+			fprintf(stderr, "ep_collectives: %s: not all results could be written\n",
+				json_name);
+			return 3;
+		}
 	}
 	return wrong != 0;
 }
@@ -325,5 +330,10 @@ int main(int argc, char **argv)
 	}
 	worst = await_ranks(pids);
 	printf("%s\n", worst ? "FAILED" : "all ranks ended well");
+	if (fflush(stdout) || ferror(stdout)) {
+		fprintf(stderr,
+			"ep_collectives: standard output: not all of it could be written\n");
+		return 3;
+	}
 	return worst;
 }

@@ -158,6 +158,7 @@ static void count_row(struct perf *perf, const struct perf_row *row)
 	perf->wrong += row->wrong;
 	if (row->unsupported[0]) {
 		perf->unsupported++;
+		perf->refused += row->refused;
 		return;
 	}
 	perf->measured++;
@@ -232,8 +233,8 @@ static void *rank_main(void *argument)
 	slowest_setup(r, &setup);
 	perf_links_sum(r, &links);
 	if (r->rank == 0) {
-		perf_report_end(r->perf, &setup, &links);
-		perf_json_close(r->perf, &setup, &links);
+		r->perf->unwritten = !perf_report_end(r->perf, &setup, &links);
+		r->perf->unwritten |= !perf_json_close(r->perf, &setup, &links);
 	}
 	perf_buffers_free(r);
 	perf_group_close(r);
@@ -269,6 +270,9 @@ static int start(struct perf *perf)
 	}
 	if (perf->wrong) {
 		return EXIT_WRONG;
+	}
+	if (perf->refused || perf->unwritten) {
+		return EXIT_BROKEN;
 	}
 	return perf->measured ? 0 : EXIT_NOTHING;
 }

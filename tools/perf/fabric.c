@@ -303,6 +303,18 @@ static void print(void)
 	printf("\n# a launch takes %.2f us\n# wrong words: %ld\n", (double)launch_us, wrong);
 }
 
+/* Closes `f`, unless it is stdout. Non-zero, with a line, if not all that was written there has arrived. */
+static int finish(FILE *f, const char *name)
+{
+	int lost = ferror(f);
+
+	if ((f == stdout ? fflush(f) : fclose(f)) || lost) {
+		fprintf(stderr, "ep_fabric: %s: not all results could be written\n", name);
+		return -1;
+	}
+	return 0;
+}
+
 static int write_json(const char *name, const char *gpu)
 {
 	FILE *f = fopen(name, "w");
@@ -322,7 +334,7 @@ static int write_json(const char *name, const char *gpu)
 	fprintf(f, "],\n \"flag_us\": ");
 	flag_us < 0 ? fprintf(f, "null") : fprintf(f, "%.4g", (double)flag_us);
 	fprintf(f, ", \"launch_us\": %.4g, \"wrong\": %ld}\n", (double)launch_us, wrong);
-	return fclose(f);
+	return finish(f, name);
 }
 
 int main(int argc, char **argv)
@@ -362,7 +374,7 @@ int main(int argc, char **argv)
 		pthread_join(gpus[i].thread, NULL);
 	}
 	print();
-	if (json && write_json(json, properties.name)) {
+	if (finish(stdout, "standard output") || (json && write_json(json, properties.name))) {
 		return 3;
 	}
 	return wrong != 0;

@@ -320,13 +320,13 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	fflush(f);
 }
 
-void perf_json_close(struct perf *perf, const struct perf_setup *setup,
+bool perf_json_close(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links)
 {
 	FILE *f = perf->json;
 
 	if (!f) {
-		return;
+		return true;
 	}
 	put_number(f, "],\n  \"setup\": {", "group_ms", setup->group_ms);
 	put_number(f, ", ", "group_cpu_ms", setup->group_cpu_ms);
@@ -338,8 +338,6 @@ void perf_json_close(struct perf *perf, const struct perf_setup *setup,
 		   links->known ? (double)links->bytes[PERF_LINK_RDMA] : NAN);
 	put_number(f, "},\n  ", "wrong", perf->opt.check ? (double)perf->wrong : NAN);
 	fprintf(f, "\n}\n");
-	if (fclose(f)) {
-		fprintf(stderr, "ep_perf: %s: %s\n", perf->opt.json, strerror(errno));
-	}
 	perf->json = NULL;
+	return perf_finish(f, perf->opt.json);
 }

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -171,6 +172,7 @@ struct perf_detail {
 struct perf_row {
 	uint32_t tokens;
 	char unsupported[200]; /* "": measured */
+	bool refused;          /* by the library, and not for want of memory or windows */
 	double copies;         /* distinct ranks per token */
 	double load_cv;        /* of the ranks' received rows */
 	double period;
@@ -222,6 +224,7 @@ struct perf_rank {
 	uint32_t near_ranks;             /* of the largest node */
 	uint32_t remote_ranks;           /* the most that a rank has */
 	char failure[200];               /* why this configuration cannot run */
+	bool refused;                    /* by the library */
 	char complaint[1024];            /* what the oracle found */
 	/* watched by the watchdog */
 	_Atomic(const char *) phase;
@@ -245,8 +248,9 @@ struct perf {
 	_Atomic(uint64_t) progress_ns;
 	/* process 0's first rank adds up */
 	uint64_t wrong;
-	uint32_t measured, unsupported;
+	uint32_t measured, unsupported, refused;
 	double busbw_sum;
+	bool unwritten; /* of the table or the JSON */
 };
 
 /* args.c: 0, or the exit status + 1 */
@@ -283,6 +287,9 @@ void perf_phase(struct perf_rank *rank, const char *phase);
 __attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *rank,
 							      const char *format, ...);
 
+/* Closes `f`, unless it is stdout. True if all that was written there has arrived; else it prints why not. */
+bool perf_finish(FILE *f, const char *name);
+
 void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes); /* zeroed, never NULL */
 
 #define PERF_CUDA(r, call)                                                                         \
@@ -302,6 +309,7 @@ void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes); /* zeroed,
 	} while (0)
 
 /* buffers.c: -1 with r->failure where the configuration cannot be had */
+int perf_refuse(struct perf_rank *rank, const char *call, ncclResult_t result);
 int perf_group_open(struct perf_rank *rank);
 void perf_group_close(struct perf_rank *rank);
 int perf_buffers_alloc(struct perf_rank *rank);
@@ -401,12 +409,13 @@ const char *perf_library_text(void);
 const char *perf_library_path(void);
 void perf_report_head(struct perf *perf);
 void perf_report_row(struct perf *perf, const struct perf_row *row);
-void perf_report_end(struct perf *perf, const struct perf_setup *setup,
+bool perf_report_end(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links);
 int perf_json_reserve(struct perf *perf);
 void perf_json_open(struct perf *perf);
 void perf_json_row(struct perf *perf, const struct perf_row *row);
-void perf_json_close(struct perf *perf, const struct perf_setup *setup,
+/* False if not all results have been written. */
+bool perf_json_close(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links);
 const char *perf_dtype_name(const struct perf_options *opt);
 const char *perf_layout_name(const struct perf_options *opt);

@@ -128,7 +128,7 @@ void perf_args_usage(FILE *to)
 	      "a file in TMPDIR. NCCL_NVLS_ENABLE=0 is set unless the environment has it.\n"
 	      "On the virtual cluster -n 5 -w 1 --chains 1 are the defaults, and times mean little.\n"
 	      "Exit status: 0 all right, 1 wrong results, 2 usage, 3 failure or timeout,\n"
-	      "77 nothing was measured (all of it unsupported).\n",
+	      "77 nothing was measured: there are no windows, or there is not enough memory.\n",
 	      to);
 }
 

@@ -248,7 +248,7 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 
 	printf("%6u", row->tokens);
 	if (row->unsupported[0]) {
-		printf(" unsupported: %s\n", row->unsupported);
+		printf(" %s: %s\n", row->refused ? "refused" : "unsupported", row->unsupported);
 		fflush(stdout);
 		return;
 	}
@@ -292,7 +292,7 @@ static void report_links(const struct perf_links *links)
 	}
 }
 
-void perf_report_end(struct perf *perf, const struct perf_setup *setup,
+bool perf_report_end(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links)
 {
 	printf("# Set-up : group %.1f ms (CPU %.1f ms per rank), handle %.1f ms, library memory %.0f "
@@ -300,7 +300,8 @@ void perf_report_end(struct perf *perf, const struct perf_setup *setup,
 	       setup->group_ms, setup->group_cpu_ms, setup->handle_ms, setup->library_mib);
 	report_links(links);
 	if (perf->unsupported) {
-		printf("# Unsupported : %u of %u\n", perf->unsupported, perf->nrows);
+		printf("# Unsupported : %u of %u, %u refused by the library\n", perf->unsupported,
+		       perf->nrows, perf->refused);
 	}
 	if (perf->opt.check) {
 		printf("# Out of bounds values : %llu %s\n", (unsigned long long)perf->wrong,
@@ -310,5 +311,5 @@ void perf_report_end(struct perf *perf, const struct perf_setup *setup,
 	}
 	printf("# Avg bus bandwidth    : %g\n",
 	       perf->measured ? perf->busbw_sum / (2.0 * perf->measured) : 0.0);
-	fflush(stdout);
+	return perf_finish(stdout, "standard output");
 }

@@ -164,8 +164,13 @@ static int agree(struct perf_rank *rank, struct perf_row *row)
 {
 	static const char none[sizeof(rank->failure)];
 	char(*all)[sizeof(none)] = perf_alloc(rank, rank->perf->world.nranks, sizeof(*all));
+	bool refused[ORACLE_MAX_RANKS];
 
 	perf_gather(rank, rank->failure, sizeof(rank->failure), all);
+	perf_gather(rank, &rank->refused, sizeof(rank->refused), refused);
+	for (uint32_t n = 0; n < rank->perf->world.nranks; n++) {
+		row->refused |= refused[n];
+	}
 	for (uint32_t n = 0; n < rank->perf->world.nranks && !row->unsupported[0]; n++) {
 		snprintf(row->unsupported, sizeof(row->unsupported), "%.*s",
 			 (int)sizeof(row->unsupported) - 1, all[n]);
@@ -179,7 +184,6 @@ static int attempt(struct perf_rank *rank, struct perf_row *row)
 {
 	ncclResult_t result = perf_update(rank);
 	const char *call = "ncclEpUpdateHandle";
-	const char *text;
 
 	if (result == ncclSuccess) {
 		result = perf_align_update(rank);
@@ -193,11 +197,8 @@ static int attempt(struct perf_rank *rank, struct perf_row *row)
 		call = "ncclEpCombine";
 		result = perf_combine(rank);
 	}
-	rank->failure[0] = '\0';
 	if (result != ncclSuccess) {
-		text = perf_last_error(rank);
-		snprintf(rank->failure, sizeof(rank->failure), "%s: %s", call,
-			 text ? text : ncclGetErrorString(result));
+		perf_refuse(rank, call, result);
 	}
 	if (agree(rank, row)) {
 		return -1;
@@ -360,5 +361,6 @@ void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row)
 		}
 	}
 	rank->failure[0] = '\0';
+	rank->refused = false;
 	oracle_problem_free(&rank->problem);
 }

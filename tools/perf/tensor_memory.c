@@ -31,6 +31,8 @@ int perf_window_memory(struct perf_rank *rank, void **at, ncclWindow_t *window, 
 	}
 	if (ncclCommWindowRegister(rank->comm, *at, bytes, window, 0) != ncclSuccess || !*window) {
 		*window = NULL;
+		PERF_NCCL(rank, ncclMemFree(*at));
+		*at = NULL;
 		snprintf(rank->failure, sizeof(rank->failure),
 			 "ncclCommWindowRegister gives no window");
 		return -1;

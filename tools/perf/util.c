@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Time, memory, and the end of a process that cannot go on. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,6 +54,19 @@ void perf_die(struct perf_rank *rank, const char *format, ...)
 		message, text && !strstr(message, text) ? ": " : "",
 		text && !strstr(message, text) ? text : "");
 	_exit(EXIT_BROKEN);
+}
+
+bool perf_finish(FILE *f, const char *name)
+{
+	bool lost = ferror(f) != 0;
+
+	errno = 0;
+	if ((f == stdout ? fflush(f) : fclose(f)) == 0 && !lost) {
+		return true;
+	}
+	fprintf(stderr, "ep_perf: %s: not all results are there: %s\n", name,
+		errno ? strerror(errno) : "an earlier write failed");
+	return false;
 }
 
 void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes)
