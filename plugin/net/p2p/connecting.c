@@ -202,7 +202,7 @@ ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm)
 	if (result == ncclSuccess && !done) {
 		return ncclSuccess;
 	}
-	if (done) {
+	if (result == ncclSuccess) {
 		result = ep_net_connect_finish(s, send_comm);
 	}
 	ep_net_connecting_free(ep_net_handle_drop(EP_NET_CONNECT, h->parked));
