@@ -386,7 +386,7 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * the tensors.
  *
  * ncclInvalidUsage: B * num_topk above 262144 (high throughput: rows that may come times min(K, L)
- * above 2^31), growth while an operation is pending; high throughput: K above the group's num_topk,
+ * above 2^31), growth while an operation is pending, by a graph or otherwise; high throughput: K above the group's num_topk,
  * or no num_topk for expert-major in eager mode.
  * ncclSystemError: the buffer has to grow, and the device does not come to rest.
  */
@@ -430,7 +430,8 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
  * Frees the handle, not the caller's handle_mem. Does not synchronise: memory of the library goes
  * back to the group's pool, whose next user comes later in the order of the group's operations.
  * Possible after GroupDestroy, too. NULL is fine.
- * ncclInvalidUsage: a send_only operation of the handle is not completed.
+ * Graphs that hold its operations must not be launched any more.
+ * ncclInvalidUsage: a send_only operation of the handle is not completed, other than a captured one.
  */
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle);
 
@@ -468,8 +469,9 @@ typedef struct {
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	unsigned int
-		send_only; /* low latency: stop after sending, see ncclEpComplete; else ignored */
+	/* Low latency: stop after sending. ncclEpComplete receives; it has the rules, also for graphs. High
+	 * throughput ignores it. */
+	unsigned int send_only;
 	unsigned int round_scales; /* recipe DS_FP8E3M4: scales are powers of two */
 	ncclEpPassDir_t pass_direction;
 	ncclEpDispQuant_t quant_recipe; /* since API version 2 */
@@ -595,7 +597,7 @@ typedef struct {
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	unsigned int send_only;
+	unsigned int send_only; /* as in ncclEpDispatchConfig_t */
 	ncclEpPassDir_t pass_direction;
 	ncclEpCombQuant_t quant_recipe; /* since API version 2 */
 } ncclEpCombineConfig_t;
@@ -659,15 +661,26 @@ typedef struct ncclEpCompleteConfig {
  * the send half, the two are ordered by events: the receive half comes after what is on the other
  * stream, and what is put on either stream afterwards comes after the receive half. The stream of the
  * send half should still exist: if CUDA reports that it was destroyed, the call waits until the device is at
- * rest. Descriptors and structs of the first call may be gone, the tensors' storage may not. One operation per handle may be pending, and two per group; operations of other
- * handles may run in between, where the group has ranks of several nodes only while fewer than two
- * are pending. Nothing pending: ncclSuccess.
+ * rest. Descriptors and structs of the first call may be gone, the tensors' storage may not. One operation
+ * per handle may be pending, and two per group; operations of other handles may run in between, where the
+ * group has ranks of several nodes only while fewer than two are pending. Nothing pending: ncclSuccess.
  *
- * Where the send half was captured and its stream is still in that capture, `stream` joins it; for
- * the legacy stream, which cannot, the receive half goes on the stream of the send half. Halves of
- * which one is in a graph and the other is not, or in another graph, are ordered by who launches the
- * graphs. cudaStreamPerThread names another stream in each thread: send and complete there in one
- * thread.
+ * Graphs. A captured send half is pending in its capture alone, where these limits hold as well: complete
+ * it there, and launch the graph as often as you like. Where its stream is still in that capture, `stream`
+ * joins it; for the legacy stream, which cannot, the receive half goes on the stream of the send half.
+ * Outside of that capture it takes no bank and holds up no call. So a capture that is given up needs no
+ * ncclEpComplete. What the handle does next (UpdateHandle, another operation) puts the send half behind.
+ *
+ * Halves of which one is in a graph and the other is not, or in another graph, are ordered by who launches
+ * the graphs: each send half runs, and then one receive half. The device counts those, and a half out of
+ * turn ends the group with an error in a later call. Where a half was captured, ncclEpComplete outside of
+ * captures waits for `stream` and asks the device: it receives what a graph has sent, or what a receive
+ * half would have received whose capture was given up. A captured receive half counts as run: if its graph
+ * never runs, call ncclEpComplete. cudaStreamPerThread names another stream in each thread: send and
+ * complete there in one thread.
+ *
+ * ncclInvalidUsage: the send half was captured, and no graph has sent since it was received last; or, in
+ * its capture, the handle was used outside of that meanwhile.
  */
 ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config,
 			    cudaStream_t stream);
@@ -698,8 +711,9 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * not come: such a rank must call this by itself before its next operation, and goes on from where
  * the others are, unless they have masked it again in the meantime. A rank stays masked whose
  * connection is lost or whose process has ended. The error flag is not reset. A handle's last
- * dispatch is forgotten, since a rank may have missed it: ncclEpCombine needs another one.
- * ncclInvalidUsage: an operation is pending, or the stream is being captured.
+ * dispatch is forgotten, since a rank may have missed it: ncclEpCombine needs another one. So is what a
+ * graph has sent and none has received.
+ * ncclInvalidUsage: an operation is pending (other than a captured one), or the stream is being captured.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
 

@@ -5,6 +5,7 @@
 #include "ep/dispatch.h"
 #include "ep/feasible.h"
 #include "ep/group.h"
+#include "ep/halves.h"
 #include "ep/handle.h"
 #include "ep/mask.h"
 #include "ep/query.h"
@@ -186,7 +187,7 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
 
 	EP_CHECK(ep_call_begin_handle(&call, handle, false));
 	ep_show_begin(&call, EP_BOARD_COMPLETE, handle, stream);
-	return ep_call_end(&call, ep_handle_complete(handle, config, stream));
+	return ep_call_end(&call, ep_halves_complete(handle, config, stream));
 }
 
 /* ---- ranks that fail ---- */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/range.h"
 #include "ep/combine.h"
+#include "ep/halves.h"
 #include "ep/handle.h"
 #include "ep/struct.h"
 
@@ -71,11 +72,11 @@ static ncclResult_t ep_combine_check_output(struct ep_combine *c)
 	return ep_view_expect_align(out, 16, "outputs->tokens");
 }
 
-static ncclResult_t ep_combine_check_state(const struct ep_combine *c)
+static ncclResult_t ep_combine_check_state(const struct ep_combine *c, cudaStream_t stream)
 {
 	static const char name[] = "ncclEpCombine";
 
-	EP_CHECK(ep_handle_check_idle(c->h, name));
+	EP_CHECK(ep_halves_check(c->h, c->config.send_only, name, stream));
 	if (!c->h->dispatched) {
 		return ep_fail(ncclInvalidUsage, "ncclEpCombine: nothing was dispatched with the "
 						 "handle: call ncclEpDispatch first");
@@ -92,16 +93,17 @@ static ncclResult_t ep_combine_check_state(const struct ep_combine *c)
 			       "dispatch, which some ranks may have missed: call ncclEpDispatch "
 			       "again");
 	}
-	return ep_handle_check_send_only(c->h, c->config.send_only, name);
+	return ncclSuccess;
 }
 
-static ncclResult_t ep_combine_check(struct ep_combine *c)
+static ncclResult_t ep_combine_check(struct ep_combine *c, cudaStream_t stream)
 {
 	EP_CHECK(ep_combine_check_recipe(c));
 	EP_CHECK(ep_handle_check_routed(c->h, "ncclEpCombine"));
 	EP_CHECK(ep_combine_check_input(c));
 	EP_CHECK(ep_combine_check_output(c));
-	return c->h->group->config.algo->limits.halves ? ep_combine_check_state(c) : ncclSuccess;
+	return c->h->group->config.algo->limits.halves ? ep_combine_check_state(c, stream)
+						       : ncclSuccess;
 }
 
 ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInputs_t *inputs,
@@ -117,11 +119,11 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 	if (!handle->group->config.algo->limits.halves) {
 		c.config.send_only = 0;
 	}
-	EP_CHECK(ep_combine_check(&c));
+	EP_CHECK(ep_combine_check(&c, stream));
 	ep_range_begin("ncclEpCombine", c.num_tokens, (uint64_t)c.num_tokens * c.token_bytes);
 	result = handle->group->config.algo->combine(&c, stream);
 	ep_range_end();
 	EP_CHECK(result);
-	ep_handle_launched(handle, EP_PENDING_COMBINE, c.config.send_only, stream);
+	ep_halves_launched(handle, EP_PENDING_COMBINE, c.config.send_only, stream);
 	return ncclSuccess;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/range.h"
 #include "ep/dispatch.h"
+#include "ep/halves.h"
 #include "ep/handle.h"
 #include "ep/row.h"
 #include "ep/struct.h"
@@ -168,7 +169,7 @@ static ncclResult_t ep_dispatch_check_info(const struct ep_dispatch *dispatch)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check(struct ep_dispatch *dispatch)
+static ncclResult_t ep_dispatch_check(struct ep_dispatch *dispatch, cudaStream_t stream)
 {
 	static const char name[] = "ncclEpDispatch";
 
@@ -184,8 +185,7 @@ static ncclResult_t ep_dispatch_check(struct ep_dispatch *dispatch)
 		EP_CHECK(ep_dispatch_check_budget(dispatch, dispatch->token_bytes));
 	}
 	EP_CHECK(ep_dispatch_check_info(dispatch));
-	EP_CHECK(ep_handle_check_idle(dispatch->h, name));
-	return ep_handle_check_send_only(dispatch->h, dispatch->config.send_only, name);
+	return ep_halves_check(dispatch->h, dispatch->config.send_only, name, stream);
 }
 
 ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchInputs_t *inputs,
@@ -203,11 +203,11 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 	if (!handle->group->config.algo->limits.halves) {
 		d.config.send_only = 0;
 	}
-	EP_CHECK(ep_dispatch_check(&d));
+	EP_CHECK(ep_dispatch_check(&d, stream));
 	ep_range_begin("ncclEpDispatch", d.num_tokens, (uint64_t)d.num_tokens * d.token_bytes);
 	result = handle->group->config.algo->dispatch(&d, stream);
 	ep_range_end();
 	EP_CHECK(result);
-	ep_handle_launched(handle, EP_PENDING_DISPATCH, d.config.send_only, stream);
+	ep_halves_launched(handle, EP_PENDING_DISPATCH, d.config.send_only, stream);
 	return ncclSuccess;
 }

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "ep/failed.h"
 #include "ep/group_heap.h"
+#include "ep/halves.h"
 #include "ep/later.h"
 #include "ep/remote.h"
 #include "peer/peer_heap.h"
@@ -102,6 +103,7 @@ static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, u
 	if (err != cudaSuccess) {
 		return ep_fail_cuda(err, "waiting for the group's operations");
 	}
+	EP_CHECK(ep_halves_check_device(g, topk));
 	return ep_group_remote_drain(g, false, ep_min_u64(timeout_ns, g->config.timeout_ns));
 }
 
@@ -127,6 +129,9 @@ static ncclResult_t ep_group_replace_heap(struct ncclEpGroup *g, struct ep_boot 
 	ep_heap_close(&g->peer_heap, boot);
 	g->peer_heap = *grown;
 	g->heap = *heap;
+	for (struct ncclEpHandle *h = g->handles; h; h = h->next) {
+		ep_halves_forget(h); /* what it would receive was captured, for the old heap */
+	}
 	memset(grown, 0, sizeof(*grown));
 	return ep_group_heap_bind(g, boot);
 }

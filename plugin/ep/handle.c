@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
-#include "core/cuda.h"
 #include "core/ident.h"
-#include "core/idle.h"
 #include "core/registry.h"
 #include "core/log.h"
 #include "core/range.h"
 #include "ep/alloc.h"
 #include "ep/group_heap.h"
+#include "ep/halves.h"
 #include "ep/handle.h"
 #include "ep/release.h"
 #include "ep/struct.h"
@@ -196,12 +193,13 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t 
 			       ids.sizes[0], most);
 	}
 	EP_CHECK(ep_view_expect_align(&ids, ids.elem_bytes, "topk_idx"));
-	EP_CHECK(ep_handle_check_idle(handle, "ncclEpUpdateHandle"));
+	EP_CHECK(ep_halves_check_idle(handle, "ncclEpUpdateHandle", stream));
 	ep_range_begin("ncclEpUpdateHandle", ids.sizes[0], 0);
 	result =
 		handle->group->config.algo->update(handle, &ids, layout_info ? &own : NULL, stream);
 	ep_range_end();
 	EP_CHECK(result);
+	ep_halves_forget(handle);
 	handle->num_tokens = (uint32_t)ids.sizes[0];
 	handle->routed = true;
 	return ncclSuccess;
@@ -212,9 +210,7 @@ static void ep_handle_free(struct ncclEpHandle *handle)
 	if (handle->mem_owned) {
 		ep_pool_put(handle->group, handle->mem, handle->mem_bytes);
 	}
-	if (handle->pending) {
-		handle->group->pending--;
-	}
+	ep_halves_forget(handle);
 	ep_handle_delist(handle);
 	ep_handle_free_orphan(handle);
 }
@@ -247,7 +243,7 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
 ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle)
 {
 	if (!handle->group->failed) {
-		EP_CHECK(ep_handle_check_idle(handle, "ncclEpHandleDestroy"));
+		EP_CHECK(ep_halves_check_received(handle, "ncclEpHandleDestroy"));
 	}
 	ep_handle_free(handle);
 	return ncclSuccess;
@@ -283,37 +279,6 @@ ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *handle, const str
 	return ncclSuccess;
 }
 
-ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name)
-{
-	if (!handle->pending) {
-		return ncclSuccess;
-	}
-	return ep_fail(ncclInvalidUsage,
-		       "%s: a send_only %s of this handle is pending: call ncclEpComplete first",
-		       name, handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine");
-}
-
-ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool send_only,
-				       const char *name)
-{
-	uint32_t pending = handle->group->pending;
-
-	if (pending >= handle->group->config.shape.banks) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"%s: %u send_only operations of the group are pending, which have all "
-			"banks of a group of several nodes: complete one first",
-			name, pending);
-	}
-	if (send_only && pending >= EP_GROUP_MAX_PENDING) {
-		return ep_fail(ncclInvalidUsage,
-			       "%s: %u send_only operations of the group are pending, the limit is "
-			       "%u: complete one first",
-			       name, pending, EP_GROUP_MAX_PENDING);
-	}
-	return ncclSuccess;
-}
-
 #define EP_RECEIPT_TOKEN_BITS 16 /* limits.max_tokens where operations have halves */
 
 uint64_t ep_handle_receipt_id(const struct ncclEpHandle *handle, uint32_t num_tokens)
@@ -334,140 +299,6 @@ ncclResult_t ep_received_expect(const struct ep_received *received, const struct
 			EP_CHECK(ep_view_expect_dim(view, i, received->extent[i],
 						    received->meaning[i], name));
 		}
-	}
-	return ncclSuccess;
-}
-
-/* The capture that the stream is in, or 0. */
-static unsigned long long ep_stream_capture(cudaStream_t stream)
-{
-	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-	unsigned long long id = 0;
-	cudaError_t err;
-
-#if CUDART_VERSION >= 13000
-	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
-#else
-	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL);
-#endif
-	if (err != cudaSuccess) {
-		(void)cudaGetLastError(); /* whatever is wrong, the launch there will show it */
-		return 0;
-	}
-	return status != cudaStreamCaptureStatusNone ? id : 0;
-}
-
-void ep_handle_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only,
-			cudaStream_t stream)
-{
-	if (send_only) {
-		handle->pending = kind;
-		handle->group->pending++;
-		handle->sent_on = stream;
-		handle->sent_capture = ep_stream_capture(stream);
-	} else if (kind == EP_PENDING_DISPATCH) {
-		handle->dispatched = true;
-		handle->dispatched_tokens = handle->num_tokens;
-		handle->dispatch_cleans = handle->group->cleans;
-	}
-}
-
-/*
- * Whether events can order the two halves: both run now, or both go into one graph, where the event
- * takes `stream` into the capture unless it is there. Where one half is in a graph and the other is
- * not, or in another, only the caller who launches the graphs can order them.
- */
-static bool ep_handle_can_join(const struct ncclEpHandle *handle, cudaStream_t stream)
-{
-	unsigned long long capture = ep_stream_capture(stream);
-
-	return stream != handle->sent_on &&
-	       ep_stream_capture(handle->sent_on) == handle->sent_capture &&
-	       (capture == 0 || capture == handle->sent_capture);
-}
-
-/* Where the receive half runs. The legacy stream cannot be captured: then it follows the send half. */
-static cudaStream_t ep_handle_complete_on(const struct ncclEpHandle *handle, cudaStream_t stream)
-{
-	bool legacy = stream == NULL || stream == cudaStreamLegacy;
-
-	return legacy && handle->sent_capture &&
-			       ep_stream_capture(handle->sent_on) == handle->sent_capture
-		       ? handle->sent_on
-		       : stream;
-}
-
-/*
- * The receive half on `stream` comes after the send half. *join: events order them, and have to do so
- * behind the receive half. The stream of the send half may have been destroyed: then what was on it is
- * waited for.
- */
-static ncclResult_t ep_handle_join(struct ncclEpHandle *handle, cudaStream_t stream, bool *join)
-{
-	struct ncclEpGroup *g = handle->group;
-	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
-	cudaError_t err;
-	int error;
-
-	*join = ep_handle_can_join(handle, stream);
-	if (!*join) {
-		return ncclSuccess;
-	}
-	err = cudaEventRecord(g->event, handle->sent_on);
-	if (err == cudaErrorInvalidResourceHandle || err == cudaErrorContextIsDestroyed) {
-		(void)cudaGetLastError();
-		*join = false;
-		error = ep_device_wait(g->device, limit, &err);
-		if (error == ETIMEDOUT) {
-			return ep_fail(
-				ncclSystemError,
-				"ncclEpComplete: the stream of the send half was destroyed, "
-				"and rank %d's GPU %s does not come to rest within %llu ms: see "
-				"what does not end on it, then call it again",
-				g->rank, g->idents[g->rank].bus_id,
-				(unsigned long long)(limit / 1000000));
-		}
-		if (error) {
-			return ep_fail(
-				ncclSystemError,
-				"ncclEpComplete: no thread can be started that waits for rank "
-				"%d's GPU: %s; then call it again",
-				g->rank, strerror(error));
-		}
-		EP_CUDA(err, "ncclEpComplete: waiting for the device");
-		return ncclSuccess;
-	}
-	EP_CUDA(err, "ncclEpComplete: ordering two streams");
-	EP_CUDA(cudaStreamWaitEvent(stream, g->event, 0), "ncclEpComplete: ordering two streams");
-	return ncclSuccess;
-}
-
-ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
-				cudaStream_t stream)
-{
-	struct ncclEpGroup *g = handle->group;
-	enum ep_pending_kind kind = handle->pending;
-	ncclEpCompleteConfig_t own;
-	ncclResult_t result;
-	bool join;
-
-	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_COMPLETE_CONFIG));
-	if (kind == EP_PENDING_NONE) {
-		return ncclSuccess;
-	}
-	stream = ep_handle_complete_on(handle, stream);
-	EP_CHECK(ep_handle_join(handle, stream, &join));
-	ep_range_begin("ncclEpComplete", handle->num_tokens, 0);
-	result = g->config.algo->complete(handle, stream);
-	ep_range_end();
-	EP_CHECK(result);
-	handle->pending = EP_PENDING_NONE;
-	g->pending--;
-	ep_handle_launched(handle, kind, false, stream);
-	if (join) {
-		EP_CUDA(cudaEventRecord(g->event, stream), "ncclEpComplete: ordering two streams");
-		EP_CUDA(cudaStreamWaitEvent(handle->sent_on, g->event, 0),
-			"ncclEpComplete: ordering two streams");
 	}
 	return ncclSuccess;
 }

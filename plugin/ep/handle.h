@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes, routes and ends handles, and checks their state for operations. */
+/* Makes, routes and ends handles, and checks their routing for operations. */
 #ifndef EP_EP_HANDLE_H
 #define EP_EP_HANDLE_H
 
@@ -24,11 +24,6 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *gro
 ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle);
 /* The same for a handle without a group, outside any group. */
 void ep_handle_free_orphan(struct ncclEpHandle *handle);
-ncclResult_t ep_handle_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
-				cudaStream_t stream);
-
-/* That no operation of the handle is pending. `name`: the call that needs this. */
-ncclResult_t ep_handle_check_idle(const struct ncclEpHandle *handle, const char *name);
 
 /* That the handle has a routing, or can have one of the caller's handle_mem. */
 ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *handle, const char *name);
@@ -36,10 +31,6 @@ ncclResult_t ep_handle_check_routed(const struct ncclEpHandle *handle, const cha
 /* The tokens of the handle's routing: those of `view` if only the device knows. */
 ncclResult_t ep_handle_check_tokens(const struct ncclEpHandle *handle, const struct ep_view *view,
 				    uint32_t *num_tokens, const char *name);
-
-/* That an operation, pending if send_only, may follow. */
-ncclResult_t ep_handle_check_send_only(const struct ncclEpHandle *handle, bool send_only,
-				       const char *name);
 
 /* Returns the receipt of a dispatch of so many tokens, and whether a receipt is of this handle. */
 uint64_t ep_handle_receipt_id(const struct ncclEpHandle *handle, uint32_t num_tokens);
@@ -49,9 +40,5 @@ bool ep_handle_receipt_mine(const struct ncclEpHandle *handle,
 /* That the leading extents of a tensor with received rows are those of the layout. */
 ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,
 				const char *name);
-
-/* The operation is launched on `stream`: complete, or pending if send_only. */
-void ep_handle_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only,
-			cudaStream_t stream);
 
 #endif

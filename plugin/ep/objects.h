@@ -110,7 +110,8 @@ struct ncclEpGroup {
 	cudaEvent_t event;   /* orders two streams of the caller */
 	struct ep_pool_block *pool;
 	struct ncclEpHandle *handles; /* alive */
-	uint32_t pending;             /* operations sent but not completed */
+	uint32_t pending;             /* operations sent but not completed, outside of captures */
+	bool captured;                /* a half was: then only the device knows what is pending */
 	uint32_t cleans;              /* MaskCleans that this rank has called */
 	bool failed;                  /* by a device operation, for ever */
 	bool reset;                   /* the device was: nothing of the group is there any more */
@@ -156,9 +157,11 @@ struct ncclEpHandle {
 	uint32_t num_tokens; /* if routed */
 	uint32_t id_bytes;   /* low latency: this and the next */
 	const void *topk_idx;
-	enum ep_pending_kind pending; /* and if any, where it was sent: */
+	enum ep_pending_kind pending; /* sent, and to be received; and if any, where it was sent: */
 	cudaStream_t sent_on;
-	unsigned long long sent_capture; /* 0: none */
+	unsigned long long sent_capture;     /* 0: outside of captures; as this, */
+	unsigned long long received_capture; /* of a receive half that may run never, or again; */
+	unsigned long long lost_capture;     /* and of a send half that is not received there */
 };
 
 #endif

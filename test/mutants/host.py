@@ -55,6 +55,34 @@ MUTANTS = [
     # GPUs of which one is a MIG instance are refused by name.
     {"name": "mig_tried", "file": "plugin/peer/peer_check.c",
      "old": "if (self->mig || peer->mig) {", "new": "if (self->mig && peer->mig) {", "tests": ["mappings_mig"]},
+    # ---- halves that are captured ----
+    # What was only captured holds up no call outside of its capture.
+    {"name": "captured_counts", "file": "plugin/ep/halves.c",
+     "old": "return handle->pending && !handle->sent_capture && !handle->received_capture;",
+     "new": "return handle->pending;", "tests": ["given_up"]},
+    # Inside of a capture the limits hold.
+    {"name": "captured_unlimited", "file": "plugin/ep/halves.c",
+     "old": "\t\tn += h->pending && h->sent_capture == capture;\n", "new": "", "tests": ["given_up", "nodes_given_up"]},
+    # ncclEpComplete behind a captured half launches nothing that the device would refuse.
+    {"name": "complete_blind", "file": "plugin/ep/halves.c",
+     "old": "\t\tif (!pends) {", "new": "\t\tif (false) {", "tests": ["given_up"]},
+    # ... nor does it take what a graph has sent for received.
+    {"name": "complete_deaf", "file": "plugin/ep/halves.c",
+     "old": "\t\tif (!pends) {", "new": "\t\tif (true) {", "tests": ["given_up"]},
+    # A receive half whose capture was given up can be made again.
+    {"name": "received_once", "file": "plugin/ep/halves.c",
+     "old": "\thandle->received_capture = capture;\n",
+     "new": "\thandle->received_capture = capture;\n\thandle->pending = EP_PENDING_NONE;\n", "tests": ["given_up"]},
+    # A send half in a capture is not completed there by what the handle did outside of it.
+    {"name": "pushed_out", "file": "plugin/ep/halves.c",
+     "old": "\t\thandle->lost_capture = handle->sent_capture;\n",
+     "new": "\t\thandle->lost_capture = 0;\n", "tests": ["given_up"]},
+    # The heap is not replaced under what a graph has sent,
+    {"name": "growth_sent", "file": "plugin/ep/group_heap.c",
+     "old": "\tEP_CHECK(ep_halves_check_device(g, topk));\n", "new": "", "tests": ["given_up"]},
+    # ... and what was captured for the old heap does not run on it.
+    {"name": "growth_kept", "file": "plugin/ep/group_heap.c",
+     "old": "\t\tep_halves_forget(h);", "new": "\t\t(void)h;", "tests": ["given_up"]},
 ]
 
 # The status of ep_perf says what has not worked.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput in CUDA graphs, with two handles that live at once, beside a low-latency group of
- * the same communicator; and handle memory alone that carries a routing from handle to handle.
+ * the same communicator; captures that are given up; and handle memory alone that carries a routing from
+ * handle to handle.
  *
  *     ht_graphs SEED ROUNDS
  */
@@ -37,6 +38,19 @@ static cudaGraphExec_t capture(struct ht_bench *b)
 	NEED_OK(ht_dispatch(b, false, stream));
 	NEED_OK(ht_combine(b, false, stream));
 	return world_captured(stream);
+}
+
+/* A capture that is given up behind a dispatch; in this mode send_only is ignored. */
+static void give_up(struct ht_bench *b)
+{
+	struct ht_dispatch_args a = ht_dispatch_args(b, false);
+	cudaStream_t stream = b->w->stream;
+
+	a.config.send_only = 1;
+	world_capture(stream);
+	NEED_OK(ht_update(b, stream));
+	NEED_OK(ncclEpDispatch(b->handle, &a.in, &a.out, NULL, &a.config, stream));
+	world_capture_drop(stream);
 }
 
 /* The graph's combine reads what is in place for its own dispatch: of the same routing. */
@@ -111,6 +125,10 @@ static void run(struct world *w, void *arg)
 	}
 	for (uint64_t i = 0; i < seed[1]; i++) {
 		check_context("round %llu, rank %d", (unsigned long long)i, w->rank);
+		if (i & 1 || w->rank == w->nranks - 1) { /* on all ranks, and on one */
+			give_up(&b[i & 1]);
+			give_up(&b[~i & 1]);
+		}
 		replay(s[i & 1], &b[i & 1], seed[0] + i);
 		check_received(&b[i & 1]);
 		bench_pair_of(&l, seed[0] + i);

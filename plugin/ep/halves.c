@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The host counts halves that run as they are called. Of a captured half the host does not know whether its
+ * graph runs, or how often. So it counts there only inside that capture, where the halves of an operation must
+ * pair. Beyond that the device knows: kernels refuse a half that finds no bank, or nothing to receive.
+ */
+#include <errno.h>
+#include <string.h>
+#include "core/cuda.h"
+#include "core/idle.h"
+#include "core/range.h"
+#include "ep/halves.h"
+#include "ep/query_read.h"
+#include "ep/struct.h"
+
+/* Returns the capture that the stream is in, or 0: none, or a void one. */
+static unsigned long long ep_stream_capture(cudaStream_t stream)
+{
+	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+	unsigned long long id = 0;
+	cudaError_t err;
+
+#if CUDART_VERSION >= 13000
+	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
+#else
+	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL);
+#endif
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError(); /* whatever is wrong, the launch there will show it */
+		return 0;
+	}
+	return status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+static const char *ep_halves_kind(const struct ncclEpHandle *handle)
+{
+	return handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine";
+}
+
+/* Whether the host knows that the operation is sent and not received: group->pending counts it. */
+static bool ep_halves_counted(const struct ncclEpHandle *handle)
+{
+	return handle->pending && !handle->sent_capture && !handle->received_capture;
+}
+
+ncclResult_t ep_halves_check_received(const struct ncclEpHandle *handle, const char *name)
+{
+	if (!ep_halves_counted(handle)) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidUsage,
+		       "%s: a send_only %s of this handle is pending: call ncclEpComplete first",
+		       name, ep_halves_kind(handle));
+}
+
+ncclResult_t ep_halves_check_idle(const struct ncclEpHandle *handle, const char *name,
+				  cudaStream_t stream)
+{
+	EP_CHECK(ep_halves_check_received(handle, name));
+	if (!handle->pending || !handle->sent_capture ||
+	    ep_stream_capture(stream) != handle->sent_capture) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidUsage,
+		       "%s: a send_only %s of this handle is pending in this capture: call "
+		       "ncclEpComplete first",
+		       name, ep_halves_kind(handle));
+}
+
+/* The operations that are pending where the stream goes: in its capture, else as the host counts. */
+static uint32_t ep_halves_pending(const struct ncclEpGroup *g, cudaStream_t stream)
+{
+	bool any = g->pending || g->captured;
+	unsigned long long capture = any ? ep_stream_capture(stream) : 0;
+	uint32_t n = 0;
+
+	if (!capture) {
+		return g->pending;
+	}
+	for (const struct ncclEpHandle *h = g->handles; h; h = h->next) {
+		n += h->pending && h->sent_capture == capture;
+	}
+	return n;
+}
+
+ncclResult_t ep_halves_check(const struct ncclEpHandle *handle, bool send_only, const char *name,
+			     cudaStream_t stream)
+{
+	const struct ncclEpGroup *g = handle->group;
+	uint32_t pending = ep_halves_pending(g, stream);
+
+	EP_CHECK(ep_halves_check_idle(handle, name, stream));
+	if (pending >= g->config.shape.banks) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"%s: %u send_only operations of the group are pending, which have all "
+			"banks of a group of several nodes: complete one first",
+			name, pending);
+	}
+	if (send_only && pending >= EP_GROUP_MAX_PENDING) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: %u send_only operations of the group are pending, the limit is "
+			       "%u: complete one first",
+			       name, pending, EP_GROUP_MAX_PENDING);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_halves_check_device(const struct ncclEpGroup *g, uint32_t topk)
+{
+	struct ep_dev_seq seq;
+
+	EP_CHECK(ep_query_read(&seq, g->seq, sizeof(seq), g->stream));
+	if (seq.busy == ep_seq_busy(g->config.shape.banks)) {
+		return ncclSuccess;
+	}
+	return ep_fail(
+		ncclInvalidUsage,
+		"a handle of top-%u needs a larger heap: on rank %d a graph has run the send "
+		"half of an operation, and its receive half has not run: run ncclEpComplete "
+		"first, or create the group with num_topk = %u",
+		topk, g->rank, topk);
+}
+
+void ep_halves_forget(struct ncclEpHandle *handle)
+{
+	if (ep_halves_counted(handle)) {
+		handle->group->pending--;
+	}
+	if (handle->pending && handle->sent_capture) {
+		handle->lost_capture = handle->sent_capture;
+	}
+	handle->pending = EP_PENDING_NONE;
+}
+
+/* The handle has dispatched. */
+static void ep_halves_dispatched(struct ncclEpHandle *handle)
+{
+	handle->dispatched = true;
+	handle->dispatched_tokens = handle->num_tokens;
+	handle->dispatch_cleans = handle->group->cleans;
+}
+
+void ep_halves_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only,
+			cudaStream_t stream)
+{
+	ep_halves_forget(handle);
+	if (send_only) {
+		handle->pending = kind;
+		handle->sent_on = stream;
+		handle->sent_capture = ep_stream_capture(stream);
+		handle->received_capture = 0;
+		handle->group->captured |= handle->sent_capture != 0;
+		handle->group->pending += handle->sent_capture == 0;
+	} else if (kind == EP_PENDING_DISPATCH) {
+		ep_halves_dispatched(handle);
+	}
+}
+
+/* ---- the receive half ---- */
+
+/* Whether the capture with the send half is under way. */
+static bool ep_halves_capturing(const struct ncclEpHandle *handle)
+{
+	return handle->sent_capture && ep_stream_capture(handle->sent_on) == handle->sent_capture;
+}
+
+/*
+ * Returns the capture that the receive half on *stream is in, or 0. In the capture of the send half an event
+ * takes the stream there. The legacy stream cannot be captured: then it follows the send half.
+ */
+static unsigned long long ep_halves_capture(const struct ncclEpHandle *handle, cudaStream_t *stream)
+{
+	unsigned long long capture;
+
+	if (!ep_halves_capturing(handle)) {
+		return ep_stream_capture(*stream);
+	}
+	if (*stream == NULL || *stream == cudaStreamLegacy) {
+		*stream = handle->sent_on;
+	}
+	capture = ep_stream_capture(*stream);
+	return capture ? capture : handle->sent_capture;
+}
+
+/*
+ * Whether events can order the two halves: both run now, or both go into one graph. Where one half is in a
+ * graph and the other is not, or in another, only the caller who launches the graphs can order them.
+ */
+static bool ep_halves_can_join(const struct ncclEpHandle *handle, cudaStream_t stream,
+			       unsigned long long capture)
+{
+	return stream != handle->sent_on && capture == handle->sent_capture &&
+	       ep_stream_capture(handle->sent_on) == handle->sent_capture;
+}
+
+/*
+ * The receive half on `stream` comes after the send half. *join: events order them, and have to do so
+ * behind the receive half. The stream of the send half may have been destroyed: then what was on it is
+ * waited for.
+ */
+static ncclResult_t ep_halves_join(struct ncclEpHandle *handle, cudaStream_t stream,
+				   unsigned long long capture, bool *join)
+{
+	struct ncclEpGroup *g = handle->group;
+	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
+	cudaError_t err;
+	int error;
+
+	*join = ep_halves_can_join(handle, stream, capture);
+	if (!*join) {
+		return ncclSuccess;
+	}
+	err = cudaEventRecord(g->event, handle->sent_on);
+	if (err == cudaErrorInvalidResourceHandle || err == cudaErrorContextIsDestroyed) {
+		(void)cudaGetLastError();
+		*join = false;
+		error = ep_device_wait(g->device, limit, &err);
+		if (error == ETIMEDOUT) {
+			return ep_fail(
+				ncclSystemError,
+				"ncclEpComplete: the stream of the send half was destroyed, "
+				"and rank %d's GPU %s does not come to rest within %llu ms: see "
+				"what does not end on it, then call it again",
+				g->rank, g->idents[g->rank].bus_id,
+				(unsigned long long)(limit / 1000000));
+		}
+		if (error) {
+			return ep_fail(
+				ncclSystemError,
+				"ncclEpComplete: no thread can be started that waits for rank "
+				"%d's GPU: %s; then call it again",
+				g->rank, strerror(error));
+		}
+		EP_CUDA(err, "ncclEpComplete: waiting for the device");
+		return ncclSuccess;
+	}
+	EP_CUDA(err, "ncclEpComplete: ordering two streams");
+	EP_CUDA(cudaStreamWaitEvent(stream, g->event, 0), "ncclEpComplete: ordering two streams");
+	return ncclSuccess;
+}
+
+/*
+ * Whether the device holds the handle's operation, sent and not received, behind what is on the stream: as
+ * ep_step_pends() of the kernels.
+ */
+static ncclResult_t ep_halves_read(const struct ncclEpHandle *handle, cudaStream_t stream,
+				   bool *pends)
+{
+	struct ep_dev_pending sent; /* handle memory begins with it */
+	struct ep_dev_seq seq;
+
+	EP_CHECK(ep_query_read(&sent, handle->mem, sizeof(sent), stream));
+	EP_CHECK(ep_query_read(&seq, handle->group->seq, sizeof(seq), stream));
+	*pends = sent.bank < EP_GROUP_BANKS && (seq.busy >> sent.bank & 1) &&
+		 seq.freed[sent.bank] == sent.epoch;
+	return ncclSuccess;
+}
+
+/* Outside of captures: the device has nothing to receive for the handle, one of whose halves was captured. */
+static ncclResult_t ep_halves_unsent(struct ncclEpHandle *handle)
+{
+	if (!handle->sent_capture || handle->received_capture) {
+		return ncclSuccess; /* a graph with the receive half has run */
+	}
+	return ep_fail(
+		ncclInvalidUsage,
+		"ncclEpComplete: the send half of the handle's %s was captured, and no graph "
+		"has run it since it was received last: launch that graph first",
+		ep_halves_kind(handle));
+}
+
+/* The receive half is launched, or in that capture. */
+static void ep_halves_received(struct ncclEpHandle *handle, unsigned long long capture)
+{
+	if (handle->pending == EP_PENDING_DISPATCH) {
+		ep_halves_dispatched(handle);
+	}
+	if (capture == handle->sent_capture) {
+		handle->group->pending -= ep_halves_counted(handle);
+		handle->pending = EP_PENDING_NONE;
+		return;
+	}
+	/* one of the two may run again, or never */
+	handle->group->pending -= ep_halves_counted(handle);
+	handle->received_capture = capture;
+	handle->group->captured = true;
+}
+
+/* ncclEpComplete in a capture whose send half something else of the handle has pushed out. */
+static ncclResult_t ep_halves_check_lost(const struct ncclEpHandle *handle,
+					 unsigned long long capture)
+{
+	if (!capture || capture != handle->lost_capture ||
+	    (handle->pending && handle->sent_capture == capture)) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidUsage,
+		       "ncclEpComplete: since the send half in this capture the handle was used "
+		       "outside of it: capture both halves with nothing of the handle in between");
+}
+
+ncclResult_t ep_halves_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
+				cudaStream_t stream)
+{
+	struct ncclEpGroup *g = handle->group;
+	unsigned long long capture;
+	ncclEpCompleteConfig_t own;
+	ncclResult_t result;
+	bool join, pends;
+
+	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_COMPLETE_CONFIG));
+	if (!handle->pending && !handle->lost_capture) {
+		return ncclSuccess;
+	}
+	capture = handle->pending ? ep_halves_capture(handle, &stream) : ep_stream_capture(stream);
+	EP_CHECK(ep_halves_check_lost(handle, capture));
+	if (!handle->pending || (capture && capture == handle->received_capture)) {
+		return ncclSuccess;
+	}
+	if (!capture && !ep_halves_counted(handle)) {
+		EP_CHECK(ep_halves_read(handle, stream, &pends));
+		if (!pends) {
+			return ep_halves_unsent(handle);
+		}
+	}
+	EP_CHECK(ep_halves_join(handle, stream, capture, &join));
+	ep_range_begin("ncclEpComplete", handle->num_tokens, 0);
+	result = g->config.algo->complete(handle, stream);
+	ep_range_end();
+	EP_CHECK(result);
+	ep_halves_received(handle, capture);
+	if (join) {
+		EP_CUDA(cudaEventRecord(g->event, stream), "ncclEpComplete: ordering two streams");
+		EP_CUDA(cudaStreamWaitEvent(handle->sent_on, g->event, 0),
+			"ncclEpComplete: ordering two streams");
+	}
+	return ncclSuccess;
+}
