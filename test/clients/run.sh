@@ -11,5 +11,5 @@ if ! cmp -s "$here/wheels.txt" "$1/installed.txt"; then
 fi
 export PYTHONDONTWRITEBYTECODE=1
 # Python has its host name from libc, which knows no virtual nodes.
-exec "$2" --nodes "$4" --gpus "$5" -- sh -c 'NCCL_HOSTID=node$VC_NODE exec "$0" "$@"' \
+exec "$2" --nodes "$4" --gpus "$5" --env LD_LIBRARY_PATH="$3" -- sh -c 'NCCL_HOSTID=node$VC_NODE exec "$0" "$@"' \
     "$1/bin/python" "$here/$6.py" "$3" ${7:+"$7"}
