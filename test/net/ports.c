@@ -9,6 +9,7 @@
 #include "net/coll/gather.h"
 #include "net/p2p/comm_qp.h"
 #include "net/p2p/ctrl.h"
+#include "net/p2p/fail.h"
 #include "net/p2p/flush.h"
 #include "net/p2p/net_paths.h"
 #include "net/p2p/progress.h"
@@ -352,6 +353,35 @@ static void test_flush_gathered(void)
 	two_close(&t);
 }
 
+/* ---- errors ---- */
+
+/* An error of a port names that port, also after the queue pairs have changed theirs. */
+static void test_port_named(bool flush)
+{
+	struct ibv_wc wc = { .status = IBV_WC_REM_ACCESS_ERR };
+	struct ep_error error;
+	struct two t;
+
+	check_context("the port of %s", flush ? "a flush" : "a completion queue");
+	two_open(&t);
+	for (uint32_t i = 0; i < 2; i++) {
+		t.c->qp[i].local_port = t.c->path[i].local_port = (uint8_t)(1 - i);
+	}
+	if (flush) {
+		wc.wr_id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_WR_FLUSH_QP(1), 1, 0);
+		CHECK_INT(ep_net_comm_fail_wc(t.c, &wc), ncclRemoteError);
+	} else {
+		__atomic_store_n(&t.c->local[1].cq_lost, 1, __ATOMIC_RELAXED);
+		for (int i = 0; i < 1000000 && ep_net_progress(t.c) == ncclSuccess; i++) {
+		}
+	}
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, t.c->local[1].end.name);
+	CHECK_HAS(error.text, flush ? "remote access error" : "has lost completions");
+	CHECK(!strstr(error.text, t.c->local[0].end.name), "%s", error.text);
+	two_close(&t);
+}
+
 int main(void)
 {
 	ends_begin("ib");
@@ -365,5 +395,7 @@ int main(void)
 	test_flush_early(EP_NET_PATH_OFFERED, false);
 	test_flush_early(EP_NET_PATH_READY, true);
 	test_flush_early(EP_NET_PATH_PROBING, true);
+	test_port_named(false);
+	test_port_named(true);
 	return check_end();
 }

@@ -11,6 +11,16 @@ ncclResult_t ep_net_comm_failed(struct ep_net_comm *c)
 	return ep_fail_again(&c->failed);
 }
 
+uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local)
+{
+	for (uint32_t qp = 0; qp < c->nqps; qp++) {
+		if (c->qp[qp].local_port == local) {
+			return qp;
+		}
+	}
+	return 0;
+}
+
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH])
 {
 	const struct ep_net_qp *q = &c->qp[qp];
@@ -48,7 +58,6 @@ ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id);
 	char what[EP_NET_WC_TEXT];
 
-	qp = qp < c->nqps ? qp : qp - EP_NET_WR_FLUSH_QP(0);
-	return ep_net_comm_fail(c, ncclRemoteError, qp < c->nqps ? qp : 0, "%s",
-				ep_net_wc_print(wc, what));
+	qp = qp < c->nqps ? qp : ep_net_port_qp(c, qp - EP_NET_WR_FLUSH_QP(0));
+	return ep_net_comm_fail(c, ncclRemoteError, qp, "%s", ep_net_wc_print(wc, what));
 }

@@ -28,8 +28,8 @@ static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uin
 	int error = ibv_post_send(l->flush_qp, &wr, &bad);
 
 	if (error) {
-		return ep_net_comm_fail(c, ncclSystemError, local, "a flush cannot be posted: %s",
-					strerror(error));
+		return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, local),
+					"a flush cannot be posted: %s", strerror(error));
 	}
 	l->flush_room--;
 	r->ports &= ~(1u << local);

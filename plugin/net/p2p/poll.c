@@ -201,7 +201,8 @@ ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool 
 
 	*any = n != 0;
 	if (n < 0) {
-		return ep_net_comm_fail(c, ncclSystemError, (uint32_t)(port - c->local),
+		return ep_net_comm_fail(c, ncclSystemError,
+					ep_net_port_qp(c, (uint32_t)(port - c->local)),
 					"the completion queue has failed");
 	}
 	c->counts->completions += (uint32_t)n;

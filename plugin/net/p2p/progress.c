@@ -24,7 +24,7 @@ static ncclResult_t ep_net_poll_slow(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_dev_events(c->local[i].dev);
 		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
-			return ep_net_comm_fail(c, ncclSystemError, i,
+			return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, i),
 						"the NIC has lost completions: its queue has "
 						"overrun or failed");
 		}
