@@ -639,7 +639,12 @@ static void test_lost(int rank, const char *fault)
 		CHECK_INT(all_gather(coll, from, from_mr, 1, &part, &w, &request), NET_OK);
 		CHECK_INT(wait_request(request, NULL), NET_OK);
 	}
+	/* (the NIC of a rank ends with it: its last acknowledgements must have arrived) */
+	snprintf(name, sizeof(name), "well%d", rank);
+	net_publish(name, "", 1);
 	if (rank == 2 && !fault) {
+		net_await("well0", name, 1);
+		net_await("well1", name, 1);
 		kill(getpid(), SIGKILL);
 	}
 	began = net_now_ms();
