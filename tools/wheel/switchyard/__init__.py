@@ -16,8 +16,15 @@ class Mismatch(RuntimeError):
     """Another libnccl_ep is mapped, or this one is not."""
 
 
+class Unusable(RuntimeError):
+    """The library lies where LD_PRELOAD cannot name it."""
+
+
 def environment(base=None):
     """The environment in which a program, and all that it starts, runs on this library."""
+    if " " in LIBRARY or ":" in LIBRARY:
+        raise Unusable("LD_PRELOAD cannot name %s, because the loader splits it at blanks and colons: "
+                       "install it where no directory has one" % LIBRARY)
     env = dict(os.environ if base is None else base)
     preload = [p for p in env.get("LD_PRELOAD", "").replace(":", " ").split() if p != LIBRARY]
     env["LD_PRELOAD"] = ":".join([LIBRARY, *preload])

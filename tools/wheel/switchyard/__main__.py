@@ -19,7 +19,7 @@ Runs a Python program, a module, or any other command, and all that it starts, o
   --env           the variables that choose it, for a shell: eval "$(python -m switchyard --env)"
   --path          the library's file
   --version       which build it is
-SWITCHYARD=1 in the environment does the same for every Python program of this installation.
+SWITCHYARD=1 in the environment does the same for every Python program of this installation; 0 and nothing do not.
 """
 
 # In a process of its own, with the environment that programs get.
@@ -98,4 +98,7 @@ def main(arguments):
     return 0
 
 
-sys.exit(main(sys.argv[1:]))
+try:
+    sys.exit(main(sys.argv[1:]))
+except switchyard.Unusable as problem:
+    sys.exit(fail(problem))
