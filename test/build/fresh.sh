@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The README's two commands on a machine that has nothing yet: in a bare root of a release of Debian or
+# The README's commands on a machine that has nothing yet: in a bare root of a release of Debian or
 # Ubuntu, made by debootstrap, with a clean clone of HEAD. Prints what each of them said last and took.
 #   fresh.sh [--quick] [--dir DIR] RELEASE...   debian/bookworm, ubuntu/noble, ...
 #     --quick     ./check --quick
@@ -137,14 +137,14 @@ in_root() {
         LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$@" </dev/null
 }
 
-# try SYSTEM/RELEASE: true if both commands end well.
+# try SYSTEM/RELEASE: true if all commands end well.
 try() {
     local root log=$dir/${1#*/}.log command started name status=0
     root=$(root_of "$1")
     copy_base "$1" && git clone -q --no-hardlinks "$top" "$root/root/switchyard" || return 1
     name=$(sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' "$root/etc/os-release")
     : >"$log"
-    for command in ./demo "${check[*]}"; do
+    for command in ./demo "${check[*]}" 'test/build/readme.sh .'; do
         started=$SECONDS
         # shellcheck disable=SC2086 # it is words
         in_root "$1" $command >>"$log" 2>&1 || status=$?

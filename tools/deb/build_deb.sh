@@ -24,6 +24,10 @@ while [ $# -gt 0 ]; do
     *) usage "$0" ;;
     esac
 done
+command -v dpkg-shlibdeps >/dev/null || {
+    echo 'build_deb.sh: this needs dpkg-dev: apt-get install --no-install-recommends dpkg-dev' >&2
+    exit 1
+}
 multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 arch=$(dpkg-architecture -qDEB_HOST_ARCH)
 lib=usr/lib/$multiarch

@@ -84,9 +84,11 @@ def forwarder(work):
 
 
 def pkg_config(text):
-    """Relative to where the wheel is installed, with the file name that is there."""
+    """Relative to where the wheel is installed, with the file name that is there, and no place of this machine."""
     up = "/".join([".."] * (len(Path(LIBDIR).parts) + 1))
     text = re.sub(r"^prefix=.*$", "prefix=${pcfiledir}/%s" % up, text, flags=re.M)
+    text = re.sub(r"^cudadir=.*$", "cudadir=/usr/local/cuda", text, flags=re.M)
+    text = re.sub(r"^nccldir=.*$", "nccldir=${cudadir}", text, flags=re.M)
     return re.sub(r"-lnccl_ep\b", "-l:libnccl_ep.so.0", text)
 
 
