@@ -24,7 +24,7 @@ ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
 	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
 		g->pending[i].fd = -1;
 	}
-	EP_CHECK(ep_net_addr_find(&place->addr));
+	EP_CHECK(ep_net_addr_own(&place->addr));
 	EP_CHECK(ep_net_listen_at(&place->addr, &g->fd));
 	g->magic = place->magic = magic;
 	g->nonce = place->nonce = ep_net_nonce();

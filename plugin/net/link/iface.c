@@ -4,7 +4,7 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -173,15 +173,11 @@ static const struct ifaddrs *ep_net_iface_pass_all(const struct ifaddrs *all, nc
 
 static void ep_net_iface_log(const struct ifaddrs *ifaddr, const char *names)
 {
-	static atomic_flag logged;
 	char text[INET6_ADDRSTRLEN] = "?";
 
-	if (!atomic_flag_test_and_set(&logged)) {
-		inet_ntop(ifaddr->ifa_addr->sa_family, ep_net_bytes(ifaddr->ifa_addr), text,
-			  sizeof(text));
-		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "peers meet at %s of interface %s%s%s", text,
-			ifaddr->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
-	}
+	inet_ntop(ifaddr->ifa_addr->sa_family, ep_net_bytes(ifaddr->ifa_addr), text, sizeof(text));
+	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "peers meet at %s of interface %s%s%s", text,
+		ifaddr->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
 }
 
 ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
@@ -209,5 +205,20 @@ ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
 				 names ? names : "", word ? word : "");
 	}
 	freeifaddrs(all);
+	return result;
+}
+
+ncclResult_t ep_net_addr_own(union ep_net_addr *addr)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static union ep_net_addr chosen; /* of no family: none was found yet */
+	ncclResult_t result = ncclSuccess;
+
+	pthread_mutex_lock(&lock);
+	if (chosen.any.sa_family == AF_UNSPEC) {
+		result = ep_net_addr_find(&chosen);
+	}
+	*addr = chosen;
+	pthread_mutex_unlock(&lock);
 	return result;
 }
