@@ -37,7 +37,7 @@ enum ep_wait_stand {
 /* Above the number of polls, ep_spin.polls holds */
 #define EP_WAIT_STAND_SHIFT 30    /* the stand seen last, and */
 #define EP_WAIT_MASKED (1u << 29) /* whether the peer has been seen to have masked this rank */
-#define EP_WAIT_LATE (1u << 28)   /* high throughput: half of its time is over (ht/blame.h) */
+#define EP_WAIT_HELD (1u << 28)   /* high throughput: the peer waits itself (ht/ht_wait.h) */
 #define EP_WAIT_CUT (1u << 27)    /* its start is not when it began (ep_wait_cut) */
 #define EP_WAIT_FULL (1u << 26)   /* polls have come here: this is taken away, lest they go on */
 
@@ -52,7 +52,8 @@ enum ep_wait_stand {
  *   2. Some rank has not come as far as B needs it to be: that rank may hold B up, and A grants B
  *      the timeout once more, and longer than B grants that rank. If B has started the step it
  *      needs its bank free, so everybody must have started a later step than the one that freed the
- *      bank; else everybody must have come as far as B has.
+ *      bank; else everybody must have come as far as B has. In high throughput B gives a sign that it
+ *      waits (EP_WAIT_HELD), as ranks of one step hold each other up there.
  *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
  *      for B alone and is lost. If that wait began a little later than A's, it ends a little later,
  *      and B needs time to come to where A waits for it, the more the further it is behind: A grants
@@ -81,11 +82,14 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 		}
 		return true;
 	}
+	bool held = spin->polls & EP_WAIT_HELD;
+
 	EP_UNROLL(1) /* a wait that expires is rare: not worth the registers */
 	for (uint32_t r = 0; r < g.nranks && needed != 1 && stand != EP_WAIT_AHEAD; r++) {
-		if ((int32_t)(ep_progress_step(g, r) - needed) < 0) {
-			grace = g.timeout_ns > EP_WAIT_HELD_NS ? g.timeout_ns : EP_WAIT_HELD_NS;
-		}
+		held |= (int32_t)(ep_progress_step(g, r) - needed) < 0;
+	}
+	if (held) {
+		grace = g.timeout_ns > EP_WAIT_HELD_NS ? g.timeout_ns : EP_WAIT_HELD_NS;
 	}
 	return now - spin->start_ns - g.timeout_ns < grace;
 }

@@ -68,7 +68,7 @@
 #define EP_HT_COUNTERS 64    /* words at the beginning of scratch, for the blocks of a kernel: */
 #define EP_HT_BLOCKS_READY 0 /* how many have come so far; 0 between kernels */
 #define EP_HT_EPOCH_READY 1  /* epoch of the last operation to which all have come */
-#define EP_HT_BLAME_LOCK 2   /* 1: a thread changes this rank's blame word (ht/blame_word.h) */
+#define EP_HT_SIGN_LOCK 2    /* 1: a thread gives this rank's sign (ht/ht_wait.h) */
 
 enum ep_ht_layout {
 	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -159,8 +159,8 @@ struct ep_ht_areas {
 	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
 	 * write here has been */
 	uint64_t done_off;
-	/* words {rank, epoch} [R]: who holds each rank up (ht/blame.h); several nodes: then ep_ht_blame_sent [R] */
-	uint64_t blame_off;
+	/* words {sign, epoch} [R] of each rank (ht/ht_wait.h); several nodes: then u32 [R], ep_ht_left_at() */
+	uint64_t sign_off;
 	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
 	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
 	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
@@ -238,13 +238,6 @@ EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
 
 	return stage_chunks / 2 >> shift << shift;
 }
-
-/* State of a remote rank, for posting to it whom this rank takes for lost: ht/blame_word.h. */
-struct ep_ht_blame_sent {
-	uint64_t word; /* that was posted last */
-	uint32_t open; /* epoch of the last operation that has done with the control queue */
-	uint32_t pad;
-};
 
 /* One end of a flow. */
 struct ep_ht_flow {

@@ -7,7 +7,7 @@
 #define EP_DEVICE_HT_NODES_H
 
 #include "device/group/group_remote.h"
-#include "device/ht/blame.h"
+#include "device/ht/ht_wait.h"
 #include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
@@ -202,9 +202,6 @@ EP_DEV_COLD bool ep_ht_signal_wait(const struct ep_ht_common &c, struct ep_op op
 
 		while (ok && !ep_ht_signal_reached(c, op, r, channel, entries)) {
 			ok = !ep_ht_give_up<true>(c, op, &s, site, r);
-		}
-		if (ok) {
-			ep_ht_go_on<true>(c, op, s);
 		}
 	}
 	ep_warp_sync(EP_FULL_MASK);

@@ -18,7 +18,7 @@
 
 #include "device/group/group_remote.h"
 #include "device/group/group_step.h"
-#include "device/ht/blame.h"
+#include "device/ht/ht_wait.h"
 #include "device/simt/bulk.h"
 
 struct ep_ht_entry {
@@ -43,9 +43,8 @@ EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op o
 			ep_ht_queue_leave(c, op, r);
 		}
 	}
-	if (ep_lane() == 0 && ep_ht_blame_published(c, op.epoch)) {
-		ep_ht_blame<true>(c, op.epoch, EP_HT_FAILS, 0,
-				  c.g.rank); /* something has meanwhile */
+	if (ep_lane() == 0 && ep_aborted(c.g)) {
+		ep_ht_sign_end<true>(c, op.epoch);
 	}
 }
 
@@ -137,7 +136,6 @@ EP_DEV bool ep_ht_mark_wait(const struct ep_ht_common &c, const struct ep_op &op
 		}
 		mark = ep_signature_load(c.g, op.step, r);
 	}
-	ep_ht_go_on<NODES>(c, op, s);
 	if (since) {
 		ep_ht_start_waited(c, r, since);
 	}
@@ -285,7 +283,6 @@ EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op
 			return false;
 		}
 	}
-	ep_ht_go_on<false>(c, op, s);
 	return true;
 }
 

@@ -7,7 +7,7 @@
 #ifndef EP_DEVICE_HT_PEERS_H
 #define EP_DEVICE_HT_PEERS_H
 
-#include "device/ht/blame.h"
+#include "device/ht/ht_wait.h"
 #include "device/simt/bulk.h"
 
 /* May a unit be loaded: have its rows come, and may they be written where they go? */
@@ -45,7 +45,6 @@ EP_DEV enum ep_ht_ready ep_ht_patience_check(const struct ep_ht_common &c, const
 	bool over = false, ready = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
 
 	if (ready || (wait && missing != patience->before)) { /* the wait before this one is over */
-		ep_ht_go_on<NODES>(c, op, patience->spin);
 		patience->before = missing;
 		patience->spin = ep_spin_start();
 	}

@@ -151,7 +151,6 @@ EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &
 				return false;
 			}
 		}
-		ep_ht_go_on<NODES>(c, op, s);
 		EP_UNROLL()
 		for (uint32_t j = 0; j < EP_HT_ROUTE_BATCH; j++) {
 			uint32_t r = r0 + j;

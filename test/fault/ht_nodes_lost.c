@@ -1,15 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput, and ranks are killed in the middle of their work (VC_FAULT in the environment says when),
- * or a rank's connection with a rank of another node fails (VC_NIC_FAULTS). Within
- * the timeout and a second every rank has an error that names one that was killed, or, at the ends of the
- * broken connection, the other end; the group can be destroyed, and, if all ranks are left, a new one works.
+ * High throughput, and ranks are killed in the middle of their work (VC_FAULT in the environment
+ * says when), or a rank's connection with a rank of another node fails (VC_NIC_FAULTS). Within the
+ * timeout and a second every rank has an error that names one that was killed, or, at the ends of
+ * the broken connection, the other end; the group can be destroyed, and, if all ranks are left, a
+ * new one works.
  *
- *     ht_nodes_lost kill VICTIMS [ring [TOKENS]]
- *                                  as a number: bit r is rank r. ring: a rank's tokens go to itself and to
- *                                  the next one, so that few ranks wait for a victim themselves
- *     ht_nodes_lost link TEXT      of rank 1, whose error is about a rank of the other node, and has TEXT in it
+ *     ht_nodes_lost kill VICTIMS [ring [TOKENS [WORDS]]]
+ *                                  as a number: bit r is rank r. ring: a rank's tokens go to itself
+ *                                  and to
+ *                                  the next one, so that few ranks wait for a victim themselves.
+ *                                  WORDS: GPU
+ *                                  threads of a rank that is left post so many at most
+ *                                  (VC_NIC_STATS=1) ht_nodes_lost link TEXT      of rank 1, whose
+ *                                  error is about a rank of the other node, and has TEXT in it
  */
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "support/ht_bench.h"
 #include "support/victim.h"
 
@@ -156,6 +166,35 @@ static void run(struct world *w, void *arg)
 	}
 }
 
+/* Runs the rest in a child, and then looks how many words its NIC has sent for GPU threads. */
+static void count_words(bool killed, uint64_t most)
+{
+	static const char name[] = "writes of words";
+	int file = memfd_create("stderr", 0), status;
+	static char text[1 << 20];
+	ssize_t size;
+	char *at;
+	pid_t child = fork();
+
+	NEED(file >= 0 && child >= 0);
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		NEED(dup2(file, STDERR_FILENO) >= 0);
+		return;
+	}
+	NEED(waitpid(child, &status, 0) == child);
+	size = pread(file, text, sizeof(text) - 1, 0);
+	NEED(size >= 0 && write(STDERR_FILENO, text, (size_t)size) == size);
+	at = strstr(text, name);
+	CHECK(at || killed);
+	if (at) {
+		uint64_t words = strtoull(at + strlen(name), NULL, 10);
+
+		CHECK(words && words <= most, "%llu words", (unsigned long long)words);
+	}
+	_exit(check_end() || !WIFEXITED(status) ? 1 : WEXITSTATUS(status));
+}
+
 int main(int argc, char **argv)
 {
 	struct scene scene = { .tokens = TOKENS };
@@ -168,6 +207,10 @@ int main(int argc, char **argv)
 		NEED(scene.tokens <= MOST_TOKENS);
 	}
 	scene.text = argv[2];
+	if (argc > 5) {
+		count_words(is_victim(&scene, (int)world_number(getenv("RANK"), WORLD_MAX)),
+			    world_number(argv[5], 0));
+	}
 	for (int r = 0; r < WORLD_MAX; r++) {
 		if (r < 32 && is_victim(&scene, r)) {
 			victim_start(r, true);

@@ -105,7 +105,7 @@ static void check_heap(const struct ep_shape *s, uint32_t topk)
 		{ h.g.clean_off, EP_CLEAN_BYTES(r), 8 },
 		{ h.g.signature_off, 16 * 80 * r, 16 },
 		{ a->done_off, 8 * r * (r <= 8 ? 512 : 1), 8 },
-		{ a->blame_off, (f ? 24 : 8) * r, 8 },
+		{ a->sign_off, (f ? 12 : 8) * r, 8 },
 		{ a->ended_off, 4, 4 },
 		{ a->count_off, r * counts, 8 },
 		{ a->table_off, 4 * r * EP_HT_ROUTE_BLOCKS, 16 },

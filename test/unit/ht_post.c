@@ -19,8 +19,8 @@
 
 struct heap {
 	uint64_t progress[2];
-	uint64_t blame[2];
-	struct ep_ht_blame_sent sent[2];
+	uint64_t sign[2];
+	uint32_t left[2];
 	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][2];
 	uint64_t signal[2 * CHANNELS];
 	uint64_t staged[CHUNKS][HT_POST_PARTS];
@@ -118,7 +118,7 @@ static void place_group(struct memory *m, struct ep_ht_common *c)
 
 static void place_areas(const struct play *p, struct ep_ht_common *c)
 {
-	c->areas.blame_off = offsetof(struct heap, blame);
+	c->areas.sign_off = offsetof(struct heap, sign);
 	c->areas.staged_off = offsetof(struct heap, staged);
 	c->areas.posted_off = offsetof(struct heap, posted);
 	c->areas.released_off = offsetof(struct heap, released);

@@ -448,23 +448,23 @@ static void run_absent(int before, bool tells, uint32_t site)
 	rig_free(&rig);
 }
 
-/* Rank 0 waits for rank 1, which has told it so much, and that it is held up by rank 2. */
-static void run_held(int told, uint32_t site)
+/* Rank 0 waits for rank 1, which has told it so much, and that it has given up rank 2. */
+static void run_given_up(int told, uint32_t site)
 {
 	const uint64_t word = UINT64_C(1) << 32 | 2;
 	struct rig rig;
 
-	check_context("rank 1 is held up, and has told %d", told);
+	check_context("rank 1 has given up rank 2, and has told %d", told);
 	rig_make(&rig, &small, devices);
 	rig.rank[0].args.c.g.timeout_ns = 300000000;
 	ids_draw(&rig, 0, IDS_ANY);
 	tell(&rig, 0, 1, told);
 	tell(&rig, 0, 2, 3);
-	NEED_CUDA(cudaMemcpy(rig.rank[0].memory + rig.off[RIG_BLAME] + 8, &word, sizeof(word),
+	NEED_CUDA(cudaMemcpy(rig.rank[0].memory + rig.off[RIG_SIGN] + 8, &word, sizeof(word),
 			     cudaMemcpyHostToDevice));
 	update(&rig, 1 << 1 | 1 << 2);
 	check_fatal(&rig, 0, EP_CAUSE_TIMEOUT, site, 2);
-	CHECK(((uint64_t *)rig_at(&rig, 0, RIG_BLAME))[0] == word, "what it says");
+	CHECK(((uint64_t *)rig_at(&rig, 0, RIG_SIGN))[0] == word, "its sign");
 	rig_free(&rig);
 }
 
@@ -547,9 +547,9 @@ int main(int argc, char **argv)
 	run_absent(0, false, 0);
 	run_absent(1, false, 0);
 	run_absent(0, true, EP_WAIT_HT_TABLE);
-	run_held(0, EP_WAIT_SIGNATURE);
-	run_held(1, EP_WAIT_HT_COUNT);
-	run_held(2, EP_WAIT_HT_TABLE);
+	run_given_up(0, EP_WAIT_SIGNATURE);
+	run_given_up(1, EP_WAIT_HT_COUNT);
+	run_given_up(2, EP_WAIT_HT_TABLE);
 	test_mismatch();
 	test_exact(EP_HT_FLAT);
 	test_exact(EP_HT_EXPERT_MAJOR);

@@ -18,7 +18,7 @@ static void rig_place(struct rig *rig)
 	const uint64_t bytes[RIG_PIECES] = {
 		[RIG_PROGRESS] = 8 * r,
 		[RIG_SIGNATURE] = EP_SIGNATURE_BYTES(r),
-		[RIG_BLAME] = 8 * r,
+		[RIG_SIGN] = 8 * r,
 		[RIG_COUNT] = 8 * r * (r * (s->nlocal + 1) + 1),
 		[RIG_TABLE] = 4 * r * EP_HT_ROUTE_BLOCKS,
 		[RIG_START] = 4 * r * (chunks + 1),
@@ -85,7 +85,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	}
 	c->areas.chunk_shift = s->chunk_shift;
 	c->g.signature_off = rig->off[RIG_SIGNATURE];
-	c->areas.blame_off = rig->off[RIG_BLAME];
+	c->areas.sign_off = rig->off[RIG_SIGN];
 	c->areas.count_off = rig->off[RIG_COUNT];
 	c->areas.table_off = rig->off[RIG_TABLE];
 	c->areas.start_off = rig->off[RIG_START];

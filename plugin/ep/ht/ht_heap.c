@@ -106,8 +106,7 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 
 	ep_group_heap_begin(&h.g, shape);
 	a->done_off = ep_group_heap_take(at, 8 * r * ep_ht_done_words(shape->nranks), EP_HT_LINE);
-	a->blame_off = ep_group_heap_take(
-		at, (8 + (shape->flows ? sizeof(struct ep_ht_blame_sent) : 0)) * r, EP_HT_LINE);
+	a->sign_off = ep_group_heap_take(at, (8 + (shape->flows ? 4 : 0)) * r, EP_HT_LINE);
 	a->ended_off = ep_group_heap_take(at, 4, EP_HT_LINE);
 	a->count_off = ep_group_heap_take(at, 8 * r * counts, EP_HT_LINE);
 	a->table_off = ep_group_heap_take(at, 4 * r * EP_HT_ROUTE_BLOCKS, EP_HT_LINE);
