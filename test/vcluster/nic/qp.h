@@ -114,7 +114,7 @@ struct vn_qp {
 	struct vn_memory dbr_mem;
 	struct ep_mlx5_dbr *dbr;
 	struct vn_uar *uar;
-	uint32_t last_db; /* index of the last doorbell seen, 16 bits */
+	uint64_t last_db; /* index of the last doorbell seen */
 	bool rung;
 	struct vn_dv_script script;
 	struct vn_dv_attributes told;

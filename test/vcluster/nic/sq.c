@@ -91,12 +91,24 @@ static uint16_t vn_next(uint32_t first, uint32_t second)
 	return (uint16_t)((first >> 8 & 0xffff) + ((second & 0x3f) + 3) / 4);
 }
 
+/*
+ * Returns the full index that 16 bits of it mean: the one within 2^15 of the queue's end. Doorbell
+ * records may have moved that end on by any number since a doorbell of the queue was seen.
+ */
+static uint64_t vn_full(const struct vn_qp *qp, uint16_t next)
+{
+	uint16_t ahead = (uint16_t)(next - qp->pi);
+
+	return qp->pi + ahead - (ahead > 32768 ? 65536 : 0);
+}
+
 /* The queue pair that the word names, after checks. */
 static struct vn_qp *vn_ring(struct vn_uar *u, uint64_t word)
 {
 	uint32_t first = be32toh((uint32_t)word), second = be32toh((uint32_t)(word >> 32));
 	struct vn_qp *qp = vn_qp_find(second >> 8);
 	uint16_t next = vn_next(first, second);
+	uint64_t at;
 
 	if (!qp || qp->uar != u || second & 0xc0) {
 		vn_bug("doorbell 0x%08x 0x%08x on UAR page %u: no such queue pair on this page",
@@ -111,15 +123,16 @@ static struct vn_qp *vn_ring(struct vn_uar *u, uint64_t word)
 		vn_bug("%s: doorbell 0x%08x without DS, but with an opcode", vn_where(qp, next),
 		       first);
 	}
-	if (qp->rung && (uint16_t)(next - qp->last_db) > 32768) {
-		vn_bug("%s: doorbell goes back from %u", vn_where(qp, next), qp->last_db);
+	at = vn_full(qp, next);
+	if ((int64_t)(at - qp->last_db) < 0) {
+		vn_bug("%s: doorbell goes back from %u", vn_where(qp, next), (uint16_t)qp->last_db);
 	}
 	if ((uint16_t)(vn_dbr(qp) - next) > 32768) {
 		vn_bug("%s: doorbell, but its doorbell record says %u", vn_where(qp, next),
 		       vn_dbr(qp));
 	}
 	qp->rung = true;
-	qp->last_db = next;
+	qp->last_db = at;
 	return qp;
 }
 
@@ -140,7 +153,7 @@ static bool vn_look(struct vn_uar *u)
 		qp->doorbells++;
 	}
 	if (qp && u->qps == 1) {
-		return vn_advance(qp, (uint16_t)qp->last_db);
+		return qp->last_db > qp->pi && vn_advance(qp, (uint16_t)qp->last_db);
 	}
 	for (qp = u->first; qp; qp = qp->page_next) {
 		if (vn_has_queue(qp)) {

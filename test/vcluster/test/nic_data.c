@@ -156,6 +156,42 @@ static void test_pair(int a, int b, bool own)
 	cl_destroy(&qb);
 }
 
+/*
+ * The NIC sees only the last word of a page. A queue whose own words were all replaced before the
+ * NIC looked is 33000 WQEs ahead when it rings again. 16 bits alone call that a step back.
+ */
+static void test_unseen(void)
+{
+	struct cl_options o = { .tier = 0, .force = true };
+	struct cl_queue quiet, loud;
+	uint64_t before;
+
+	cl_create(&quiet, &dev[0], 4096, false);
+	cl_create(&loud, &dev[0], CL_DEPTH, false);
+	cl_pair(&quiet, &quiet, &o);
+	cl_pair(&loud, &loud, &o);
+	cl_nop(&quiet, CL_SIGNALED);
+	cl_ring(&quiet);
+	CHECK_INT(cl_wait(&quiet), 0);
+	before = quiet.pi;
+	while (quiet.pi < before + 33000) {
+		for (uint32_t i = 0; i < 1000; i++) {
+			cl_nop(&quiet, i == 999 ? CL_SIGNALED : 0);
+		}
+		__atomic_store_n(&quiet.dbr->send, htobe32((uint32_t)quiet.pi & 0xffff),
+				 __ATOMIC_RELEASE);
+		cl_nop(&loud, CL_SIGNALED);
+		cl_ring(&loud);
+		CHECK_INT(cl_wait(&loud), 0);
+		CHECK_INT(cl_wait(&quiet), 0);
+	}
+	cl_nop(&quiet, CL_SIGNALED);
+	cl_ring(&quiet);
+	CHECK_INT(cl_wait(&quiet), 0);
+	cl_destroy(&quiet);
+	cl_destroy(&loud);
+}
+
 int main(void)
 {
 	setenv("VC_NICS", "2", 0);
@@ -165,6 +201,7 @@ int main(void)
 	test_pair(0, 0, false);
 	test_pair(0, 1, false);
 	test_pair(1, 0, true);
+	test_unseen();
 	for (int i = 0; i < 2; i++) {
 		NEED(ibv_dereg_mr(mr_from[i]));
 		NEED(ibv_dereg_mr(mr_to[i]));
