@@ -41,7 +41,7 @@ struct request {
 	bool shaped; /* the shape was asked for */
 };
 
-static int usage(FILE *out, int status)
+static int usage(void)
 {
 	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [--pid PID]\n"
 	      "       ep_info --live [--json | --prometheus]\n"
@@ -49,10 +49,10 @@ static int usage(FILE *out, int status)
 	      "               [--mode ll|ht] [--layout em|rm|flat] [--node-ranks N] [--fp8]\n"
 	      "               [--recv-tokens N] [--gpu-memory GIB] [--json]\n"
 	      "       ep_info -h | -V\n\n",
-	      out);
-	ep_options_print(ep_info_options, EP_INFO_OPTIONS, out);
-	fputs("\nWithout options: all but --net.\n", out);
-	return status;
+	      stdout);
+	ep_options_print(ep_info_options, EP_INFO_OPTIONS, stdout);
+	puts("\nWithout options: all but --net.");
+	return fflush(stdout) || ferror(stdout) ? 1 : 0;
 }
 
 static void print_nccl(const char *what, int code)
@@ -221,12 +221,13 @@ static int take(struct request *request, int option)
 		request->format = EP_LIVE_PROMETHEUS;
 		return -1;
 	case 'h':
-		return usage(stdout, 0);
+		return usage();
 	case 'V':
 		printf("ep_info %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH);
 		return 0;
-	case '?':
-		return usage(stderr, 2);
+	case '?': /* getopt_long() has printed why */
+		fputs("Try 'ep_info -h'.\n", stderr);
+		return 2;
 	default:
 		request->shaped = true;
 		return ep_info_shape_take(&request->shape, option, optarg);
@@ -244,7 +245,9 @@ static int parse(int argc, char **argv, struct request *request)
 		}
 	}
 	if (optind < argc) {
-		return usage(stderr, 2);
+		fprintf(stderr, "ep_info: '%s' is not an option. Try 'ep_info -h'.\n",
+			argv[optind]);
+		return 2;
 	}
 	status = check(request);
 	request->parts = request->parts ? request->parts : PART_ALL;

@@ -35,13 +35,16 @@ static int refuse(int option, const char *text, const char *allowed)
 
 static int take_number(unsigned int *to, int option, const char *text)
 {
+	unsigned long least = option != EP_OPTION_RECV_TOKENS; /* 0: as many as come */
 	char *end;
 	unsigned long n;
 
 	errno = 0;
 	n = strtoul(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end || errno || n > 1ul << 30) {
-		return refuse(option, text, "a number up to 1073741824");
+	if (text[0] < '0' || text[0] > '9' || *end || errno || n < least || n > 1ul << 30) {
+		return refuse(option, text,
+			      least ? "a number from 1 to 1073741824"
+				    : "a number from 0 to 1073741824");
 	}
 	*to = (unsigned int)n;
 	return -1;
@@ -107,7 +110,7 @@ int ep_info_shape_take(struct ep_info_shape *shape, int option, const char *text
 	}
 }
 
-/* Checks the options that have no default. */
+/* Checks the options that have no default, and those that one mode has and the other has not. */
 static int check(const struct ep_info_shape *shape)
 {
 	const struct {
@@ -127,7 +130,51 @@ static int check(const struct ep_info_shape *shape)
 			return 2;
 		}
 	}
+	if (shape->layout && strcmp(shape->layout, shape->ht ? "rm" : "flat") == 0) {
+		return refuse(EP_OPTION_LAYOUT, shape->layout,
+			      "em or rm with --mode ll, em or flat with --mode ht");
+	}
+	if (shape->fp8 && shape->ht) {
+		return refuse(EP_OPTION_FP8, "--mode ht", "--mode ll");
+	}
+	if (shape->recv_tokens && !shape->ht) {
+		return refuse(EP_OPTION_RECV_TOKENS, "--mode ll", "--mode ht");
+	}
 	return -1;
+}
+
+/* Writes the library's reason with options in place of its fields. */
+static void put_options(char *to, size_t room, const char *why)
+{
+	static const struct {
+		const char *field, *option; /* a field before one that it ends with */
+	} names[] = {
+		{ "config->num_experts", "--experts" },
+		{ "config->num_topk", "--topk" },
+		{ "num_topk", "--topk" },
+		{ "config->max_dispatch_tokens_per_rank", "--tokens" },
+		{ "max_dispatch_tokens_per_rank", "--tokens" },
+		{ "config->max_recv_tokens_per_rank", "--recv-tokens" },
+		{ "max_recv_tokens_per_rank", "--recv-tokens" },
+		{ "NCCL_EP_AUTO", "0" },
+		{ "the communicator has", "--ranks:" },
+		{ "inputs->tokens", "--hidden" },
+		{ "shape->memory_bytes", "--gpu-memory in bytes" },
+	};
+	size_t at = 0;
+
+	while (*why && at + 1 < room) {
+		const char *text = NULL;
+
+		for (size_t i = 0; i < sizeof(names) / sizeof(*names) && !text; i++) {
+			if (strncmp(why, names[i].field, strlen(names[i].field)) == 0) {
+				text = names[i].option;
+				why += strlen(names[i].field);
+			}
+		}
+		at += (size_t)(text ? snprintf(to + at, room - at, "%s", text)
+				    : snprintf(to + at, room - at, "%c", *why++));
+	}
 }
 
 /* ---- the library ---- */
@@ -143,7 +190,7 @@ static bool find_calls(struct calls *c)
 	void *lib = ep_info_library(why);
 
 	if (!lib) {
-		fprintf(stderr, "ep_info: libnccl_ep.so.0: %s\n", why);
+		fprintf(stderr, "ep_info: %s: name its directory in LD_LIBRARY_PATH\n", why);
 		return false;
 	}
 	*(void **)&c->feasible = dlsym(lib, "ncclEpExtFeasible");
@@ -261,6 +308,7 @@ int ep_info_memory(const struct ep_info_shape *asked, bool json)
 	ncclEpGroupConfig_t config;
 	ncclEpExtShape_t shape;
 	const char *why = NULL;
+	char text[1024] = "";
 	struct calls calls;
 
 	if (status >= 0) {
@@ -274,6 +322,8 @@ int ep_info_memory(const struct ep_info_shape *asked, bool json)
 	if (calls.feasible(&config, (int)asked->ranks, &shape) != ncclSuccess) {
 		why = "";
 		(void)calls.last_error(NULL, NULL, &why);
+		put_options(text, sizeof(text), why);
+		why = text;
 	}
 	(json ? print_json : print_text)(asked, &shape, why);
 	return fflush(stdout) || ferror(stdout) || why ? 1 : 0;

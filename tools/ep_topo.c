@@ -7,7 +7,7 @@
 #include "tools/options.h"
 #include "topo/topo.h"
 
-static int usage(FILE *out, int status)
+static int usage(void)
 {
 	fputs("Usage: ep_topo [--json | --nccl-xml] [FILE]\n"
 	      "\n"
@@ -17,9 +17,9 @@ static int usage(FILE *out, int status)
 	      "NCCL_TOPO_FILE if that is set. NCCL_IB_HCA, NCCL_IB_DISABLE and\n"
 	      "NCCL_NET_GDR_LEVEL count in both cases.\n"
 	      "\n",
-	      out);
-	ep_options_print(ep_topo_options, EP_TOPO_OPTIONS, out);
-	return status;
+	      stdout);
+	ep_options_print(ep_topo_options, EP_TOPO_OPTIONS, stdout);
+	return fflush(stdout) || ferror(stdout) ? 1 : 0;
 }
 
 int main(int argc, char **argv)
@@ -37,16 +37,19 @@ int main(int argc, char **argv)
 			form = (char)c;
 			break;
 		case 'h':
-			return usage(stdout, 0);
+			return usage();
 		case 'V':
 			puts("ep_topo " EP_VERSION);
 			return 0;
-		default:
-			return usage(stderr, 2);
+		default: /* getopt_long() has printed why */
+			fputs("Try 'ep_topo -h'.\n", stderr);
+			return 2;
 		}
 	}
 	if (argc - optind > 1) {
-		return usage(stderr, 2);
+		fprintf(stderr, "ep_topo: '%s' is a second file. Try 'ep_topo -h'.\n",
+			argv[optind + 1]);
+		return 2;
 	}
 	ep_conf_load();
 	ep_topo_opts_env(&opts);

@@ -67,12 +67,11 @@ def check_text():
 
 def check_refused():
     """Why not, and status 1."""
-    for args, why in ((["--experts", "250"], "config->num_experts is 250"), (["--topk", "40"], "num_topk is 40"),
-                      (["--hidden", "7164"], "a positive multiple of 16 bytes"), (["--ranks", "2048"], "has 2048 ranks"),
+    for args, why in ((["--experts", "250"], "--experts is 250"), (["--topk", "40"], "--topk is 40"),
+                      (["--hidden", "7164"], "--hidden: rows of 7164 bf16, 2 bytes each: they need a positive multiple of 16 bytes"), (["--ranks", "2048"], "--ranks: 2048 ranks, low latency mode takes at most 1024"),
                       (["--hidden", "7104", "--fp8"], "a multiple of 128 elements"),
-                      (["--mode", "ht", "--fp8"], "does not have the recipe"),
-                      (["--layout", "flat"], "layout is 3"),
-                      (["--gpu-memory", "1"], "shape->memory_bytes is 1073741824")):
+                      (["--mode", "ht", "--recv-tokens", "5"], "--recv-tokens is 5: it is 0, or from --tokens 128"),
+                      (["--gpu-memory", "1"], "--gpu-memory in bytes is 1073741824: lower --tokens")):
         status, out, _ = run(*GOOD, *args)
         if status != 1 or "\n  not possible: " not in out or why not in out:
             complain("%s: status %d, %s" % (args, status, out))
@@ -86,7 +85,12 @@ def check_refused():
 def check_usage():
     for args, why in ((GOOD[:-2], "--memory needs --ranks"), (GOOD[1:], "sizes of a group need --memory"),
                       ([*GOOD, "--mode", "low"], "--mode: got 'low'"), ([*GOOD, "--layout", "x"], "--layout: got 'x'"),
-                      ([*GOOD, "--ranks", "-1"], "--ranks: got '-1'"), ([*GOOD, "--ranks", "8x"], "--ranks: got '8x'"),
+                      ([*GOOD, "--ranks", "-1"], "--ranks: got '-1'"), ([*GOOD, "--ranks", "0"], "--ranks: got '0', allowed is a number from 1"),
+                      ([*GOOD, "--experts", "0"], "--experts: got '0'"), ([*GOOD, "--topk", "0"], "--topk: got '0'"),
+                      ([*GOOD, "--layout", "flat"], "--layout: got 'flat', allowed is em or rm"),
+                      ([*GOOD, "--mode", "ht", "--layout", "rm"], "--layout: got 'rm'"),
+                      ([*GOOD, "--mode", "ht", "--fp8"], "--fp8: got '--mode ht'"),
+                      ([*GOOD, "--recv-tokens", "200"], "--recv-tokens: got '--mode ll'"), ([*GOOD, "--ranks", "8x"], "--ranks: got '8x'"),
                       ([*GOOD, "--gpu-memory", "0"], "--gpu-memory: got '0'"), ([*GOOD, "--live"], "--live or --memory"),
                       ([*GOOD, "-v"], "print nothing else"), ([*GOOD, "--prometheus"], "--prometheus needs --live"),
                       (["--json"], "--json needs")):

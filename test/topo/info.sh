@@ -168,6 +168,6 @@ if [ -n "$nic" ]; then
 fi
 expect 1 'NCCL_IB_HCA: no port number' env NCCL_IB_HCA=mlx5_0:x "$ep_info"
 expect 1 '^Versions$' env NCCL_TOPO_FILE="$files/bad-truncated.xml" "$ep_info"
-expect 2 '^Usage: ep_info' "$ep_info" --nonsense
-expect 2 '^Usage: ep_info' "$ep_info" extra
+expect 2 "option '--nonsense'" "$ep_info" --nonsense
+expect 2 "^ep_info: 'extra' is not an option. Try 'ep_info -h'.$" "$ep_info" extra
 exit $failed
