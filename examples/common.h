@@ -65,7 +65,14 @@ static inline ncclComm_t connect(const char *path)
 	}
 	file = fopen(path, "r");
 	CHECK(!file || fread(&id, sizeof(id), 1, file) != 1 || fclose(file));
-	CHECK(ncclCommInitRank(&comm, ranks, id, rank));
+	if (ncclCommInitRank(&comm, ranks, id, rank)) {
+		fprintf(stderr, "rank %d: no communicator; a file of an earlier run? Remove %s\n",
+			rank, path);
+		exit(1);
+	}
+	if (rank == 0) {
+		unlink(path); /* all ranks have read it */
+	}
 	return comm;
 }
 

@@ -556,43 +556,43 @@ def check_bars(parser, arguments):
 
 
 def compare(runs, limit):
-    """Prints what is slower than allowed; whether there is any."""
+    """Prints what is slower than allowed, or that nothing is; whether there is any."""
     for run in runs[1:]:
         check_alike(runs[0], run)
     slow = [(run, row) for run in runs[1:] for row in ratios(runs[0], run) if row[4] > limit]
     for run, (tokens, operation, before, after, times) in slow:
         print('ep_plot: %s: %s of %d tokens takes %.1f us, %.3f times the %.1f of %s; allowed is %g' % (
             run.name, operation, tokens, after, times, before, runs[0].name, limit), file=sys.stderr)
+    if not slow:
+        print('ep_plot: nothing takes more than %g times that of %s' % (limit, runs[0].name), file=sys.stderr)
     return bool(slow)
 
 
 def main():
-    arguments = parse()
+    arguments, slow = parse(), False
     try:
         if arguments.bars:
             bars(arguments)
             return 0
         runs = load(arguments)
-        if arguments.fail_above and len(runs) < 2:
-            raise Refused('--fail-above needs two runs or more', USAGE)
+        if len(runs) < 2 and (arguments.fail_above or not arguments.csv and not arguments.output):
+            raise Refused('one run leaves nothing to do: give -o or --csv, or two runs, which --fail-above needs', USAGE)
         for note in notes(runs):
             print('ep_plot: note: %s' % note, file=sys.stderr)
         print(csv_text(runs) if arguments.csv == '-' else '\n'.join([*table(runs), '']), end='')
         if arguments.csv and arguments.csv != '-':
             write(arguments.csv, csv_text(runs))
-        if arguments.output:
-            figure = draw(runs)
-            for path in arguments.output:
-                save(figure, path, runs)
-        if arguments.fail_above and compare(runs, arguments.fail_above):
-            return WORSE
+        slow = arguments.fail_above and compare(runs, arguments.fail_above)
+        figure = draw(runs) if arguments.output else None
+        for path in arguments.output:
+            save(figure, path, runs)
     except Refused as refusal:
         print('ep_plot: %s' % refusal, file=sys.stderr)
-        return refusal.status
+        return WORSE if slow else refusal.status
     except OSError as error:
-        print('ep_plot: %s: %s' % (error.filename, error.strerror), file=sys.stderr)
-        return BROKEN
-    return 0
+        print('ep_plot: %s: %s' % (error.filename or 'standard output', error.strerror), file=sys.stderr)
+        return WORSE if slow else BROKEN
+    return WORSE if slow else 0
 
 
 if __name__ == '__main__':

@@ -20,9 +20,14 @@ done
 
 for run in "processes em" "processes rm" training; do
     read -r program layout <<<"$run"
-    LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/$program" "$work/id.${run/ /.}" ${layout:+"$layout"} | tee "$work/out"
+    LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/$program" "$work/id" ${layout:+"$layout"} | tee "$work/out"
     [ "$(grep -c ': OK$' "$work/out")" -eq "$ranks" ]
 done
+
+# A file that an earlier run left is named.
+head -c 128 /dev/urandom >"$work/stale"
+! LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" env RANK=1 WORLD_SIZE=2 "$work/processes" "$work/stale" 2>"$work/out"
+grep -q "an earlier run? Remove $work/stale" "$work/out"
 
 # What fails is said in words.
 ! LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" env LOCAL_RANK=99 "$work/processes" "$work/none" 2>"$work/out"

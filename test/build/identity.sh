@@ -41,6 +41,8 @@ NCCL_DEBUG=VERSION "${perf[@]}" >"$work/out" 2>&1 || fail "ep_perf: $(<"$work/ou
 lines 1 "EP $line$" "$work/out"
 "${perf[@]}" >"$work/out" 2>&1 || fail "ep_perf: $(<"$work/out")"
 lines 1 "$line$" "$work/out" # its head alone
+"$vc/ep_perf" --version >"$work/out"
+lines 1 "^library   ${line/, NCCL \[0-9.\]+,/, (no NCCL yet|NCCL [0-9.]+),}$" "$work/out"
 
 [ "$ep_info" != none ] || exit $failed
 LD_LIBRARY_PATH=$vc "$ep_info" -v >"$work/out" 2>&1

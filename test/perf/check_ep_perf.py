@@ -27,7 +27,7 @@ def run(command, status, **env):
     expect(done.returncode == status, '%s: status %d, not %d\n%s%s' % (
         ' '.join(command), done.returncode, status, done.stdout, done.stderr))
     for line in done.stdout.splitlines():
-        expect(len(line) <= 100 or 'refused' in line or line.startswith('# library'), '%d columns: %s' % (len(line), line))
+        expect(len(line) <= 100 or 'refused' in line or line.startswith(('# library', 'library')), '%d columns: %s' % (len(line), line))
     return done
 
 
@@ -165,7 +165,8 @@ def check_usage():
     error = run([VCRUN, '--gpus', '3', '--', EP_PERF, '--bogus'], 2, VC_CLOCK='real').stderr
     expect(error.count('ep_perf: ') == 1, 'one rank speaks: %s' % error)
     done = run([VCRUN, '--gpus', '2', '--', EP_PERF, '--version'], 0)
-    expect(re.fullmatch(r'ep_perf (\d+\.\d+\.\d+), nccl-ep \1\n', done.stdout), 'version')
+    expect(re.fullmatch(r'ep_perf (\d+\.\d+\.\d+), nccl-ep \1\nlibrary   Switchyard .*\n', done.stdout),
+           'version: %s' % done.stdout)
 
 
 def check_manual():

@@ -147,6 +147,7 @@ def check_notes(files, base):
 
 def check_usage(files, base):
     for options, text in (([base, '-o', 'x.pdf'], "got 'x.pdf', allowed is"), ([base, '--fail-above', '2'], 'two runs'),
+                          ([base], 'nothing to do: give -o or --csv, or two runs'),
                           ([base, base, '--fail-above', '0'], "got '0'"), ([base, base, '--fail-above', 'nan'], "got 'nan'"),
                           ([base, '--names', 'a,b'], 'got 2 names, allowed is one for each of 1'), ([], 'FILE')):
         expect(text in run(*options, status=2).stderr, 'usage: %s' % text)
@@ -155,7 +156,13 @@ def check_usage(files, base):
     env = dict(os.environ, PYTHONPATH=files.work)
     out = os.path.join(files.work, 'out.svg')
     expect('python3-matplotlib' in start(base, '-o', out, status=3, env=env).stderr, 'a missing matplotlib')
+    said = start(base, base, '--names', 'a,b', '-o', out, '--fail-above', '1.1', status=3, env=env).stderr
+    expect('nothing takes more than 1.1 times' in said and 'python3-matplotlib' in said, 'no picture, but a verdict: %s' % said)
+    start(base, files.write('slow', slower(1.5)), '-o', out, '--fail-above', '1.1', status=1, env=env)
     expect(not os.path.exists(out), 'no picture without matplotlib')
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run([sys.executable, EP_PLOT, base, '--csv', '-'], stdout=full, stderr=subprocess.PIPE, text=True)
+    expect(done.returncode == 3 and 'standard output: No space left' in done.stderr, 'a full disk: %s' % done)
     start(base, base, '--names', 'a,b', '--csv', '-', '--fail-above', '1', env=env)
 
 

@@ -55,6 +55,7 @@ void perf_report_version(void)
 	ncclEpGetVersion(&ep);
 	printf("ep_perf %d.%d.%d, nccl-ep %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH,
 	       ep / 10000, ep / 100 % 100, ep % 100);
+	printf("library   %s\n", perf_library_text());
 }
 
 const char *perf_library_text(void)
@@ -73,7 +74,7 @@ const char *perf_library_path(void)
 	return call && dladdr(call, &info) && info.dli_fname ? info.dli_fname : "";
 }
 
-static void report_versions(void)
+static void report_versions(const struct perf_options *opt)
 {
 	int ep = 0, nccl = 0, runtime = 0, driver = 0;
 	const char *version = perf_driver_version();
@@ -82,11 +83,12 @@ static void report_versions(void)
 	ncclGetVersion(&nccl);
 	cudaRuntimeGetVersion(&runtime);
 	cudaDriverGetVersion(&driver);
-	printf("# ep_perf   nccl-ep %d.%d.%d (API %d)   NCCL %d.%d.%d   CUDA runtime %d.%d, driver "
+	printf("# ep_perf   nccl-ep %d.%d.%d (API %d)   %sNCCL %d.%d.%d   CUDA runtime %d.%d, driver "
 	       "%d.%d%s%s%s\n",
-	       ep / 10000, ep / 100 % 100, ep % 100, NCCL_EP_API_VERSION, nccl / 10000,
-	       nccl / 100 % 100, nccl % 100, runtime / 1000, runtime / 10 % 100, driver / 1000,
-	       driver / 10 % 100, version[0] ? " (" : "", version, version[0] ? ")" : "");
+	       ep / 10000, ep / 100 % 100, ep % 100, NCCL_EP_API_VERSION,
+	       opt->is_virtual ? "stand-ins: " : "", nccl / 10000, nccl / 100 % 100, nccl % 100,
+	       runtime / 1000, runtime / 10 % 100, driver / 1000, driver / 10 % 100,
+	       version[0] ? " (" : "", version, version[0] ? ")" : "");
 	printf("# library   %s\n", perf_library_text());
 }
 
@@ -216,7 +218,7 @@ static void report_legend(const struct perf *perf)
 
 void perf_report_head(struct perf *perf)
 {
-	report_versions();
+	report_versions(&perf->opt);
 	report_settings(perf);
 	report_places(perf);
 	report_legend(perf);
