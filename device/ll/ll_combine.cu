@@ -315,8 +315,12 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 	const struct ep_ll_common &c = a.c;
 	bool narrow = LINES && ep_ll_lane_narrow();
 	struct ep_ll_sum_lines l = ep_ll_sum_lines_make(c, op, token, quad);
-	float sum[2 * ep_numbers<DTYPE>::count] = {};
+	float sum[2 * ep_numbers<DTYPE>::count];
 
+	EP_UNROLL()
+	for (uint32_t n = 0; n < 2 * ep_numbers<DTYPE>::count; n++) {
+		sum[n] = term.valid ? -0.0f : 0.0f; /* -0 + x is x, also where x is -0 */
+	}
 	for (uint32_t left = term.valid; left;) {
 		struct ep_vec16 v[EP_LL_REDUCE_BATCH];
 		uint32_t batch = left, failed = 0;

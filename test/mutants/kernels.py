@@ -54,6 +54,13 @@ MUTANTS = [
      "old": "narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);",
      "new": "narrow, off + 8 < a.token_bytes && row != EP_LL_ZERO_ROW);",
      "tests": ["matrix_em", "matrix_rm", "sizes_rows"]},
+    # A lone row comes back as it is, zeros of either sign, too; what nothing is added to is 0.
+    {"name": "comb_zero_sign", "file": "device/ll/ll_combine.cu",
+     "old": "sum[n] = term.valid ? -0.0f : 0.0f;", "new": "sum[n] = 0.0f;",
+     "tests": ["matrix_em", "matrix_rm", "ids"]},
+    {"name": "comb_zero_empty", "file": "device/ll/ll_combine.cu",
+     "old": "sum[n] = term.valid ? -0.0f : 0.0f;", "new": "sum[n] = -0.0f;",
+     "tests": ["ids", "matrix_em", "masks"]},
     # A row that is lost comes back as zeros.
     {"name": "zero_row", "file": "device/ll/ll_dispatch_recv.h",
      "old": "c.h.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;",

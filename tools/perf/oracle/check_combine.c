@@ -29,10 +29,13 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 	const struct oracle_problem *p = table->p;
 	const int32_t *ids = table->ids[table->rank] + (size_t)token * p->topk;
 	float weights[ORACLE_MAX_TOPK];
+	uint32_t parts = 0;
 
 	oracle_weights(p, table->rank, token, weights);
 	oracle_output_row(p, table->rank, token, sum->row, sum->scales);
-	memset(sum->acc, 0, p->hidden * sizeof(*sum->acc));
+	for (uint32_t column = 0; column < p->hidden; column++) {
+		sum->acc[column] = -0.0f; /* which changes no number that is added */
+	}
 	for (uint32_t k = 0; k < p->topk; k++) {
 		uint32_t to = (uint32_t)ids[k] / table->local;
 		int32_t local_ids[ORACLE_MAX_TOPK];
@@ -43,6 +46,7 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 		if (p->layout == ORACLE_EXPERT_MAJOR) {
 			oracle_expert_row(p, (uint32_t)ids[k], sum->row, sum->scales, sum->part);
 			add_part(p, sum, weights[k]);
+			parts++;
 			continue;
 		}
 		if (!oracle_first(ids, k, table->local)) {
@@ -55,9 +59,10 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 		}
 		oracle_rank_row(p, to, local_ids, weights, sum->row, sum->scales, sum->part);
 		add_part(p, sum, 1.0f);
+		parts++;
 	}
 	for (uint32_t column = 0; column < p->hidden; column++) {
-		oracle_store(p->dtype, sum->want, column, sum->acc[column]);
+		oracle_store(p->dtype, sum->want, column, parts ? sum->acc[column] : 0.0f);
 	}
 }
 

@@ -224,10 +224,15 @@ static uint32_t expert_mask(uint64_t key, uint32_t column)
 	return x ^ (x >> 15);
 }
 
+/* Stores a number made of these bits; one of 32 is a zero, of either sign. */
 static void store_bits(enum oracle_dtype dtype, void *row, uint32_t column, uint32_t bits)
 {
+	int zero = (bits & 31) == 0;
+
 	if (dtype == ORACLE_FP32) {
-		bits = moderate_fp32(bits);
+		bits = zero ? bits & 0x80000000u : moderate_fp32(bits);
+	} else if (zero) {
+		bits &= 0x8000u;
 	} else {
 		bits = dtype == ORACLE_BF16 ? moderate_bf16(bits) : moderate_fp16(bits);
 	}
@@ -264,7 +269,7 @@ void oracle_rank_row(const struct oracle_problem *problem, uint32_t rank, const 
 	}
 	for (uint32_t column = 0; column < problem->hidden; column++) {
 		uint32_t bits = seen_bits(problem, row, scales, column);
-		float sum = 0.0f;
+		float sum = n ? -0.0f : 0.0f;
 
 		for (uint32_t i = 0; i < n; i++) {
 			uint32_t one;
