@@ -71,23 +71,30 @@ EP_DEV_COLD void ep_ht_dispatch_credit_warp(const struct ep_ht_dispatch_args &a,
 	ep_ht_credit(a.c, op, ep_ht_flows_make(a.c, false, a.parts, 0));
 }
 
-/* Weights of rows from other nodes, which come apart from the rows. All copy warps. */
+/*
+ * Keeps the weights of rows from other nodes, which come apart from the rows. All copy warps: where
+ * there are enough, each waits for one source alone, whose rows it shares with `sharers` - 1 others.
+ */
 EP_DEV bool ep_ht_weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t worker = ep_block() + ep_nblocks() * ep_warp();
+	uint32_t workers = ep_nblocks() * ep_ht_copy_warps<true>(), turns = ep_ht_turns(c);
+	uint32_t sharers = ep_max_u32(workers / turns, 1);
 
-	for (uint32_t s = 0; s < c.g.nranks; s++) {
-		uint32_t base = c.h.recv_base[s], rows = c.h.recv_base[s + 1] - base;
+	for (uint32_t i = ep_block() + ep_nblocks() * ep_warp(); i < turns * sharers;
+	     i += workers) {
+		uint32_t share = i / turns, s = ep_ht_turn_rank(c, i - share * turns), base, rows;
 
-		if (ep_ht_near(c, s) || !rows) {
+		if (s == EP_HT_NONE) {
 			continue;
 		}
-		if (!ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_ROWS)) {
+		base = c.h.recv_base[s];
+		rows = c.h.recv_base[s + 1] - base;
+		if (rows && !ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_ROWS)) {
 			return false;
 		}
-		ep_ht_recv_weights(a, s, base, rows, worker * EP_WARP_SIZE + ep_lane(),
-				   ep_nblocks() * ep_ht_copy_warps<true>() * EP_WARP_SIZE);
+		ep_ht_recv_weights(a, s, base, rows, share * EP_WARP_SIZE + ep_lane(),
+				   sharers * EP_WARP_SIZE);
 	}
 	return true;
 }

@@ -129,6 +129,13 @@ MUTANTS = [
              "\t}\n"
              "\tep_ht_pipe_release(pipe);\n"),
      "tests": ["ht_em_ring", "ht_flat_ring"]},
+    # Weights from other nodes are taken of all sources, all of them.
+    {"name": "nd_weights_share", "file": "device/ht/ht_dispatch_nodes.cu",
+     "old": "i < turns * sharers;", "new": "i < turns;",
+     "tests": ["net_ht_flat", "net_ht_em"]},
+    {"name": "nd_weights_few", "file": "device/ht/ht_dispatch_nodes.cu",
+     "old": "\t     i += workers) {\n\t\tuint32_t share", "new": "\t     i += turns * sharers) {\n\t\tuint32_t share",
+     "tests": ["net_ht_crowd", "unlike_ht_nodes"]},
     # What has come over the network is overwritten when its last load has ended.
     {"name": "nd_consumed_early", "file": "device/ht/ht_dispatch_copy.h",
      "old": "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n",
