@@ -92,34 +92,32 @@ apt_install() {
 
 install_packages() {
     list_missing
-    local all=("${required[@]}" "${wanted[@]}")
+    local all=("${required[@]}" "${wanted[@]}") how= package others=
     [ ${#all[@]} -gt 0 ] || return 0
     local by_hand="apt-get install -y --no-install-recommends ${all[*]}"
 
     if ! have apt-get; then
-        say "no apt-get here; on Debian or Ubuntu this would be: $by_hand"
+        how="no apt-get here; on Debian or Ubuntu this would be: $by_hand"
     elif [ "$(id -u)" -ne 0 ] && ! have sudo; then
-        say "neither root nor sudo; have an administrator run: $by_hand"
+        how="neither root nor sudo; have an administrator run: $by_hand"
     elif ! apt_install "${all[@]}"; then
         tail -n 5 "$deps/apt.log" >&2
-        say "that failed ($deps/apt.log has it all); by hand: $by_hand"
+        how="apt-get failed ($deps/apt.log has it all); by hand: $by_hand"
     fi
 
     list_missing
     # Meson and ninja need no administrator.
-    case " ${required[*]} " in
-    *" meson "* | *" ninja-build "*)
-        if have python3 && have_venv && pip_install meson ninja; then
-            list_missing
-        fi
-        ;;
-    esac
+    for package in "${required[@]}"; do
+        case $package in meson | ninja-build) ;; *) others=yes ;; esac
+    done
+    if [ ${#required[@]} -gt 0 ] && [ -z "$others" ] && have_venv && pip_install meson ninja; then
+        list_missing
+    fi
     if [ ${#required[@]} -gt 0 ]; then
-        die "cannot build without these Debian packages: ${required[*]}" \
-            "install them with: apt-get install -y --no-install-recommends ${required[*]}"
+        die "cannot build without these Debian packages: ${required[*]}" ${how:+"$how"}
     fi
     if [ ${#wanted[@]} -gt 0 ]; then
-        say "going on without: ${wanted[*]}"
+        say "going on without: ${wanted[*]}${how:+; $how}"
     fi
 }
 
@@ -210,7 +208,8 @@ fetch_guest() {
     fi
 }
 
-mkdir -p "$deps"
+mkdir -p "$deps" 2>/dev/null || die "$deps cannot be made: copy this tree to where you may write (where compilers and CUDA are \
+installed, meson setup DIR $top does without)"
 install_packages
 install_cuda
 install_nccl
