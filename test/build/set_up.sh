@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # tools/setup.sh where it cannot install: it says what is missing and what to do once, and fetches nothing.
-#   setup.sh SOURCE_ROOT
+#   set_up.sh SOURCE_ROOT
 
 set -uo pipefail
 source=$1
