@@ -223,7 +223,7 @@ static int take(struct request *request, int option)
 	case 'h':
 		return usage();
 	case 'V':
-		printf("ep_info %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH);
+		puts("ep_info " EP_VERSION);
 		return 0;
 	case '?': /* getopt_long() has printed why */
 		fputs("Try 'ep_info -h'.\n", stderr);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads the boards of this host's groups (core/board.h), and finds who waits for whom. */
+/* Reads the boards of this host's groups (core/board.h), and finds which rank waits for which. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>

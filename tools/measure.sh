@@ -17,7 +17,7 @@
 #     --step S        seconds for one step [60]
 #     --out DIR       where the results go [measure-out]
 #     --commit TEXT   what is measured [the commit of this tree]
-#     --list          name the steps and end
+#     --list          name the steps and end; without a GPU those of two
 #
 # The results are tables (Markdown), all of it for programs (JSON), and in logs/ what each step printed.
 # A step that fails or takes too long is named in the table, and the others still run.
@@ -186,6 +186,7 @@ find_gpus() {
             gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | wc -l)
         fi
     fi
+    [ "$gpus" -gt 0 ] || [ -z "$list" ] || gpus=${ranks:-2} # a list needs no GPU
     [ "$gpus" -gt 0 ] || die "no GPU here; --virtual measures nothing, but shows what it does"
     [ "$gpus" -le 8 ] || gpus=8
     ranks=${ranks:-$gpus}

@@ -46,14 +46,14 @@ const struct ep_option ep_info_options[EP_INFO_OPTIONS] = {
 	  "modules, limits, variables, devices, and a queue pair on each port, made and destroyed "
 	  "again; to FILE or here" },
 	{ 'h', "help", NULL, false, "this text" },
-	{ 'V', "version", NULL, false, "of ep_info itself" },
+	{ 'V', "version", NULL, false, "the release of Switchyard that it is of" },
 };
 
 const struct ep_option ep_topo_options[EP_TOPO_OPTIONS] = {
 	{ 'j', "json", NULL, false, "one JSON object" },
 	{ 'x', "nccl-xml", NULL, false, "the machine in NCCL's format, for NCCL_TOPO_FILE" },
 	{ 'h', "help", NULL, false, "this text" },
-	{ 'V', "version", NULL, false, "of ep_topo itself" },
+	{ 'V', "version", NULL, false, "the release of Switchyard that it is of" },
 };
 
 int ep_options_next(const struct ep_option *table, size_t n, int argc, char **argv)

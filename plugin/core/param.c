@@ -46,8 +46,8 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				       "many bytes; -1: never. The same on all ranks",
 				       NULL },
 	[EP_PARAM_HT_RING_BYTES] = { "NCCL_EP_HT_RING_BYTES", 1 << 27, 0, 1 << 30,
-				     "high throughput: memory for rows on their way to a rank; at least 16 "
-				     "rows from each rank have room. The same on all ranks",
+				     "high throughput: memory for rows on their way to a rank; two chunks of "
+				     "each rank (1 to 8 tokens each) always have room. The same on all ranks",
 				     NULL },
 	[EP_PARAM_NVLS] = { "NCCL_EP_NVLS", 0, 0, 1,
 			    "1: what goes to all ranks of a node goes by one multicast store, if all "
@@ -80,7 +80,7 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 					"the device beyond 3 timeouts",
 					NULL },
 	[EP_PARAM_LIVE] = { "NCCL_EP_LIVE", 1, 0, 1,
-			    "ep_info --live shows what groups do and whom they wait for, from files in "
+			    "ep_info --live shows what groups do and which rank waits for which, from files in "
 			    "/dev/shm, and the log has waits of a tenth of the timeout; 0: neither",
 			    NULL },
 	[EP_PARAM_NET_COUNTS] = { "NCCL_EP_NET_COUNTS", 0, 0, 1,

@@ -60,7 +60,7 @@ static void ep_watch_log(const struct ncclEpGroup *g, const struct ep_watch_late
 	}
 	ep_log_thread_device = g->device;
 	EP_WARN("%s %u: rank %d still waits for rank %u (pid %d on %s, GPU %s; %.1f s of %.1f s)%s: "
-		"%s did not come yet. ep_info --live shows who waits for whom",
+		"still missing: %s. ep_info --live shows which rank waits for which",
 		ep_wait_operation(ep_wait_word_operation(late->word), site),
 		ep_wait_word_step(late->word), g->rank, late->rank[0], peer->pid, peer->hostname,
 		peer->bus_id, (double)ep_wait_word_age_ns(late->word) / 1e9,

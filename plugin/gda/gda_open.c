@@ -502,7 +502,8 @@ void ep_gda_describe(const struct ep_gda *gda, char *text, size_t size)
 		[EP_GDA_CPU_DB] = "the CPU rings, queues in host memory",
 		[EP_GDA_CPU_PROXY] = "the CPU posts",
 	};
-	static const char *const tiers[] = { "in order", "writes out of order", "out of order" };
+	static const char *const tiers[] = { "in order", "out of order, atomics in order",
+					     "out of order" };
 	const char *order = gda->nqueues ? tiers[gda->queue[0].tier] : "";
 	size_t n;
 

@@ -76,8 +76,8 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 	[EP_IB_VAR_MQP_CNT] = { "NCCL_IB_MQP_RETRY_CNT", AT(mqp_cnt), 34, 0, 1000,
 				"times that it is tried again", .most = false },
 	[EP_IB_VAR_MQP_MS] = { "NCCL_IB_MQP_RETRY_SLEEP_MSEC", AT(mqp_ms), 100, 0, 10000,
-			       "ms before the first of them, twice as many before the second, "
-			       "and so on",
+			       "ms before the first of these tries; 2, 3, ... times as long before "
+			       "the second, third, ...",
 			       .most = false },
 	[EP_IB_VAR_RECOVERY_MS] = { "NCCL_IB_RESILIENCY_PORT_RECOVERY_START_DELAY", AT(recovery_ms),
 				    200, 1, 60000,
@@ -86,12 +86,12 @@ const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS] = {
 				    "soon after, twice as many",
 				    .most = false },
 	[EP_IB_VAR_DIAL_CNT] = { "NCCL_SOCKET_RETRY_CNT", AT(dial_cnt), 34, 0, 1000000000,
-				 "network plugin: times that a peer is dialed again who refuses, is not "
+				 "network plugin: times that a peer is dialed again if it refuses, is not "
 				 "found or does not answer",
 				 .most = false },
 	[EP_IB_VAR_DIAL_MS] = { "NCCL_SOCKET_RETRY_SLEEP_MSEC", AT(dial_ms), 100, 0, 1000000,
-				"network plugin: ms before the first of them, twice as many before "
-				"the second, and so on",
+				"network plugin: ms before the first of these tries; 2, 3, ... times as "
+				"long before the second, third, ...",
 				.most = false },
 	[EP_IB_VAR_ADDR_FAMILY] = { "NCCL_IB_ADDR_FAMILY", 0, 0, 0, 0,
 				    "kind of address that a GID should hold", .most = false },

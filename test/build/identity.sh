@@ -67,4 +67,10 @@ lines 0 'not Switchyard' "$work/out"
 lines 1 '^  no NCCL, and no library' "$work/out"
 "$ep_info" --pid 1x >"$work/out" 2>&1 && fail 'ep_info --pid 1x succeeds'
 lines 1 "got '1x', allowed is the number of a process" "$work/out"
+
+# The release that each tool is of.
+for tool in ep_info ep_topo; do
+    [ "$("$(dirname "$ep_info")/$tool" -V)" = "$tool $version" ] || fail "$tool -V has another version than $version"
+done
+"$vc/ep_perf" --version | grep -qE "^ep_perf $version, NCCL EP [0-9.]+$" || fail "ep_perf --version has another version than $version"
 exit $failed

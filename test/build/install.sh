@@ -26,22 +26,26 @@ says() {
 
 DESTDIR=$root meson install -C "$build" --no-rebuild --quiet
 has include/nccl_ep.h include/nccl_ep/ext.h share/doc/nccl-ep/examples/{hello,processes,training}.c \
-    share/doc/nccl-ep/{README.md,CHANGELOG.md,LICENSE,troubleshooting.md} "${lib#"$prefix"/}/libnccl-net-ep.so"
+    share/doc/nccl-ep/{README.md,CHANGELOG.md,LICENSE} "${lib#"$prefix"/}/libnccl-net-ep.so"
+for page in "$source"/doc/*.md; do has "share/doc/nccl-ep/doc/${page##*/}"; done
 for page in "$source"/doc/man/*.[1-7]; do
     [ "${page##*/}" = vcrun.1 ] || has "share/man/man${page##*.}/${page##*/}"
 done
 has share/man/man7/nccl_ep_env.7
 
-# Pages speak of pages that are there. (The readme and the history speak of the sources, too.)
+# Pages name pages and pictures that are installed, at the place that they name. (CONTRIBUTING.md is about the sources.)
 docs=$root$prefix/share/doc/nccl-ep
 while read -r name section; do
     has "share/man/man$section/$name.$section"
 done < <(sed -nE 's/^\.BR ((nccl|ep_|vcrun)[A-Za-z0-9_\\-]*) \(([1-7])\).*/\1 \3/p' "$root$prefix"/share/man/man*/* |
     sed 's/\\-/-/g' | sort -u)
+while IFS=: read -r page name; do
+    [ -e "${page%/*}/$name" ] || [ -e "$docs/$name" ] || [ ! -e "$source/$name" ] || fail "$page names $name, which is not installed"
+done < <(cd "$docs" && grep -oE '[A-Za-z_./-]+\.(md|svg)' README.md doc/*.md examples/README.md | sort -u |
+    sed "s,^,$docs/,")
 while read -r name; do
-    [ -e "$docs/${name##*/}" ] || fail "an installed page speaks of $name, which is not installed"
-done < <(grep -ohE '[A-Za-z_/-]+\.md' "$docs"/{architecture,compatibility,decisions,engines,failures,migrating,oncall,performance,protocol,python,rdma,sizing,troubleshooting,tuning}.md "$docs"/examples/README.md \
-    "$root$prefix"/share/man/man*/* | sort -u)
+    [ -e "$docs/$name" ] || [ -e "$docs/doc/$name" ] || fail "a manual page names $name, which is not installed"
+done < <(grep -ohE '[A-Za-z_./-]+\.md' "$root$prefix"/share/man/man*/* | sort -u)
 
 # The tools find the library that came with them, wherever that is; the loader does not.
 mkdir "$work/deps"

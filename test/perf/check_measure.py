@@ -50,6 +50,10 @@ def check_tables(page):
 
 def check_list():
     steps = measure(0, '--list').split()
+    bare = subprocess.run([MEASURE, '--list'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100,
+                          env={**os.environ, 'CUDA_VISIBLE_DEVICES': ''})
+    expect(bare.returncode == 0 and set(bare.stdout.split()) >= {'ll.em.none', 'ht.flat.none.16'},
+           'a list without a GPU: %s' % bare.stdout)
     expect(len(steps) == len(set(steps)), 'steps have names of their own')
     for pattern in ('fabric', r'll\.(em|rm)\.(none|fp8)(\.graph)?', r'll\.(em|rm)\.none\.(zipf|hot)',
                     r'ht\.(flat|em)\.(none|fwd)\.\d+(\.windows)?', r'ht\.(flat|em)\.none\.\d+\.backward',

@@ -53,9 +53,10 @@ void perf_report_version(void)
 	int ep = 0;
 
 	ncclEpGetVersion(&ep);
-	printf("ep_perf %d.%d.%d, nccl-ep %d.%d.%d\n", NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH,
-	       ep / 10000, ep / 100 % 100, ep % 100);
-	printf("library   %s\n", perf_library_text());
+	printf("ep_perf " EP_VERSION ", NCCL EP %d.%d.%d
+", ep / 10000, ep / 100 % 100, ep % 100);
+	printf("library   %s
+", perf_library_text());
 }
 
 const char *perf_library_text(void)
