@@ -86,8 +86,7 @@ const struct perf_option perf_option_table[PERF_NOPTIONS] = {
 	{ OPT_RENDEZVOUS, "rendezvous", "PLACE", "", "HOST:PORT or file:NAME where processes meet",
 	  0, 0, 0 },
 	{ OPT_VERSION, "version", NULL, "",
-	  "the release of Switchyard that it is of, and the API's version of the library, then end",
-	  0, 0, 0 },
+	  "the release it is of, and which library runs, then end", 0, 0, 0 },
 };
 
 /* "-b, --mintokens N   tokens per rank: from this   [128]"; help that is too long goes on below. */

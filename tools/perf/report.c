@@ -53,10 +53,8 @@ void perf_report_version(void)
 	int ep = 0;
 
 	ncclEpGetVersion(&ep);
-	printf("ep_perf " EP_VERSION ", NCCL EP %d.%d.%d
-", ep / 10000, ep / 100 % 100, ep % 100);
-	printf("library   %s
-", perf_library_text());
+	printf("ep_perf " EP_VERSION ", NCCL EP %d.%d.%d\n", ep / 10000, ep / 100 % 100, ep % 100);
+	printf("library   %s\n", perf_library_text());
 }
 
 const char *perf_library_text(void)
