@@ -13,8 +13,9 @@ enum ep_live_format {
 /* A rank's board, as two looks have found it. */
 struct ep_live_page {
 	struct ep_board *board; /* sound, and its texts printable */
-	uint64_t *before;       /* [nranks] the words of waits at the first look */
-	uint32_t begun;         /* exchanges, at the first look */
+	char path[EP_SHARED_PATH];
+	uint64_t *before; /* [nranks] the words of waits at the first look */
+	uint32_t begun;   /* exchanges, at the first look */
 	enum ep_board_life life;
 };
 

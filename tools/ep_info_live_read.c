@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the boards of this host's groups (core/board.h), and finds which rank waits for which. */
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,40 +25,23 @@ void ep_live_nap(long ns)
 	nanosleep(&t, NULL);
 }
 
-static bool is_board(const char *name)
+/* Reads a board, which the caller frees. NULL: it is not what it should be. Read, not mapped: the process may end. */
+static struct ep_board *read_board(int fd)
 {
-	const size_t prefix = strlen(EP_BOARD_NAME);
-
-	return strncmp(name, EP_BOARD_NAME, prefix) == 0 && isdigit((unsigned char)name[prefix]);
-}
-
-/* Read, not mapped: the process may end at any time. NULL: errno has the reason, 0: it is not what it should be. */
-static struct ep_board *read_file(const char *path)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	struct ep_board *board = NULL;
 	struct stat st;
 	size_t bytes;
 
-	if (fd < 0) {
+	if (fstat(fd, &st) != 0 || st.st_size > (off_t)ep_board_bytes(EP_BOARD_RANKS)) {
 		return NULL;
-	}
-	errno = 0;
-	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) ||
-	    st.st_size > (off_t)ep_board_bytes(EP_BOARD_RANKS)) {
-		goto out;
 	}
 	bytes = (size_t)st.st_size;
 	board = calloc(1, bytes + 1);
-	if (board &&
-	    (pread(fd, board, bytes, 0) != (ssize_t)bytes || !ep_board_sound(board, bytes))) {
-		free(board);
-		board = NULL;
-		errno = 0;
+	if (board && pread(fd, board, bytes, 0) == (ssize_t)bytes && ep_board_sound(board, bytes)) {
+		return board;
 	}
-out:
-	close(fd);
-	return board;
+	free(board);
+	return NULL;
 }
 
 static void clean(char *text, size_t size)
@@ -89,17 +70,21 @@ static uint64_t *words_of(const struct ep_board *board)
 	return (uint64_t *)((char *)board + board->waits_off);
 }
 
-static void add_page(struct ep_live_pages *pages, const char *path)
+/* The first look. */
+static void add_page(void *arg, const char *path, int fd, const struct stat *st)
 {
-	struct ep_board *b = read_file(path);
+	struct ep_live_pages *pages = arg;
+	struct ep_board *b = fd >= 0 ? read_board(fd) : NULL;
 	struct ep_live_page *more, page = { .board = b };
 
 	if (!b) {
-		pages->others += errno != ENOENT;
+		/* (a board that nobody has shown yet is no error) */
+		pages->others += fd < 0 || st->st_size != 0;
 		return;
 	}
+	snprintf(page.path, sizeof(page.path), "%s", path);
 	page.begun = b->exchange.begun;
-	page.life = ep_board_life(b);
+	page.life = ep_board_life(b, ep_shared_file_held(fd));
 	page.before = calloc((size_t)b->nranks, sizeof(*page.before));
 	more = realloc(pages->page, (pages->count + 1) * sizeof(*more));
 	if (more) {
@@ -117,17 +102,17 @@ static void add_page(struct ep_live_pages *pages, const char *path)
 /* The second look. A group that has gone meanwhile stays as it was. */
 static void read_again(struct ep_live_page *page)
 {
-	char path[EP_BOARD_PATH];
-	struct ep_board *b;
+	int fd = open(page->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	struct ep_board *b = fd >= 0 ? read_board(fd) : NULL;
 
-	snprintf(path, sizeof(path), EP_BOARD_DIR "/" EP_BOARD_NAME "%d.%u", page->board->pid,
-		 page->board->number);
-	b = read_file(path);
 	if (b && b->made_ns == page->board->made_ns && b->nranks == page->board->nranks) {
 		free(page->board);
 		page->board = b;
 	} else {
 		free(b);
+	}
+	if (fd >= 0) {
+		close(fd);
 	}
 	clean_board(page->board);
 }
@@ -148,22 +133,9 @@ static int compare_pages(const void *a, const void *b)
 
 void ep_live_read(struct ep_live_pages *pages)
 {
-	DIR *dir;
-	char path[sizeof(EP_BOARD_DIR) + 256];
-	struct dirent *d;
-
 	memset(pages, 0, sizeof(*pages));
-	ep_board_sweep();
-	dir = opendir(EP_BOARD_DIR);
-	while (dir && (d = readdir(dir))) {
-		if (is_board(d->d_name)) {
-			snprintf(path, sizeof(path), EP_BOARD_DIR "/%s", d->d_name);
-			add_page(pages, path);
-		}
-	}
-	if (dir) {
-		closedir(dir);
-	}
+	ep_shared_file_sweep(EP_BOARD_NAME);
+	ep_shared_file_each(EP_BOARD_NAME, add_page, pages);
 	if (pages->count) {
 		ep_live_nap(READS_APART_NS);
 	}

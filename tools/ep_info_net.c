@@ -1,30 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts of the network plugin's connections, from files of this machine's processes. */
-#include <ctype.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "core/log.h"
-#include "core/process.h"
+#include "core/shared_file.h"
 #include "net/p2p/counts_file.h"
 #include "tools/ep_info.h"
-
-/* Whether the process is still the one that made the file. */
-static bool is_alive(const struct ep_net_counts_file *head)
-{
-	uint64_t started;
-	char state;
-
-	return ep_process_read((int)head->pid, &state, &started) && started == head->started;
-}
 
 /* Other users' files may hold anything. */
 static void clean(char *text, size_t size)
@@ -85,8 +71,7 @@ static void print_entries(int fd)
 
 	for (uint32_t i = 0; i < EP_NET_COUNTS_ENTRIES; i++, at += sizeof(e)) {
 		if (pread(fd, &e, sizeof(e), (off_t)at) != (ssize_t)sizeof(e)) {
-			puts("    (the file ends here)");
-			return;
+			break;
 		}
 		if (e.state == EP_NET_COUNTS_SENDS || e.state == EP_NET_COUNTS_RECEIVES) {
 			print_entry(&e);
@@ -98,15 +83,13 @@ static void print_entries(int fd)
 	}
 }
 
-static void print_file(const char *path)
+static void print_file(void *arg, const char *path, int fd, const struct stat *st)
 {
 	struct ep_net_counts_file head;
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	struct stat st;
 
-	if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
-		printf("  %s cannot be read: %s\n", path,
-		       fd < 0 ? strerror(errno) : "it is no file");
+	++*(int *)arg;
+	if (fd < 0) {
+		printf("  %s is another user's\n", path);
 	} else if (pread(fd, &head, sizeof(head), 0) != (ssize_t)sizeof(head) ||
 		   head.magic != EP_NET_COUNTS_MAGIC) {
 		printf("  %s is not what it should be\n", path);
@@ -118,36 +101,19 @@ static void print_file(const char *path)
 	} else {
 		clean(head.program, sizeof(head.program));
 		printf("  process %" PRIu32 ", %s%s\n", head.pid, head.program,
-		       is_alive(&head) ? "" : ", which was killed: its file may be removed");
+		       ep_shared_file_held(fd)
+			       ? ""
+			       : ", which has ended: the user's next one removes the file");
 		print_entries(fd);
-	}
-	if (fd >= 0) {
-		close(fd);
 	}
 }
 
 void ep_info_net(void)
 {
-	DIR *dir = opendir(EP_NET_COUNTS_DIR);
-	struct dirent *d;
-	char path[512];
 	int n = 0;
 
 	puts("Connections of the network plugin");
-	while (dir && (d = readdir(dir))) {
-		size_t prefix = strlen(EP_NET_COUNTS_NAME);
-
-		if (strncmp(d->d_name, EP_NET_COUNTS_NAME, prefix) == 0 &&
-		    isdigit((unsigned char)d->d_name[prefix])) {
-			snprintf(path, sizeof(path), EP_NET_COUNTS_DIR "/%s", d->d_name);
-			ep_log_flatten(path);
-			print_file(path);
-			n++;
-		}
-	}
-	if (dir) {
-		closedir(dir);
-	}
+	ep_shared_file_each(EP_NET_COUNTS_NAME, print_file, &n);
 	if (!n) {
 		puts("  no process counts: NCCL_EP_NET_COUNTS=1 makes it");
 	}

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 #include "core/board.h"
@@ -33,30 +29,6 @@ size_t ep_board_bytes(int nranks)
 	return (size_t)ep_round_up(ep_board_ranks_off(nranks) + ranks, EP_BOARD_PAGE);
 }
 
-/* Mapped, with memory behind it: to write where /dev/shm is full would be a bus error. */
-static void *ep_board_map_file(const char *path, size_t bytes)
-{
-	void *memory = MAP_FAILED;
-	int fd, error;
-
-	(void)unlink(path); /* of an earlier process of this number */
-	fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (fd < 0) {
-		return MAP_FAILED;
-	}
-	error = posix_fallocate(fd, 0, (off_t)bytes);
-	if (!error) {
-		memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		error = memory == MAP_FAILED ? errno : 0;
-	}
-	close(fd);
-	if (error) {
-		(void)unlink(path);
-	}
-	errno = error;
-	return memory;
-}
-
 uint64_t ep_board_now(void)
 {
 	struct timespec t;
@@ -65,29 +37,23 @@ uint64_t ep_board_now(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-struct ep_board *ep_board_make(int nranks, char path[EP_BOARD_PATH])
+struct ep_board *ep_board_make(int nranks, struct ep_shared_file *file)
 {
 	static atomic_uint made;
 	uint32_t number = atomic_fetch_add(&made, 1);
 	size_t bytes = ep_board_bytes(nranks);
+	int error = ep_shared_file_make(file, EP_BOARD_NAME, bytes);
+	int kind = error ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
 	struct ep_board *b;
 	char state;
-	void *memory;
-	int error = 0;
 
-	snprintf(path, EP_BOARD_PATH, EP_BOARD_DIR "/" EP_BOARD_NAME "%d.%u", (int)getpid(),
-		 number);
-	memory = ep_board_map_file(path, bytes);
-	if (memory == MAP_FAILED) {
+	b = mmap(NULL, bytes, PROT_READ | PROT_WRITE, kind, error ? -1 : file->fd, 0);
+	if (b == MAP_FAILED) {
 		error = errno;
-		path[0] = '\0';
-		memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
-			      0);
-	}
-	if (memory == MAP_FAILED) {
+		ep_shared_file_remove(file);
+		errno = error;
 		return NULL;
 	}
-	b = memory;
 	b->bytes = (uint32_t)bytes;
 	b->pid = (int32_t)getpid();
 	b->number = number;
@@ -99,8 +65,7 @@ struct ep_board *ep_board_make(int nranks, char path[EP_BOARD_PATH])
 	b->nranks = nranks;
 	b->waits_off = ep_board_waits_off();
 	b->ranks_off = ep_board_ranks_off(nranks);
-	/* from here on whoever sweeps may ask whether the process lives */
-	__atomic_store_n(&b->version, EP_BOARD_VERSION, __ATOMIC_RELEASE);
+	b->version = EP_BOARD_VERSION;
 	errno = error;
 	return b;
 }
@@ -130,13 +95,6 @@ void ep_board_end_exchange(struct ep_board *board)
 	}
 }
 
-void ep_board_hide(const struct ep_board *board, const char *path)
-{
-	if (path[0] && board->pid == (int32_t)getpid()) {
-		(void)unlink(path);
-	}
-}
-
 bool ep_board_sound(const void *data, size_t bytes)
 {
 	const struct ep_board *b = data;
@@ -149,14 +107,18 @@ bool ep_board_sound(const void *data, size_t bytes)
 	       b->ranks_off == ep_board_ranks_off(b->nranks);
 }
 
-enum ep_board_life ep_board_life(const struct ep_board *board)
+enum ep_board_life ep_board_life(const struct ep_board *board, bool held)
 {
 	uint64_t started;
 	char state;
 
+	if (!held) {
+		return EP_BOARD_DEAD;
+	}
 	if (board->pid_space != ep_process_namespace() || !board->started) {
 		return EP_BOARD_FOREIGN;
 	}
+	/* (a child that the process forked may hold the lock still) */
 	if (!ep_process_read(board->pid, &state, &started)) {
 		return errno == ENOENT || errno == ESRCH ? EP_BOARD_DEAD : EP_BOARD_FOREIGN;
 	}
@@ -164,46 +126,6 @@ enum ep_board_life ep_board_life(const struct ep_board *board)
 		return EP_BOARD_DEAD;
 	}
 	return state == 'T' || state == 't' ? EP_BOARD_STOPPED : EP_BOARD_LIVES;
-}
-
-/* The head of a file of this user; false: it is none, or not of this version. */
-static bool ep_board_read_head(const char *path, struct ep_board *head)
-{
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	struct stat st;
-	bool read = false;
-
-	if (fd < 0) {
-		return false;
-	}
-	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid()) {
-		read = pread(fd, head, sizeof(*head), 0) == (ssize_t)sizeof(*head);
-	}
-	close(fd);
-	return read && head->version == EP_BOARD_VERSION;
-}
-
-void ep_board_sweep(void)
-{
-	DIR *dir = opendir(EP_BOARD_DIR);
-	const size_t prefix = strlen(EP_BOARD_NAME);
-	char path[sizeof(EP_BOARD_DIR) + 256];
-	struct ep_board head;
-	struct dirent *d;
-
-	while (dir && (d = readdir(dir))) {
-		if (strncmp(d->d_name, EP_BOARD_NAME, prefix) != 0 ||
-		    !isdigit((unsigned char)d->d_name[prefix])) {
-			continue;
-		}
-		snprintf(path, sizeof(path), EP_BOARD_DIR "/%s", d->d_name);
-		if (ep_board_read_head(path, &head) && ep_board_life(&head) == EP_BOARD_DEAD) {
-			(void)unlink(path);
-		}
-	}
-	if (dir) {
-		closedir(dir);
-	}
 }
 
 const char *ep_board_call_name(uint32_t kind)

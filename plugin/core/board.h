@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The board of a group: what it shows of itself while it lives, to whoever looks from outside. It is a file,
- *
- *     /dev/shm/nccl-ep-live.<process id>.<number of the group in the process>
- *
- * that only the process's user may read (ep_info --live does). The host writes what it calls, kernels write which
- * peers they wait for, and nobody waits for a reader: whoever reads sees each number as it was at some time, and no
- * two of the same time. The file goes with the group; of a process that was killed it stays until somebody looks,
- * or makes a group. Plain C, without CUDA and NCCL.
+ * The board of a group: what it shows of itself while it lives, to programs like ep_info --live. It is a shared file
+ * (core/shared_file.h) of the prefix "nccl-ep-live.". The host writes what it calls, kernels write which peers they
+ * wait for, and no writer waits for a reader: a reader sees each number as it was at some time, and no two of the
+ * same time. The file goes with the group. The next group of the user removes the file of a process that was killed,
+ * as does ep_info --live. Plain C, without CUDA and NCCL.
  */
 #ifndef EP_CORE_BOARD_H
 #define EP_CORE_BOARD_H
@@ -15,14 +12,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "core/shared_file.h"
 
-#define EP_BOARD_DIR "/dev/shm"
 #define EP_BOARD_NAME "nccl-ep-live."
 #define EP_BOARD_MAGIC 0x6576696c2d7065ull
 #define EP_BOARD_VERSION 2u /* any change of what follows */
 #define EP_BOARD_CALLS 64u
 #define EP_BOARD_RANKS 1024u /* at most */
-#define EP_BOARD_PATH 64
 #define EP_BOARD_WHAT 48
 
 enum ep_board_kind {
@@ -114,9 +110,10 @@ size_t ep_board_bytes(int nranks);
 
 /*
  * Makes and maps one, zeroed but for its owner and the places of its parts; without a file if none can be made,
- * and then *path is "" and errno has the reason. NULL: there is no memory.
+ * and then file->path is "" and errno has the reason. NULL: there is no memory. The caller removes the file
+ * (ep_shared_file_remove()) and unmaps the board.
  */
-struct ep_board *ep_board_make(int nranks, char path[EP_BOARD_PATH]);
+struct ep_board *ep_board_make(int nranks, struct ep_shared_file *file);
 
 /* Its clock: ns since 1970. */
 uint64_t ep_board_now(void);
@@ -128,9 +125,6 @@ void ep_board_show(struct ep_board *board);
 void ep_board_begin_exchange(struct ep_board *board, const char *what);
 void ep_board_end_exchange(struct ep_board *board);
 
-/* Takes the file away; the memory stays. A child of fork() takes nothing away. */
-void ep_board_hide(const struct ep_board *board, const char *path);
-
 /* Whether a file holds what a board of this version must; whatever its bytes are. */
 bool ep_board_sound(const void *data, size_t bytes);
 
@@ -138,14 +132,11 @@ enum ep_board_life {
 	EP_BOARD_LIVES,
 	EP_BOARD_STOPPED, /* by a signal, or a debugger */
 	EP_BOARD_DEAD,
-	EP_BOARD_FOREIGN /* its process ids are not those of this process */
+	EP_BOARD_FOREIGN /* it lives in another PID namespace, where its state cannot be read */
 };
 
-/* The state of the process. */
-enum ep_board_life ep_board_life(const struct ep_board *board);
-
-/* Removes the files of processes of this user that have ended. */
-void ep_board_sweep(void);
+/* The state of the process that made the board; `held`: ep_shared_file_held() of its file. */
+enum ep_board_life ep_board_life(const struct ep_board *board, bool held);
 
 /* The name of a call, "ncclEpDispatch". */
 const char *ep_board_call_name(uint32_t kind);

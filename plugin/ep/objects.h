@@ -24,7 +24,7 @@ struct ep_call {
 /* A group as others see it. */
 struct ep_show {
 	struct ep_board *board; /* NULL: nothing is shown */
-	char path[EP_BOARD_PATH];
+	struct ep_shared_file file;
 	struct ep_pinned pinned;     /* the same memory; empty: kernels do not write there */
 	uint64_t *waits, *waits_dev; /* of long waits, by two addresses; NULL: likewise */
 };

@@ -17,16 +17,15 @@ void ep_show_open(struct ncclEpGroup *g)
 	if (!g->config.live) {
 		return;
 	}
-	ep_board_sweep();
-	b = s->board = ep_board_make(g->nranks, s->path);
+	b = s->board = ep_board_make(g->nranks, &s->file);
 	if (!b) {
 		EP_INFO(EP_LOG_INIT, "rank %d shows nothing to ep_info --live: no memory: %s",
 			g->rank, strerror(errno));
 		return;
 	}
-	if (!s->path[0]) {
+	if (!s->file.path[0]) {
 		EP_INFO(EP_LOG_INIT,
-			"rank %d shows nothing to ep_info --live: no file in " EP_BOARD_DIR ": %s",
+			"rank %d shows nothing to ep_info --live: no file in " EP_SHARED_DIR ": %s",
 			g->rank, strerror(errno));
 	}
 	b->rank = g->rank;
@@ -89,10 +88,7 @@ void ep_show_made(struct ncclEpGroup *g, uint64_t device_bytes)
 
 void ep_show_hide(struct ep_show *show)
 {
-	if (show->board) {
-		ep_board_hide(show->board, show->path);
-		show->path[0] = '\0';
-	}
+	ep_shared_file_remove(&show->file);
 }
 
 void ep_show_close(struct ep_show *show, bool ended)

@@ -44,6 +44,32 @@ MUTANTS = [
     {"name": "no_heaps_unheard", "file": "plugin/ep/group.c",
      "old": "\t\tif (all[r].no_heaps) {", "new": "\t\tif (all[r].no_heaps > 1) {", "tests": ["nth_call_ipc_each"]},
     # A process that can open no file does not take its peers for dead.
+    # A process without /proc is not taken for one that has ended.
+    {"name": "gone_unknown", "file": "plugin/core/ident.c",
+     "old": "\t\tident->pid_ns = 0;", "new": "\t\t;", "tests": ["ident"]},
+    # The lock of a shared file shows whether its process lives.
+    {"name": "shared_unlocked", "file": "plugin/core/shared_file.c",
+     "old": "\tif (flock(file->fd, LOCK_EX | LOCK_NB) != 0) {", "new": "\tif (false) {", "tests": ["shared_file"]},
+    # To write to a shared file is no bus error where /dev/shm is full.
+    {"name": "shared_sparse", "file": "plugin/core/shared_file.c",
+     "old": "error = posix_fallocate(file->fd, 0, (off_t)bytes);",
+     "new": "error = ftruncate(file->fd, (off_t)bytes);", "tests": ["shared_file"]},
+    # Root removes no other user's file.
+    {"name": "shared_owner", "file": "plugin/core/shared_file.c",
+     "old": "fd >= 0 && st->st_uid == geteuid() && !ep", "new": "fd >= 0 && !ep", "tests": ["shared_file"]},
+    # A file that is still being made has no lock yet.
+    {"name": "shared_early", "file": "plugin/core/shared_file.c",
+     "old": "fstat(fd, &st) != 0 || st.st_size == 0", "new": "fstat(fd, &st) != 0", "tests": ["shared_file"]},
+    # A user reads its own files alone.
+    {"name": "shared_anybody", "file": "plugin/core/shared_file.c",
+     "old": "(st.st_uid == geteuid() || geteuid() == 0)", "new": "true", "tests": ["shared_file"]},
+    # A child of fork() leaves its parent's file alone.
+    {"name": "shared_fork", "file": "plugin/core/shared_file.c",
+     "old": "\tif (file->pid == getpid()) {", "new": "\tif (true) {", "tests": ["shared_file"]},
+    # Entries of the plugin's counters have memory before they are used.
+    {"name": "counts_room", "file": "plugin/net/p2p/counts.c",
+     "old": "error = ep_shared_file_grow(&ep_net_counted.shared, ep_net_counts_bytes(entries));", "new": "error = 0;",
+     "tests": ["counts_room_some"]},
     {"name": "gone_unread", "file": "plugin/core/ident.c",
      "old": "return !ep_exhausted(errno) && access", "new": "return access", "tests": ["ident"]},
     # The library's threads go on when a program has closed the library.

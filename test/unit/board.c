@@ -17,137 +17,113 @@
 
 #define RANKS 5
 
-static void free_board(struct ep_board *b, const char *path)
+static void free_board(struct ep_board *b, struct ep_shared_file *file)
 {
-	ep_board_hide(b, path);
+	ep_shared_file_remove(file);
 	munmap(b, b->bytes);
 }
 
 static void test_whose(void)
 {
-	char path[EP_BOARD_PATH], other[EP_BOARD_PATH], want[EP_BOARD_PATH];
-	struct ep_board *b = ep_board_make(RANKS, path), *second = ep_board_make(1, other);
+	struct ep_shared_file file, other;
+	struct ep_board *b = ep_board_make(RANKS, &file), *second = ep_board_make(1, &other);
 	struct stat st;
 
 	NEED(b && second);
-	snprintf(want, sizeof(want), "/dev/shm/nccl-ep-live.%d.%u", (int)getpid(), b->number);
-	CHECK_TEXT(path, want);
-	CHECK(strcmp(path, other) != 0);
-	NEED(stat(path, &st) == 0);
-	CHECK_INT(st.st_mode & 07777, 0600);
+	CHECK(strncmp(file.path, "/dev/shm/nccl-ep-live.", 22) == 0, "%s", file.path);
+	CHECK(strcmp(file.path, other.path) != 0);
+	NEED(stat(file.path, &st) == 0);
 	CHECK_INT(st.st_size, ep_board_bytes(RANKS));
-	CHECK(st.st_blocks * 512 >= st.st_size, "a full /dev/shm would be a bus error");
 	CHECK_INT(b->pid, getpid());
-	CHECK_INT(ep_board_life(b), EP_BOARD_LIVES);
+	CHECK_INT(ep_board_life(b, true), EP_BOARD_LIVES);
 	CHECK(!ep_board_sound(b, b->bytes), "it has not been shown yet");
 	ep_board_show(b);
 	CHECK(ep_board_sound(b, b->bytes));
-	ep_board_sweep();
-	CHECK_INT(access(path, F_OK), 0);
-	free_board(b, path);
-	CHECK(access(path, F_OK) != 0);
-	free_board(second, other);
+	ep_shared_file_sweep(EP_BOARD_NAME);
+	CHECK_INT(access(file.path, F_OK), 0);
+	free_board(b, &file);
+	CHECK(access(file.path, F_OK) != 0);
+	free_board(second, &other);
 }
 
-/* A child that makes a board, and waits to be killed. */
-static pid_t make_child(char path[EP_BOARD_PATH])
+/* A child that makes a board, and waits to be killed. A child of its own holds the file's lock until this test ends. */
+static pid_t make_child(char path[EP_SHARED_PATH])
 {
-	int ends[2];
+	int ends[2], hold[2];
 	pid_t pid;
 
-	NEED(pipe(ends) == 0);
+	NEED(pipe(ends) == 0 && pipe(hold) == 0);
 	pid = fork();
 	NEED(pid >= 0);
 	if (!pid) {
-		struct ep_board *b = ep_board_make(RANKS, path);
+		struct ep_shared_file file;
+		struct ep_board *b = ep_board_make(RANKS, &file);
 
-		if (!b || write(ends[1], path, EP_BOARD_PATH) != EP_BOARD_PATH) {
+		close(hold[1]);
+		if (!b) {
 			_exit(1);
 		}
 		ep_board_show(b);
+		if (fork() == 0) {
+			(void)!read(hold[0], path, 1);
+			_exit(0);
+		}
+		if (write(ends[1], file.path, EP_SHARED_PATH) != EP_SHARED_PATH) {
+			_exit(1);
+		}
 		for (;;) {
 			pause();
 		}
 	}
 	close(ends[1]);
-	NEED(read(ends[0], path, EP_BOARD_PATH) == EP_BOARD_PATH);
+	NEED(read(ends[0], path, EP_SHARED_PATH) == EP_SHARED_PATH);
 	close(ends[0]);
 	return pid;
 }
 
 /* The file as others see it, read once: when the process is dead, anybody may remove it. */
-static struct ep_board *read_board(const char *path)
+static struct ep_board *read_board(const char *path, bool *held)
 {
 	static struct ep_board head;
 	int fd = open(path, O_RDONLY);
 
 	NEED(fd >= 0 && read(fd, &head, sizeof(head)) == (ssize_t)sizeof(head));
+	*held = ep_shared_file_held(fd);
 	close(fd);
 	return &head;
 }
 
 static void test_life(void)
 {
-	char path[EP_BOARD_PATH];
+	char path[EP_SHARED_PATH];
 	pid_t child = make_child(path);
-	struct ep_board *b = read_board(path);
+	bool held;
+	struct ep_board *b = read_board(path, &held);
 	int status;
 
-	CHECK_INT(ep_board_life(b), EP_BOARD_LIVES);
+	CHECK(held);
+	CHECK_INT(ep_board_life(b, held), EP_BOARD_LIVES);
 	NEED(kill(child, SIGSTOP) == 0 && waitpid(child, &status, WUNTRACED) == child);
-	CHECK_INT(ep_board_life(b), EP_BOARD_STOPPED);
-	ep_board_sweep();
-	CHECK(access(path, F_OK) == 0, "of a process that stands still");
-	NEED(kill(child, SIGKILL) == 0);
-	while (ep_board_life(b) != EP_BOARD_DEAD) { /* it need not be a zombie yet */
-		usleep(1000);
-	}
-	NEED(waitpid(child, &status, 0) == child);
-	CHECK_INT(ep_board_life(b), EP_BOARD_DEAD);
-	ep_board_sweep();
-	CHECK(access(path, F_OK) != 0, "of a process that is dead");
+	CHECK_INT(ep_board_life(b, held), EP_BOARD_STOPPED);
+	NEED(kill(child, SIGKILL) == 0 && waitpid(child, &status, 0) == child);
+	/* Its child holds the lock still, and the number shows that the process has ended. */
+	b = read_board(path, &held);
+	CHECK(held);
+	CHECK_INT(ep_board_life(b, true), EP_BOARD_DEAD);
+	CHECK_INT(ep_board_life(b, false), EP_BOARD_DEAD);
+	b->pid = (int32_t)getpid();
+	CHECK_INT(ep_board_life(b, true),
+		  EP_BOARD_DEAD); /* another process has the number by now */
 	b->pid_space ^= 1;
-	CHECK_INT(ep_board_life(b), EP_BOARD_FOREIGN);
-}
-
-/* A child of fork() has its parent's board, and takes nothing away. */
-static void test_fork(void)
-{
-	char path[EP_BOARD_PATH];
-	struct ep_board *b = ep_board_make(RANKS, path);
-	int status;
-	pid_t pid;
-
-	NEED(b);
-	pid = fork();
-	NEED(pid >= 0);
-	if (!pid) {
-		ep_board_hide(b, path);
-		_exit(0);
-	}
-	NEED(waitpid(pid, &status, 0) == pid);
-	CHECK_INT(access(path, F_OK), 0);
-	free_board(b, path);
-}
-
-/* Of a number that a process has again: what lies there is of an earlier one. */
-static void test_number(void)
-{
-	char path[EP_BOARD_PATH];
-	struct ep_board *b = ep_board_make(RANKS, path);
-
-	NEED(b);
-	b->started++;
-	CHECK_INT(ep_board_life(b), EP_BOARD_DEAD);
-	b->started = 0;
-	CHECK_INT(ep_board_life(b), EP_BOARD_FOREIGN);
-	free_board(b, path);
+	CHECK_INT(ep_board_life(b, true), EP_BOARD_FOREIGN);
+	CHECK_INT(ep_board_life(b, false), EP_BOARD_DEAD);
+	(void)unlink(path);
 }
 
 static void test_sound(void)
 {
-	char path[EP_BOARD_PATH];
-	struct ep_board *b = ep_board_make(RANKS, path), copy;
+	struct ep_shared_file file;
+	struct ep_board *b = ep_board_make(RANKS, &file), copy;
 	size_t bytes;
 
 	NEED(b);
@@ -175,7 +151,7 @@ static void test_sound(void)
 	CHECK(!ep_board_sound(b, bytes));
 	*b = copy;
 	CHECK(ep_board_sound(b, bytes));
-	free_board(b, path);
+	free_board(b, &file);
 }
 
 static void test_words(void)
@@ -203,8 +179,6 @@ int main(void)
 {
 	test_whose();
 	test_life();
-	test_fork();
-	test_number();
 	test_sound();
 	test_words();
 	return check_end();

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Whether a rank's process is known to have ended, and sets of ranks. */
+#include <sched.h>
+#include <stdio.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,6 +37,36 @@ static void without_files(const struct ep_ident *self, const struct ep_ident *en
 	CHECK_REASON(ep_ident_make(&own, 0), ncclSystemError, "(ulimit -n)");
 	CHECK_HAS(ep_no_files(), "(ulimit -n)");
 	NEED(!setrlimit(RLIMIT_NOFILE, &before));
+}
+
+/* A process that cannot read its own state in /proc: its peers cannot find out either whether it has ended. */
+static void without_stat(void)
+{
+	struct ep_ident own;
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)getpid());
+	if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+	    mount("/dev/null", path, NULL, MS_BIND, NULL) != 0) {
+		puts("no mounts here: a process without /proc was not tried");
+		return;
+	}
+	NEED_OK(ep_ident_make(&own, 0));
+	CHECK_INT(own.pid_ns, 0);
+}
+
+static void test_unknown(void)
+{
+	int status;
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		without_stat();
+		fflush(stdout);
+		_exit(check_end());
+	}
+	NEED(pid > 0 && waitpid(pid, &status, 0) == pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 static void test_gone(void)
@@ -79,6 +112,7 @@ static void test_ranks(void)
 int main(void)
 {
 	test_gone();
+	test_unknown();
 	test_ranks();
 	return check_end();
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,40 +9,43 @@
 #include "core/log.h"
 #include "core/param.h"
 #include "core/process.h"
+#include "core/shared_file.h"
 #include "net/p2p/counts.h"
 
 static struct {
 	pthread_mutex_t lock;
 	bool tried;
-	struct ep_net_counts_file *file;
-	char path[64];
-	uint32_t next; /* where the search for a free entry begins */
+	struct ep_net_counts_file *file; /* mapped for all entries; NULL: nothing counts there */
+	struct ep_shared_file shared;
+	uint32_t entries; /* that the file has memory for */
+	uint32_t next;    /* where the search for a free entry begins */
 } ep_net_counted = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-/* The lock is held. A file of an earlier process of this number is replaced. */
-static bool ep_net_counts_make(void)
+static size_t ep_net_counts_bytes(uint32_t entries)
 {
-	size_t bytes = sizeof(struct ep_net_counts_file) +
-		       EP_NET_COUNTS_ENTRIES * sizeof(struct ep_net_counts);
+	return sizeof(struct ep_net_counts_file) + entries * sizeof(struct ep_net_counts);
+}
+
+/* Makes the file. The lock is held. Returns 0, or a code of errno. */
+static int ep_net_counts_make(void)
+{
 	struct ep_net_counts_file *file;
 	char state;
-	int fd;
+	int error;
 
-	snprintf(ep_net_counted.path, sizeof(ep_net_counted.path),
-		 EP_NET_COUNTS_DIR "/" EP_NET_COUNTS_NAME "%d", (int)getpid());
-	(void)unlink(ep_net_counted.path);
-	fd = open(ep_net_counted.path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0644);
-	if (fd < 0) {
-		return false;
+	error = ep_shared_file_make(&ep_net_counted.shared, EP_NET_COUNTS_NAME,
+				    ep_net_counts_bytes(EP_NET_COUNTS_STEP));
+	if (error) {
+		return error;
 	}
-	if (ftruncate(fd, (off_t)bytes) != 0) {
-		goto err_unlink;
-	}
-	file = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	/* (what lies behind the file's end gets memory before it is used) */
+	file = mmap(NULL, ep_net_counts_bytes(EP_NET_COUNTS_ENTRIES), PROT_READ | PROT_WRITE,
+		    MAP_SHARED, ep_net_counted.shared.fd, 0);
 	if (file == MAP_FAILED) {
-		goto err_unlink;
+		error = errno;
+		ep_shared_file_remove(&ep_net_counted.shared);
+		return error;
 	}
-	close(fd);
 	file->version = EP_NET_COUNTS_VERSION;
 	file->entries = EP_NET_COUNTS_ENTRIES;
 	file->entry_bytes = sizeof(struct ep_net_counts);
@@ -53,36 +55,67 @@ static bool ep_net_counts_make(void)
 	file->program[strcspn(file->program, "\n")] = '\0';
 	__atomic_store_n(&file->magic, EP_NET_COUNTS_MAGIC, __ATOMIC_RELEASE);
 	ep_net_counted.file = file;
-	return true;
-
-err_unlink:
-	(void)unlink(ep_net_counted.path);
-	close(fd);
-	return false;
+	ep_net_counted.entries = EP_NET_COUNTS_STEP;
+	return 0;
 }
 
-/* A free entry; NULL: nobody counts in the file. */
+/* Finds an entry that no connection uses; NULL: there is none. The lock is held. */
+static struct ep_net_counts *ep_net_counts_find(void)
+{
+	struct ep_net_counts *e;
+
+	for (uint32_t i = 0; ep_net_counted.file && i < ep_net_counted.entries; i++) {
+		e = &ep_net_counted.file->entry[ep_net_counted.next++ % ep_net_counted.entries];
+		if (e->state == EP_NET_COUNTS_FREE && e->since == 0) {
+			return e;
+		}
+	}
+	return NULL;
+}
+
+/* Gives the file room for more entries. The lock is held. Returns 0, or a code of errno. */
+static int ep_net_counts_grow(void)
+{
+	uint32_t entries = ep_net_counted.entries + EP_NET_COUNTS_STEP;
+	int error;
+
+	if (entries > EP_NET_COUNTS_ENTRIES) {
+		return ENOSPC;
+	}
+	error = ep_shared_file_grow(&ep_net_counted.shared, ep_net_counts_bytes(entries));
+	if (!error) {
+		ep_net_counted.next = ep_net_counted.entries;
+		ep_net_counted.entries = entries;
+	}
+	return error;
+}
+
+/* Takes an entry for a connection; NULL: the file does not count it. */
 static struct ep_net_counts *ep_net_counts_take(void)
 {
-	struct ep_net_counts *e = NULL;
+	struct ep_net_counts *e;
+	int error = 0;
 
 	pthread_mutex_lock(&ep_net_counted.lock);
 	if (!ep_net_counted.tried) {
 		ep_net_counted.tried = true;
-		if (ep_param_or_initial(EP_PARAM_NET_COUNTS) && !ep_net_counts_make()) {
-			EP_WARN("connections are not counted: %s cannot be made: %s",
-				ep_net_counted.path, strerror(errno));
-		}
+		error = ep_param_or_initial(EP_PARAM_NET_COUNTS) ? ep_net_counts_make() : 0;
 	}
-	for (uint32_t i = 0; ep_net_counted.file && !e && i < EP_NET_COUNTS_ENTRIES; i++) {
-		e = &ep_net_counted.file->entry[ep_net_counted.next++ % EP_NET_COUNTS_ENTRIES];
-		e = e->state == EP_NET_COUNTS_FREE && e->since == 0 ? e : NULL;
+	e = ep_net_counts_find();
+	if (!e && ep_net_counted.file) {
+		error = ep_net_counts_grow();
+		e = ep_net_counts_find();
 	}
 	if (e) {
 		memset(e, 0, sizeof(*e));
 		e->since = 1; /* taken */
 	}
 	pthread_mutex_unlock(&ep_net_counted.lock);
+	if (error) {
+		EP_WARN("a connection is not counted: its file in " EP_SHARED_DIR
+			" has no room: %s (NCCL_EP_NET_COUNTS)",
+			strerror(error));
+	}
 	return e;
 }
 
@@ -128,10 +161,8 @@ void ep_net_counts_close(struct ep_net_comm *c)
 	}
 }
 
-/* The file of a process that was forked is its parent's. */
+/* Removes the file. A child of fork() leaves its parent's file alone. */
 __attribute__((destructor)) static void ep_net_counts_end(void)
 {
-	if (ep_net_counted.file && ep_net_counted.file->pid == (uint32_t)getpid()) {
-		(void)unlink(ep_net_counted.path);
-	}
+	ep_shared_file_remove(&ep_net_counted.shared);
 }

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts of what connections have done. With NCCL_EP_NET_COUNTS=1 a process keeps it in a file of its own,
- *
- *     /dev/shm/nccl-ep-net.<process id>
- *
- * which ep_info maps to read: a head, and entries of connections. Only the process writes; whoever
- * reads sees each number as it was at some time, and no two of the same time. The file goes when the
- * process ends in order; of one that was killed it stays, until the next process of this number.
+ * Counts of what connections have done. With NCCL_EP_NET_COUNTS=1 a process keeps them in a shared file
+ * (core/shared_file.h) of the prefix "nccl-ep-net.", which ep_info reads: a head, and entries of
+ * connections, as many as there were at once. Only the process writes; a reader sees each number as it
+ * was at some time, and no two of the same time. The file goes when the process ends in order. The next
+ * process of the user that counts removes the file of a process that was killed.
  */
 #ifndef EP_NET_COUNTS_FILE_H
 #define EP_NET_COUNTS_FILE_H
 
 #include <stdint.h>
 
-#define EP_NET_COUNTS_DIR "/dev/shm"
 #define EP_NET_COUNTS_NAME "nccl-ep-net."
 #define EP_NET_COUNTS_MAGIC 0x746e756f432d7065ull
 #define EP_NET_COUNTS_VERSION 2u /* any change of what follows */
-#define EP_NET_COUNTS_ENTRIES 4096u
+#define EP_NET_COUNTS_ENTRIES 4096u /* at most */
+#define EP_NET_COUNTS_STEP 64u      /* entries that the file grows by */
 #define EP_NET_COUNTS_PATHS 8
 
 enum ep_net_counts_state {

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+#include "core/shared_file.h"
+
+#define EP_SHARED_DIGITS 16
+
+/* Whether a name is <prefix><digits>.<16 hexadecimal digits>. */
+static bool is_named(const char *name, const char *prefix)
+{
+	size_t n = strlen(prefix);
+
+	if (strncmp(name, prefix, n) != 0) {
+		return false;
+	}
+	name += n;
+	n = strspn(name, "0123456789");
+	return n && name[n] == '.' && strlen(name + n + 1) == EP_SHARED_DIGITS &&
+	       strspn(name + n + 1, "0123456789abcdef") == EP_SHARED_DIGITS;
+}
+
+static uint64_t random_number(void)
+{
+	struct timespec now;
+	uint64_t number;
+
+	if (getrandom(&number, sizeof(number), GRND_NONBLOCK) != (ssize_t)sizeof(number)) {
+		clock_gettime(CLOCK_REALTIME, &now);
+		number = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+	}
+	return number;
+}
+
+static void remove_dead(void *arg, const char *path, int fd, const struct stat *st)
+{
+	if (fd >= 0 && st->st_uid == geteuid() && !ep_shared_file_held(fd)) {
+		(void)unlink(path);
+	}
+}
+
+void ep_shared_file_sweep(const char *prefix)
+{
+	ep_shared_file_each(prefix, remove_dead, NULL);
+}
+
+int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t bytes)
+{
+	int error;
+
+	ep_shared_file_sweep(prefix);
+	file->pid = getpid();
+	snprintf(file->path, sizeof(file->path), EP_SHARED_DIR "/%s%d.%016llx", prefix,
+		 (int)file->pid, (unsigned long long)random_number());
+	file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (file->fd < 0) {
+		error = errno;
+		goto err_path;
+	}
+	if (flock(file->fd, LOCK_EX | LOCK_NB) != 0) {
+		error = errno;
+		goto err_file;
+	}
+	error = ep_shared_file_grow(file, bytes);
+	if (error) {
+		goto err_file;
+	}
+	return 0;
+
+err_file:
+	(void)unlink(file->path);
+	close(file->fd);
+err_path:
+	file->path[0] = '\0';
+	return error;
+}
+
+int ep_shared_file_grow(const struct ep_shared_file *file, size_t bytes)
+{
+	int error;
+
+	do {
+		error = posix_fallocate(file->fd, 0, (off_t)bytes);
+	} while (error == EINTR);
+	return error;
+}
+
+void ep_shared_file_remove(struct ep_shared_file *file)
+{
+	if (!file->path[0]) {
+		return;
+	}
+	if (file->pid == getpid()) {
+		(void)unlink(file->path);
+	}
+	close(file->fd);
+	file->path[0] = '\0';
+}
+
+bool ep_shared_file_held(int fd)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0 || st.st_size == 0) {
+		return true;
+	}
+	if (flock(fd, LOCK_SH | LOCK_NB) != 0) {
+		return true;
+	}
+	(void)flock(fd, LOCK_UN);
+	return false;
+}
+
+void ep_shared_file_each(const char *prefix,
+			 void (*visit)(void *arg, const char *path, int fd, const struct stat *st),
+			 void *arg)
+{
+	char path[sizeof(EP_SHARED_DIR) + 256];
+	DIR *dir = opendir(EP_SHARED_DIR);
+	struct dirent *entry;
+	struct stat st;
+	bool ours;
+	int fd;
+
+	while (dir && (entry = readdir(dir))) {
+		if (!is_named(entry->d_name, prefix)) {
+			continue;
+		}
+		snprintf(path, sizeof(path), EP_SHARED_DIR "/%s", entry->d_name);
+		fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		if (fd < 0 && errno == ENOENT) { /* it has just been removed */
+			continue;
+		}
+		ours = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+		       (st.st_uid == geteuid() || geteuid() == 0);
+		visit(arg, path, ours ? fd : -1, &st);
+		if (fd >= 0) {
+			close(fd);
+		}
+	}
+	if (dir) {
+		closedir(dir);
+	}
+}
