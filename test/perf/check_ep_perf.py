@@ -315,6 +315,17 @@ def check_ht(out):
         expect(name + ': rank ' in done.stderr, 'a %s mistake is named' % operation)
 
 
+def check_lost():
+    """A rank that dies is named; rows that it could not send are not called wrong results."""
+    for mode, launch in (('ll', 4), ('ll', 5), ('ht', 5), ('ht', 7)):
+        done = subprocess.run([VCRUN, '--gpus', '3', '--keep-going', '--', EP_PERF, '--mode', mode, '-b', '8', *SHAPE],
+                              env=dict(os.environ, NCCL_NVLS_ENABLE='0', NCCL_EP_TIMEOUT_MS='3000',
+                                       VC_FAULT='kill:rank=2,launch=%d' % launch),
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+        expect(done.returncode and 'wrong results' not in done.stderr, '%s: a lost rank: %s' % (mode, done.stderr))
+        expect(re.search(r'ep_perf: rank [01], .*waited for rank 2', done.stderr), '%s: whom: %s' % (mode, done.stderr))
+
+
 def check_refused(out):
     """What the library refuses is a row with the reason, and a failure; only what the machine has not is skipped."""
     small = [EP_PERF, '-g', '2', '-b', '3', *SHAPE]
@@ -426,6 +437,7 @@ def main():
         check_detail(work)
         check_meeting(work)
 
+        check_lost()
         check_refused(out)
         check_full()
 

@@ -33,6 +33,16 @@ static ncclResult_t enqueue_half(struct perf_rank *rank, void *context)
 	return result == ncclSuccess ? perf_dispatch(rank) : result;
 }
 
+/* Ends the program if an operation has failed: what it left behind shows nothing. */
+static void expect_no_failure(struct perf_rank *rank)
+{
+	const char *text = perf_last_error(rank);
+
+	if (text) {
+		perf_die(rank, "%s", text);
+	}
+}
+
 static void run_half(struct perf_rank *rank, const struct halves *halves, enum perf_op op)
 {
 	if (halves->graph[op]) {
@@ -41,6 +51,7 @@ static void run_half(struct perf_rank *rank, const struct halves *halves, enum p
 		PERF_NCCL(rank, enqueue_half(rank, &op));
 	}
 	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
+	expect_no_failure(rank);
 }
 
 static void set_seed(struct perf_rank *rank, uint64_t seed)
@@ -144,6 +155,7 @@ static uint64_t check_left(struct perf_rank *rank)
 	struct oracle_table *table;
 
 	perf_phase(rank, "checking");
+	expect_no_failure(rank);
 	if (rank->perf->opt.ht) {
 		perf_ht_check_dispatch(rank, &verdict);
 		complain(rank, &verdict);
@@ -336,8 +348,6 @@ static void measure(struct perf_rank *rank, struct perf_row *row)
 
 void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row)
 {
-	const char *text;
-
 	memset(row, 0, sizeof(*row));
 	row->tokens = tokens;
 	if (agree(rank, row)) { /* the group or the tensors could not be had */
@@ -355,10 +365,7 @@ void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row)
 	perf_phase(rank, "the first operations");
 	if (attempt(rank, row) == 0) {
 		measure(rank, row);
-		text = perf_last_error(rank);
-		if (text) {
-			perf_die(rank, "%s", text);
-		}
+		expect_no_failure(rank);
 	}
 	rank->failure[0] = '\0';
 	rank->refused = false;
