@@ -306,7 +306,10 @@ EP_DEV uint32_t ep_ht_unit_key(const struct ep_ht_combine_args &a, uint32_t pair
 	return there ? ep_div(pair, a.by_parts) + before * a.lag : EP_HT_NONE;
 }
 
-/* Makes the unit with the smallest key work->unit. False: there is none. */
+/*
+ * Makes the unit with the smallest key work->unit; of equal ones the return, then the merge, then the
+ * sum: `lag` may be 0, and each waits for those before it. False: there is none.
+ */
 template <bool NODES>
 EP_DEV bool ep_ht_work_take(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
