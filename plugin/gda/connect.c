@@ -25,7 +25,7 @@ struct ep_gda_handshake {
 	uint32_t node; /* its first rank */
 	uint32_t nnics;
 	struct ep_nic_end end[EP_GDA_MAX_NICS];
-	struct ep_gda_ece ece[EP_GDA_MAX_NICS];
+	struct ep_ece ece[EP_GDA_MAX_NICS];
 };
 
 _Static_assert(sizeof(struct ep_gda_handshake) <= EP_BOOT_BYTES, "ep_gda_handshake");
@@ -135,9 +135,20 @@ static ncclResult_t ep_gda_handshake_check(const struct ep_gda_handshake *all, i
 
 /* ---- the exchange ---- */
 
-static bool ep_gda_connect_one(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
+/*
+ * Of two ranks one gets what the other can beyond the standard, and answers with what both can.
+ * Returns whether this rank does: each does so for half of its peers.
+ */
+static bool ep_gda_answers(const struct ep_gda_queue *queue)
 {
-	const struct ep_gda_handshake *all = arg;
+	int rank = queue->gda->rank;
+
+	return (rank < queue->peer) == ((rank + queue->peer) % 2 == 1);
+}
+
+static bool ep_gda_connect_one(struct ep_gda_queue *queue, const struct ep_gda_handshake *all,
+			       struct ep_reason *why)
+{
 	const struct ep_gda_handshake *peer = &all[queue->peer];
 	const struct ep_nic_end *end;
 	struct ep_reason inner = { "" };
@@ -150,9 +161,11 @@ static bool ep_gda_connect_one(struct ep_gda_queue *queue, void *arg, struct ep_
 	end = &peer->end[queue->remote_nic];
 	queue->mtu = (uint32_t)ep_min_u64(queue->nic->base.end.mtu, end->mtu);
 	queue->atomics = queue->nic->base.atomics;
-	queue->ece = peer->ece[queue->remote_nic].vendor == queue->nic->ece.vendor
-			     ? queue->nic->ece.options & peer->ece[queue->remote_nic].options
-			     : 0;
+	queue->ece_agreed = !ep_gda_answers(queue);
+	if (!queue->ece_agreed) {
+		queue->ece =
+			ep_rc_ece_received(&queue->nic->ece, &peer->ece[queue->remote_nic]).options;
+	}
 	if (ep_nic_path_check(&queue->nic->base.end, end, &inner) &&
 	    ep_gda_queue_connect(queue, end, &inner)) {
 		return true;
@@ -160,6 +173,29 @@ static bool ep_gda_connect_one(struct ep_gda_queue *queue, void *arg, struct ep_
 	return ep_reason_set(why, "%s:%d with rank %d (%s) %s:%u: %.200s", queue->nic->base.name,
 			     queue->nic->base.port, queue->peer, queue->gda->host[queue->peer],
 			     end->name, end->port, inner.text);
+}
+
+static bool ep_gda_connect_first(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
+{
+	return !ep_gda_answers(queue) || ep_gda_connect_one(queue, arg, why);
+}
+
+static bool ep_gda_connect_second(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
+{
+	return ep_gda_answers(queue) || ep_gda_connect_one(queue, arg, why);
+}
+
+/* (the peer skips the NIC's own word, which makes long runs of those that both have) */
+static uint32_t ep_gda_put_ece(const struct ep_gda_queue *queue)
+{
+	return ep_gda_answers(queue) ? queue->ece : queue->nic->ece.options;
+}
+
+static void ep_gda_get_ece(struct ep_gda_queue *queue, uint32_t word)
+{
+	if (!ep_gda_answers(queue)) {
+		queue->ece = word;
+	}
 }
 
 static uint32_t ep_gda_put_qpn(const struct ep_gda_queue *queue)
@@ -403,7 +439,11 @@ ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t que
 	EP_CHECK_GOTO(ep_gda_handshake_check(all, boot->nranks), out);
 	EP_CHECK_GOTO(ep_gda_lists_nodes(&lists, mine), out);
 	EP_CHECK_GOTO(ep_gda_exchange(&lists, true, ep_gda_put_qpn, ep_gda_get_qpn, mine), out);
-	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_one, all, &why)) {
+	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_first, all, &why)) {
+		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
+	}
+	EP_CHECK_GOTO(ep_gda_exchange(&lists, false, ep_gda_put_ece, ep_gda_get_ece, mine), out);
+	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_second, all, &why)) {
 		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
 	}
 	EP_CHECK_GOTO(ep_gda_exchange(&lists, false, ep_gda_put_order, ep_gda_get_order, mine),

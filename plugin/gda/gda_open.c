@@ -56,14 +56,12 @@ static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_r
 	q->mtu = self.mtu;
 	q->atomics = nic->base.atomics;
 	q->ece = nic->ece.options;
+	q->ece_agreed = false;
 	connected = ep_gda_queue_connect(q, &self, why);
 	ep_gda_queue_destroy(q);
-	if (!connected && q->ece) {
-		EP_INFO(EP_LOG_NET, "%s: without what it can beyond the standard (ECE 0x%x): %s",
-			nic->base.name, q->ece, why->text);
+	if (!q->ece) { /* other NICs are not asked for what this one refuses of itself */
 		nic->caps.ece = false;
-		memset(&nic->ece, 0, sizeof(nic->ece));
-		return ep_gda_create_one(q, NULL, why) && ep_gda_try_out(g, nic, why);
+		nic->ece = (struct ep_ece){ 0 };
 	}
 	if (!connected) {
 		g->trial = *why;

@@ -81,8 +81,7 @@ static bool ep_gda_qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	}
 	queue->qpn = ep_prm_get(out, EP_PRM_OBJECT);
 	if (ask && queue->slot == 0) { /* they are all alike */
-		nic->ece =
-			(struct ep_gda_ece){ EP_PRM_ECE_VENDOR, ep_prm_get(out, EP_PRM_ECE_OUT) };
+		nic->ece = (struct ep_ece){ EP_PRM_ECE_VENDOR, ep_prm_get(out, EP_PRM_ECE_OUT), 0 };
 	}
 	return true;
 }
@@ -224,10 +223,50 @@ static void ep_gda_lag_repeat(struct ep_gda_queue *queue)
 	}
 }
 
+/*
+ * Gives the NIC what the peer, or what both ends can beyond the standard. Where it refuses the
+ * peer's word, the queue pair keeps to the standard, and so will the peer's.
+ */
+static bool ep_gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struct ep_reason *why)
+{
+	static const char what[] = "INIT2RTR_QP";
+	const char *name = queue->nic->base.name;
+	unsigned char out[EP_PRM_OUT_BYTES];
+	char ece[EP_RC_ECE_TEXT];
+	struct ep_reason inner;
+	uint32_t does;
+
+	ep_prm_set(in, EP_PRM_ECE_IN, queue->ece);
+	if (!ep_gda_modify_out(queue, what, EP_PRM_CMD_INIT2RTR, in, EP_PRM_QP_BYTES, out,
+			       &inner)) {
+		if (!queue->ece || queue->ece_agreed) {
+			return ep_reason_set(why, "%.190s%s", inner.text,
+					     ep_rc_ece_print(queue->ece, queue->ece_agreed, ece));
+		}
+		EP_INFO(EP_LOG_NET,
+			"%s refuses what the other end can beyond the standard (ECE 0x%x): %s",
+			name, queue->ece, inner.text);
+		ep_prm_set(in, EP_PRM_ECE_IN, 0);
+		if (!ep_gda_modify_out(queue, what, EP_PRM_CMD_INIT2RTR, in, EP_PRM_QP_BYTES, out,
+				       why)) {
+			return false;
+		}
+	}
+	does = ep_prm_get(in, EP_PRM_ECE_IN) ? ep_prm_get(out, EP_PRM_ECE_OUT) : 0;
+	if (queue->ece_agreed && does != queue->ece) {
+		EP_INFO(EP_LOG_NET,
+			"%s: QP 0x%06x with rank %d: both ends can 0x%x beyond the standard (ECE), "
+			"the NIC does 0x%x",
+			name, queue->qpn, queue->peer, queue->ece, does);
+	}
+	queue->ece = does;
+	return true;
+}
+
 static bool ep_gda_to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
-	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES];
+	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
 
 	if (!ep_gda_path(queue, end, qpc + EP_PRM_QPC_PATH_AT, why)) {
@@ -245,19 +284,7 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *e
 	if (queue->nic->lag.init2rtr) {
 		ep_gda_lag_name(queue, in);
 	}
-	ep_prm_set(in, EP_PRM_ECE_IN, queue->ece);
-	if (!ep_gda_modify_out(queue, "INIT2RTR_QP", EP_PRM_CMD_INIT2RTR, in, sizeof(in), out,
-			       why)) {
-		return false;
-	}
-	if (queue->ece != ep_prm_get(out, EP_PRM_ECE_OUT)) {
-		EP_INFO(EP_LOG_NET,
-			"%s: QP 0x%06x with rank %d: both ends can 0x%x beyond the standard (ECE), the NIC "
-			"does 0x%x",
-			queue->nic->base.name, queue->qpn, queue->peer, queue->ece,
-			ep_prm_get(out, EP_PRM_ECE_OUT));
-	}
-	return true;
+	return ep_gda_init2rtr(queue, in, why);
 }
 
 static bool ep_gda_to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *end,

@@ -14,6 +14,7 @@
 #include "core/context.h"
 #include "gda/gda.h"
 #include "rdma/nic.h"
+#include "rdma/rc_qp.h"
 
 #define EP_GDA_MAX_NICS EP_MLX5_MAX_NICS
 #define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and buffer begin at one */
@@ -43,11 +44,6 @@ struct ep_gda_caps {
 	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
 };
 
-/* Extensions of a NIC's queue pairs (ECE); vendor 0: none, or it does not report them. */
-struct ep_gda_ece {
-	uint32_t vendor, options;
-};
-
 /* A port that is a bond of several (RoCE LAG). */
 struct ep_gda_lag {
 	uint32_t ports; /* members; 0: it is none */
@@ -59,7 +55,7 @@ struct ep_gda_nic {
 	struct ep_nic base;
 	struct ep_gda_caps caps;
 	struct ep_gda_lag lag;
-	struct ep_gda_ece ece;
+	struct ep_ece ece; /* of its queue pairs: they are all alike */
 	uint32_t pdn, eqn;
 
 	struct ep_gda_queue_memory queue_memory;
@@ -110,8 +106,9 @@ struct ep_gda_queue {
 	uint8_t peer_gid[16];
 	uint32_t tier; /* enum ep_mlx5_tier: of this end as read back, then of both together */
 	bool atomics;  /* the same */
-	uint32_t ece;  /* what both ends can beyond the standard; 0: nothing */
-	uint32_t lag;  /* member of the bond that it sends by, as read back; 0: not known */
+	uint32_t ece;  /* what the peer, then what both ends can beyond the standard; 0: nothing */
+	bool ece_agreed; /* `ece` is of both ends: the peer has it already */
+	uint32_t lag;    /* member of the bond that it sends by, as read back; 0: not known */
 	struct mlx5dv_devx_obj *cq_obj, *qp_obj;
 	struct ibv_qp *verbs;
 	struct ep_mlx5_qp *shadow; /* what the device has been given */

@@ -51,18 +51,6 @@ static bool ep_gda_verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
 	return true;
 }
 
-/* Reads the extensions of the NIC's queue pairs (ECE); they are all alike. */
-static void ep_gda_verbs_ece_query(struct ep_gda_queue *queue)
-{
-	const struct ep_verbs *v = queue->nic->base.v;
-	struct ibv_ece ece = { 0 };
-
-	if (queue->slot == 0 && queue->gda->env.ece && v->ibv_query_ece && v->ibv_set_ece &&
-	    v->ibv_query_ece(queue->verbs, &ece) == 0 && !ece.comp_mask) {
-		queue->nic->ece = (struct ep_gda_ece){ ece.vendor_id, ece.options };
-	}
-}
-
 bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -77,21 +65,11 @@ bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
 		return ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
 				     queue->nic->base.name, queue->nic->base.port, strerror(error));
 	}
-	ep_gda_verbs_ece_query(queue);
+	if (queue->slot == 0) {
+		ep_rc_ece_query(&queue->nic->base, &queue->gda->env, queue->verbs,
+				&queue->nic->ece);
+	}
 	return true;
-}
-
-/* Sets the extensions of both ends, before the queue pair learns its peer. */
-static bool ep_gda_verbs_ece_set(struct ep_gda_queue *queue, struct ep_reason *why)
-{
-	struct ibv_ece ece = { .vendor_id = queue->nic->ece.vendor, .options = queue->ece };
-	int error = queue->ece ? queue->nic->base.v->ibv_set_ece(queue->verbs, &ece) : 0;
-
-	return !error ||
-	       ep_reason_set(why,
-			     "%s refuses what both ends can beyond the standard (0x%x): %s: set "
-			     "NCCL_IB_ECE_ENABLE=0",
-			     queue->nic->base.name, queue->ece, strerror(error));
 }
 
 /*
@@ -127,20 +105,26 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *e
 				   .tc = nic->tc,
 				   .sl = (uint8_t)queue->gda->env.sl,
 				   .log_reads = EP_RC_LOG_READS,
-				   .gid_index = nic->gid_index };
-	char text[EP_GID_TEXT];
+				   .gid_index = nic->gid_index,
+				   .ece = { queue->nic->ece.vendor, queue->ece,
+					    queue->nic->ece.mask },
+				   .ece_agreed = queue->ece_agreed };
+	char text[EP_GID_TEXT], ece[EP_RC_ECE_TEXT];
+	struct ep_ece both;
 	uint32_t state = 0;
 	int error;
 
 	from.psn = queue->gda->psn;
-	if (!ep_gda_verbs_ece_set(queue, why)) {
-		return false;
-	}
 	error = ep_rc_qp_to_rtr(nic, &queue->gda->env, queue->verbs, &path, queue->remote_qpn);
 	if (error) {
-		return ep_reason_set(why, "%s:%d does not find the path to %s, LID %u: %s",
+		return ep_reason_set(why, "%s:%d does not find the path to %s, LID %u: %s%s",
 				     nic->name, nic->port, ep_gid_print(end->gid, text),
-				     ep_nic_path_lid(&from, end), strerror(error));
+				     ep_nic_path_lid(&from, end), strerror(error),
+				     ep_rc_ece_print(queue->ece, queue->ece_agreed, ece));
+	}
+	if (queue->ece && !queue->ece_agreed) {
+		ep_rc_ece_query(nic, &queue->gda->env, queue->verbs, &both);
+		queue->ece = both.options;
 	}
 	error = ep_rc_qp_to_rts(nic, &queue->gda->env, queue->verbs, &path);
 	if (error) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include "core/log.h"
@@ -85,6 +86,67 @@ int ep_rc_qp_init(const struct ep_nic *nic, const struct ep_ib_env *env, struct 
 			       false);
 }
 
+void ep_rc_ece_query(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+		     struct ep_ece *ece)
+{
+	const struct ep_verbs *v = nic->v;
+	struct ibv_ece found = { 0 };
+
+	*ece = (struct ep_ece){ 0 };
+	if (env->ece && v->ibv_query_ece && v->ibv_set_ece && v->ibv_query_ece(qp, &found) == 0) {
+		*ece = (struct ep_ece){ found.vendor_id, found.options, found.comp_mask };
+	}
+}
+
+struct ep_ece ep_rc_ece_received(const struct ep_ece *own, const struct ep_ece *peer)
+{
+	return own->vendor && own->vendor == peer->vendor ? *peer : (struct ep_ece){ 0 };
+}
+
+const char *ep_rc_ece_print(uint32_t options, bool agreed, char text[EP_RC_ECE_TEXT])
+{
+	text[0] = '\0';
+	if (options && agreed) {
+		snprintf(text, EP_RC_ECE_TEXT,
+			 "; both ends can 0x%x beyond the standard (ECE): does "
+			 "NCCL_IB_ECE_ENABLE=0 help?",
+			 options);
+	}
+	return text;
+}
+
+static int ep_rc_ece_set(const struct ep_nic *nic, struct ibv_qp *qp, const struct ep_ece *to)
+{
+	struct ibv_ece ece = { .vendor_id = to->vendor,
+			       .options = to->options,
+			       .comp_mask = to->mask };
+
+	return nic->v->ibv_set_ece(qp, &ece);
+}
+
+/* A queue pair learns its peer, and before that what the peer can beyond the standard. */
+static int ep_rc_qp_init2rtr(const struct ep_nic *nic, const struct ep_ib_env *env,
+			     struct ibv_qp *qp, struct ibv_qp_attr *attr,
+			     const struct ep_rc_path *path)
+{
+	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
+		   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	struct ep_ece standard = { .vendor = path->ece.vendor };
+	int error = path->ece.options ? ep_rc_ece_set(nic, qp, &path->ece) : 0;
+
+	if (!error) {
+		error = ep_rc_qp_modify(nic, env, qp, attr, mask, path->once);
+	}
+	if (!error || error == ETIMEDOUT || !path->ece.options || path->ece_agreed ||
+	    ep_rc_ece_set(nic, qp, &standard) != 0) {
+		return error;
+	}
+	EP_INFO(EP_LOG_NET,
+		"%s:%d refuses what the other end can beyond the standard (ECE 0x%x): %s",
+		nic->name, nic->port, path->ece.options, strerror(error));
+	return ep_rc_qp_modify(nic, env, qp, attr, mask, path->once);
+}
+
 int ep_rc_qp_to_rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 		    const struct ep_rc_path *path, uint32_t remote)
 {
@@ -109,11 +171,7 @@ int ep_rc_qp_to_rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struc
 		attr.ah_attr.grh.hop_limit = EP_RC_HOPS;
 		attr.ah_attr.grh.traffic_class = path->tc;
 	}
-	return ep_rc_qp_modify(nic, env, qp, &attr,
-			       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
-				       IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-				       IBV_QP_MIN_RNR_TIMER,
-			       path->once);
+	return ep_rc_qp_init2rtr(nic, env, qp, &attr, path);
 }
 
 int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,

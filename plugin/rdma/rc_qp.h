@@ -16,6 +16,12 @@ struct ep_rc_room {
 	uint32_t sq, rq, inline_bytes;
 };
 
+/* Extensions of a NIC's queue pairs (ECE), in its maker's words; travel between ends. */
+struct ep_ece {
+	uint32_t vendor; /* 0: none are known */
+	uint32_t options, mask;
+};
+
 /* How packets go from one port to another. Queue pairs begin at their port's psn plus their number. */
 struct ep_rc_path {
 	const struct ep_nic_end *from, *to;
@@ -24,6 +30,8 @@ struct ep_rc_path {
 	uint8_t log_reads; /* READs and atomics in flight, logarithm; both ends may have to have fewer */
 	bool once;         /* what times out is not tried again */
 	uint32_t gid_index; /* of `from` */
+	struct ep_ece ece;  /* of the other end, as it came; */
+	bool ece_agreed;    /* of both ends: the other end has it already */
 };
 
 /*
@@ -40,9 +48,22 @@ struct ibv_qp *ep_rc_qp_create(const struct ep_nic *nic, struct ibv_cq *cq, uint
  */
 bool ep_rc_retry(const struct ep_nic *nic, const struct ep_ib_env *env, int error, int failures);
 
+/* Reads the extensions of a queue pair: the NIC's, and those of both ends once it knows its peer. */
+void ep_rc_ece_query(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+		     struct ep_ece *ece);
+/* Returns what the peer has, or nothing where the two NICs are not of one maker. */
+struct ep_ece ep_rc_ece_received(const struct ep_ece *own, const struct ep_ece *peer);
+/* Returns what to append to an error of a NIC that was given extensions of both ends. */
+#define EP_RC_ECE_TEXT 128
+const char *ep_rc_ece_print(uint32_t options, bool agreed, char text[EP_RC_ECE_TEXT]);
+
 /* Each changes the state of a queue pair, with ep_rc_retry(), and returns 0 or an errno value. */
 int ep_rc_qp_init(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 		  unsigned int access);
+/*
+ * One end gets the other's extensions as they came. Its firmware reduces them to what both can,
+ * and the other end gets that. Where firmware refuses them, this connection keeps to the standard.
+ */
 int ep_rc_qp_to_rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 		    const struct ep_rc_path *path, uint32_t remote);
 int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,

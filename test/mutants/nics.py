@@ -129,13 +129,25 @@ MUTANTS = [
     {"name": "late_error", "file": "plugin/gda/late.c",
      "old": "} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {\n\t\treturn true;",
      "new": "} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {\n\t\treturn false;", "tests": ["host_silent_gpu"]},
-    # Beyond the standard a NIC does what both ends can.
+    # Beyond the standard a NIC does what both ends can. One end's firmware is given the other's word as it came,
+    # and finds that out;
+    {"name": "ece_and", "file": "plugin/gda/connect.c",
+     "old": "ep_rc_ece_received(&queue->nic->ece, &peer->ece[queue->remote_nic]).options;",
+     "new": "ep_rc_ece_received(&queue->nic->ece, &peer->ece[queue->remote_nic]).options & queue->nic->ece.options;",
+     "tests": ["host_gpu_ece", "host_cpu_proxy_ece"]},
+    # the other end is told;
     {"name": "ece_own", "file": "plugin/gda/connect.c",
-     "old": "? queue->nic->ece.options & peer->ece[queue->remote_nic].options",
-     "new": "? queue->nic->ece.options", "tests": ["host_gpu_ece"]},
-    {"name": "ece_verbs", "file": "plugin/gda/verbs_queue.c",
-     "old": "int error = queue->ece ? queue->nic->base.v->ibv_set_ece(queue->verbs, &ece) : 0;",
-     "new": "int error = 0 && queue->ece ? queue->nic->base.v->ibv_set_ece(queue->verbs, &ece) : 0;", "tests": ["host_auto_ece"]},
+     "old": "\t\tqueue->ece = word;\n", "new": "\t\tqueue->ece = word ? queue->nic->ece.options : 0;\n",
+     "tests": ["host_gpu_ece"]},
+    {"name": "ece_verbs", "file": "plugin/rdma/rc_qp.c",
+     "old": "path->ece.options ? ep_rc_ece_set(nic, qp, &path->ece) : 0;",
+     "new": "path->ece.options && 0 ? ep_rc_ece_set(nic, qp, &path->ece) : 0;", "tests": ["inside", "host_auto_ece"]},
+    # and where firmware refuses the word, both do without.
+    {"name": "ece_insists", "file": "plugin/gda/queue.c",
+     "old": "if (!queue->ece || queue->ece_agreed) {", "new": "if (1) {", "tests": ["host_gpu_ece_refused"]},
+    {"name": "ece_insists_verbs", "file": "plugin/rdma/rc_qp.c",
+     "old": "!path->ece.options || path->ece_agreed ||", "new": "!path->ece.options || 1 || path->ece_agreed ||",
+     "tests": ["inside_odd_own_ece", "host_cpu_proxy_ece_refused"]},
     # Of the kernel's log a report has what concerns NICs and GPUs.
     {"name": "report_kernel", "file": "tools/ep_info_kernel.c",
      "old": " && concerns(last[n % LINES])) {", "new": ") {", "tests": ["topo-info-kernel"]},
@@ -217,7 +229,7 @@ MUTANTS = [
      "new": "slot[k].rkey[p] = region[k]->rkey[0];", "tests": ["sizes_merged", "traffic_merged"]},
     # Queue pairs get what both NICs can beyond the standard.
     {"name": "no_ece", "file": "plugin/net/p2p/comm_qp.c",
-     "old": "\t\tep_net_ece_set(l, q->qp, &remote->ece);\n", "new": "", "tests": ["inside"]},
+     "old": "\t\trc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
     {"name": "one_hop", "file": "plugin/rdma/rc_qp.h",
      "old": "#define EP_RC_HOPS 255", "new": "#define EP_RC_HOPS 1", "tests": ["inside"]},

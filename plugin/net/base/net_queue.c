@@ -79,13 +79,14 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 {
 	const struct ep_nic_end *to = path->to;
 	int error = ep_rc_qp_to_rtr(&dev->nic, ep_net_env(), qp, path, remote);
-	char text[EP_GID_TEXT];
+	char text[EP_GID_TEXT], ece[EP_RC_ECE_TEXT];
 
 	if (error) {
 		return ep_fail(ncclSystemError,
-			       "%s does not find the path to %s of %s:%u, LID %u: %s", dev->label,
+			       "%s does not find the path to %s of %s:%u, LID %u: %s%s", dev->label,
 			       ep_gid_print(to->gid, text), to->name, to->port,
-			       ep_nic_path_lid(path->from, to), strerror(error));
+			       ep_nic_path_lid(path->from, to), strerror(error),
+			       ep_rc_ece_print(path->ece.options, path->ece_agreed, ece));
 	}
 	error = ep_rc_qp_to_rts(&dev->nic, ep_net_env(), qp, path);
 	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be made ready to send: %s",

@@ -13,37 +13,6 @@
 
 /* ---- making ---- */
 
-/* Reads the extensions of the NIC's queue pairs as they are now; none if it does not report them. */
-static void ep_net_ece_query(struct ep_net_local *port, struct ibv_qp *qp)
-{
-	const struct ep_verbs *v = port->dev->nic.v;
-	struct ibv_ece ece = { 0 };
-
-	memset(&port->ece, 0, sizeof(port->ece));
-	if (ep_net_env()->ece && v->ibv_query_ece && v->ibv_set_ece &&
-	    v->ibv_query_ece(qp, &ece) == 0) {
-		port->ece = (struct ep_net_ece){ 1, ece.vendor_id, ece.options, ece.comp_mask };
-	}
-}
-
-/* Before a queue pair learns its peer. A NIC that refuses goes on with the standard. */
-void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp, const struct ep_net_ece *to)
-{
-	struct ibv_ece ece = { .vendor_id = to->vendor,
-			       .options = to->options,
-			       .comp_mask = to->mask };
-	int error;
-
-	if (!port->ece.there || !to->there) {
-		return;
-	}
-	error = port->dev->nic.v->ibv_set_ece(qp, &ece);
-	if (error) {
-		EP_INFO(EP_LOG_NET, "%s: the NIC refuses what both ends can (0x%x): %s",
-			port->dev->label, to->options, strerror(error));
-	}
-}
-
 static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint32_t i)
 {
 	struct ep_net_qp *q = &c->qp[i];
@@ -109,7 +78,7 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 		}
 	}
 	for (uint32_t i = 0; i < c->nlocals; i++) {
-		ep_net_ece_query(&c->local[i], c->qp[i].qp);
+		ep_rc_ece_query(&c->local[i].dev->nic, ep_net_env(), c->qp[i].qp, &c->local[i].ece);
 	}
 	ep_net_qps_choose(c);
 	return ncclSuccess;
@@ -153,7 +122,8 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 					      .to = &remote->end,
 					      .tc = l->tc,
 					      .sl = l->sl,
-					      .gid_index = l->gid_index };
+					      .gid_index = l->gid_index,
+					      .ece_agreed = c->sender };
 
 		q->remote_port = (uint8_t)(q->path % c->nremotes);
 		if (c->path) {
@@ -161,7 +131,7 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 		}
 		q->remote_qpn = qpn[i];
 		if (pairs) {
-			ep_net_ece_set(l, q->qp, &remote->ece);
+			rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
 		}
 		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &rc_path, qpn[i]));
 		if (!c->sender) {
@@ -170,10 +140,12 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 	}
 	/* The receiver's NIC has the sender's bits now, and returns what is left. */
 	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
-		if (pairs && c->local[i].ece.there && c->remote[i].ece.there) {
-			ep_net_ece_query(&c->local[i], c->qp[i].qp);
+		struct ep_net_local *l = &c->local[i];
+
+		if (pairs && ep_rc_ece_received(&l->ece, &c->remote[i].ece).options) {
+			ep_rc_ece_query(&l->dev->nic, ep_net_env(), c->qp[i].qp, &l->ece);
 		} else {
-			c->local[i].ece.there = 0;
+			l->ece = (struct ep_ece){ 0 };
 		}
 	}
 	return ncclSuccess;

@@ -10,8 +10,6 @@
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
 /* Sets the extensions of the other end's NIC, for a queue pair that does not know them yet. */
-void ep_net_ece_set(const struct ep_net_local *port, struct ibv_qp *qp,
-		    const struct ep_net_ece *to);
 /* Which of them messages go over: those of open paths. */
 void ep_net_qps_choose(struct ep_net_comm *c);
 /* A queue pair to itself, for iflush. */

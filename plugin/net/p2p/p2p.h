@@ -73,12 +73,6 @@ _Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lin
 #define EP_NET_IMM_PARTS(imm) (((imm) >> 12 & 0xff) + 1)
 #define EP_NET_IMM_RECORD(imm) ((imm)&1)
 
-/* Extensions of a NIC, in its maker's words (ECE); travel between ends. */
-struct ep_net_ece {
-	uint32_t there; /* 0: none are known */
-	uint32_t vendor, options, mask;
-};
-
 /* Of a message its part, in the order in which its queue pair was given parts. */
 struct ep_net_part {
 	uint16_t request;
@@ -128,7 +122,7 @@ struct ep_net_request {
 struct ep_net_local {
 	struct ep_net_dev *dev;
 	struct ep_nic_end end;
-	struct ep_net_ece ece; /* sender: of its NIC; receiver: what both can */
+	struct ep_ece ece; /* sender: of its NIC; receiver: what both can */
 	uint8_t tc, sl;
 	uint32_t gid_index;
 	struct ibv_mr *shared_mr;
@@ -142,7 +136,7 @@ struct ep_net_local {
 /* A port of the other end's NIC. Travels between ends. */
 struct ep_net_remote {
 	struct ep_nic_end end;
-	struct ep_net_ece ece;
+	struct ep_ece ece;
 	uint32_t rkey; /* of the shared memory */
 };
 

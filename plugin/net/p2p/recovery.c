@@ -218,7 +218,8 @@ static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t path)
 				      .tc = l->tc,
 				      .sl = l->sl,
 				      .once = true,
-				      .gid_index = l->gid_index };
+				      .gid_index = l->gid_index,
+				      .ece_agreed = c->sender };
 	struct ep_reason why = { "" };
 	int error = ep_nic_path_check(&from, &to, &why) ? 0 : ENETUNREACH;
 	uint32_t n = 0;
@@ -231,8 +232,8 @@ static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t path)
 		q->remote_port = r->remote_port;
 		q->remote_qpn = r->number[n++];
 		if (r->local_port == path % c->nlocals && r->remote_port == path % c->nremotes) {
-			ep_net_ece_set(l, q->qp,
-				       &remote->ece); /* as agreed on when it was first made */
+			/* as it was when the path was first made */
+			rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
 		}
 		error = ep_net_queue_try(l->dev, q->qp, &rc_path, q->remote_qpn);
 	}

@@ -66,7 +66,16 @@ extern const struct vn_field vn_qpc_fields[];
 extern const size_t vn_qpc_nfields;
 
 #define VN_ECE_ASK 0x10000000u /* CREATE_QP: what can it do beyond the standard? */
+/*
+ * What a NIC can beyond the standard (ECE): flags, and in the lowest four bits a level, of which
+ * firmware knows 0, 3 and 5. NICs with odd numbers have other firmware than those with even ones.
+ */
 uint32_t vn_ece_of(const struct vn_nic *nic);
+/*
+ * Takes the other end's word into *ece and replaces it by what both can: the flags of both and the
+ * lower level. False: this firmware refuses it.
+ */
+bool vn_ece_reduce(const struct vn_nic *nic, uint32_t *ece);
 struct vn_qp *vn_cmd_create_qp(struct vn_cmd *cmd);
 bool vn_cmd_modify_qp(struct vn_cmd *cmd, struct vn_qp *qp, uint32_t opcode);
 bool vn_cmd_query_qp(struct vn_cmd *cmd, struct vn_qp *qp);

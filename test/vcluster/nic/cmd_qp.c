@@ -270,6 +270,7 @@ static bool vn_tier(struct vn_cmd *cmd, struct vn_qp *qp)
 static bool vn_to_rtr(struct vn_cmd *cmd, struct vn_qp *qp)
 {
 	const uint8_t *in = cmd->in;
+	uint32_t ece = vn_get(in, 0xa0, 32);
 	const char *why;
 
 	if (vn_get(in, VN_QPC(0x43), 5) > 30 || vn_get(in, VN_QPC(0x488), 3) > 4) {
@@ -283,15 +284,15 @@ static bool vn_to_rtr(struct vn_cmd *cmd, struct vn_qp *qp)
 	if (vn_config.no_rtr || (vn_config.few_rtr && vn.rtr > VN_FEW_RTR)) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "connections, by its profile");
 	}
-	if (vn_get(in, 0xa0, 32) & ~vn_ece_of(qp->nic)) {
-		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "ece 0x%x, it can 0x%x",
-				 vn_get(in, 0xa0, 32), vn_ece_of(qp->nic));
+	if (!vn_ece_reduce(qp->nic, &ece)) {
+		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "ece 0x%x, it can 0x%x", ece,
+				 vn_ece_of(qp->nic));
 	}
 	if (!vn_tier(cmd, qp) || !vn_lag_check(cmd, qp, VN_INIT2RTR)) {
 		return false;
 	}
-	qp->ece = vn_get(in, 0xa0, 32);
-	vn_set(cmd->out, 0x60, 32, qp->ece);
+	qp->ece = ece;
+	vn_set(cmd->out, 0x60, 32, ece);
 	if (vn_get(in, 0x80, 32)) {
 		qp->lag = (uint8_t)vn_get(in, VN_QPC(0x4), 4);
 	}

@@ -154,6 +154,10 @@ static void vn_profile(const char *word)
 		c->no_wc = true;
 	} else if (!strcmp(word, "no_ece")) {
 		c->no_ece = true;
+	} else if (!strcmp(word, "own_ece")) {
+		c->own_ece = 1;
+	} else if (!strcmp(word, "odd_own_ece")) {
+		c->own_ece = 2;
 	} else if (!strcmp(word, "no_read_mr")) {
 		c->no_read_mr = true;
 	} else if (!strcmp(word, "one_read_mr")) {
@@ -197,7 +201,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, rails, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, odd_no_atomics, "
-			"no_dmabuf, no_wc, no_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, reports_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
+			"no_dmabuf, no_wc, no_ece, own_ece, odd_own_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, reports_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
 			word);
 		_exit(87);
 	}

@@ -28,6 +28,7 @@ struct vn_config {
 	bool odd_no_atomics; /* of NICs with odd numbers */
 	bool no_dmabuf;      /* DMA-BUFs are not taken */
 	bool no_ece;         /* the device says nothing of what else it can */
+	int own_ece; /* 1 or 2: NICs with even or odd numbers refuse what others have of that */
 	bool gpu_dmabuf; /* VC_NIC_DMABUF: those of real GPUs are, by the address that comes with them */
 	bool no_rtr;        /* queues made by commands cannot be connected */
 	bool quiet;         /* the device does not say in what order it places data */

@@ -16,9 +16,25 @@
 #define VN_MAX_CQE 4194303
 #define VN_VENDOR 0x2c9
 
+static bool vn_ece_own(const struct vn_nic *nic)
+{
+	return vn_config.own_ece == 1 + nic->index % 2;
+}
+
 uint32_t vn_ece_of(const struct vn_nic *nic)
 {
-	return nic->index % 2 ? 0x3c : 0xf0;
+	return vn_ece_own(nic) ? 0xc5 : nic->index % 2 ? 0x35 : 0xf3;
+}
+
+bool vn_ece_reduce(const struct vn_nic *nic, uint32_t *ece)
+{
+	uint32_t own = vn_ece_of(nic), level = *ece & 0xf, flags = *ece & own & ~0xfu;
+
+	if ((level != 0 && level != 3 && level != 5) || (vn_ece_own(nic) && *ece && *ece != own)) {
+		return false;
+	}
+	*ece = flags | (level < (own & 0xf) ? level : own & 0xf);
+	return true;
 }
 
 struct vn_channel {
@@ -288,6 +304,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 								      : 64,
 				.sport = 0xc000,
 				.gid = a->ah_attr.grh.dgid };
+	uint32_t ece = qp->told.ece.options;
 	const char *why;
 	bool ipv4;
 	uint32_t ip = vn_ip_of_gid(&path.gid, &ipv4);
@@ -301,6 +318,10 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	if ((!vn_config.ib && !ip) || vn_late()) {
 		return ETIMEDOUT;
 	}
+	if (!vn_ece_reduce(qp->nic, &ece)) {
+		vn_log_once("ibv_modify_qp: ECE 0x%x, it can 0x%x", ece, vn_ece_of(qp->nic));
+		return EINVAL;
+	}
 	vn_mac_of_ip(ip, path.mac);
 	why = vn_qp_connect(qp, &path);
 	if (why) {
@@ -308,6 +329,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 		return EINVAL;
 	}
 	qp->told.rtr = *a;
+	qp->ece = ece;
 	qp->gid_used = a->ah_attr.is_global;
 	if (qp->gid_used) {
 		vn_gid_use(qp->nic, qp->gid_index, true);
@@ -409,7 +431,7 @@ VN_EXPORT int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask,
 	return 0;
 }
 
-/* A device has some options, and once it has heard of another one's those of both. */
+/* A device reports what it can, and what both ends can once the queue pair knows its peer. */
 VN_EXPORT int ibv_query_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
 {
 	struct vn_qp *qp = (struct vn_qp *)ibv;
@@ -418,10 +440,8 @@ VN_EXPORT int ibv_query_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
 		return EOPNOTSUPP;
 	}
 	vn_lock();
-	*ece = (struct ibv_ece){ .vendor_id = VN_VENDOR, .options = vn_ece_of(qp->nic) };
-	if (qp->told.ece.vendor_id) {
-		ece->options &= qp->told.ece.options;
-	}
+	*ece = (struct ibv_ece){ .vendor_id = VN_VENDOR,
+				 .options = qp->state < VN_RTR ? vn_ece_of(qp->nic) : qp->ece };
 	vn_unlock();
 	return 0;
 }
@@ -442,7 +462,6 @@ VN_EXPORT int ibv_set_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
 		rc = EINVAL;
 	} else {
 		qp->told.ece = *ece;
-		qp->ece = ece->options & vn_ece_of(qp->nic);
 	}
 	vn_unlock();
 	return rc;
