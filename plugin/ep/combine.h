@@ -19,7 +19,7 @@ struct ep_combine {
 };
 
 /*
- * Imports the arguments and checks what is the same for all algorithms; algo->combine checks the
+ * Imports the arguments and checks what is the same for all algorithms. The algorithm's own combine checks the
  * rest and launches.
  */
 ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInputs_t *inputs,

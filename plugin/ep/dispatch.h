@@ -27,7 +27,7 @@ struct ep_dispatch {
 };
 
 /*
- * Imports the arguments and checks what is the same for all algorithms; algo->dispatch checks the
+ * Imports the arguments and checks what is the same for all algorithms. The algorithm's own dispatch checks the
  * rest and launches. Expert ids are checked by the kernel.
  */
 ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchInputs_t *inputs,

@@ -37,7 +37,7 @@ static const char *ep_halves_kind(const struct ncclEpHandle *handle)
 	return handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine";
 }
 
-/* Whether the host knows that the operation is sent and not received: group->pending counts it. */
+/* Whether the host knows that the operation is sent and not received: handle->group->pending counts it. */
 static bool ep_halves_counted(const struct ncclEpHandle *handle)
 {
 	return handle->pending && !handle->sent_capture && !handle->received_capture;

@@ -64,7 +64,7 @@ out:
 	return result;
 }
 
-/* Of a group, and of a handle unless layout is UNSET: fills the sizes of *m, by the nodes that it has. */
+/* Of a group, and of a handle unless layout is UNSET: fills the sizes of *memory, by the nodes that it has. */
 ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
 			   int nranks, ncclEpLayout_t layout, int num_topk,
 			   const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory)

@@ -69,7 +69,7 @@ bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
 	return true;
 }
 
-/* The pages around m->p as a DMA-BUF, if that is possible. */
+/* The pages around memory->p as a DMA-BUF, if that is possible. */
 static void ep_gda_dmabuf_open(struct ep_nic_memory *memory)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

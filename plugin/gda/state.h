@@ -209,7 +209,7 @@ static inline int ep_gda_nic_index(const struct ep_gda *g, const struct ep_gda_n
 	return (int)(nic - g->nic);
 }
 
-/* Regions of our NIC `nic`, and of NIC `nic` of `peer`, in g->regions and g->regions_dev. */
+/* Regions of our NIC `nic`, and of NIC `nic` of `peer`, in the tables regions and regions_dev of struct ep_gda. */
 static inline size_t ep_gda_local_regions(int nic)
 {
 	return (size_t)nic * EP_MLX5_REGIONS;

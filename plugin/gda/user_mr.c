@@ -81,7 +81,7 @@ static void ep_gda_user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr
 	}
 }
 
-/* With all NICs, or none; then s->why has the reason. */
+/* With all NICs, or none; then mr->why has the reason. */
 static void ep_gda_user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < g->nnics; n++) {

@@ -107,6 +107,11 @@ DARK = re.compile(r"\b(?:tells?|told|hears?|heard|manieth|hardly do but)\b")
 # In comments data are posted, published, printed or reported, and a text states, names or has something.
 SPOKEN = re.compile(r"\b(?:says?|said|speaks?|spoke)\b")
 DARK_BEGINNING = re.compile(r"/\*[\s*]*(What|Who|Whoever|Whom)\b")
+# A comment and the declarations behind it, up to a blank line or a function's end; what the comment takes
+# for a pointer: `name->` and `*name`. Of API calls all know the structs.
+COMMENTED = re.compile(r"^(/\*(?:(?!\*/).)*\*/)\n((?:template <[^>]*>\s*)?[A-Za-z_][^;{}()]*\b(\w+)\((?:(?!^\}|\n\n(?!\t)).)*)", re.M | re.S)
+POINTED = re.compile(r"(?<![\w>.])([a-z_]\w*)->\w|(?<![\w/*`])\*([a-z_]\w*)\b")
+API_POINTERS = {"inputs", "outputs"}
 # Names of ours that pages write as code, and pages that may name what is gone.
 OUR_NAME = re.compile(r"\b(?:ep_\w+|EP_\w+|NCCL_EP_\w+|ncclEp\w+)\b")
 MAY_NAME_THE_PAST = {"CHANGELOG.md"}
@@ -268,6 +273,17 @@ def check_comments(path, text):
                 text.count("\n", 0, found.start() + dark.start()) + 1, dark[0].split()[-1]))
 
 
+def check_pointers(path, text):
+    """A comment above a function knows the names of its parameters, or of what the function uses."""
+    if path.startswith("device/"):
+        return
+    for found in COMMENTED.finditer(text):
+        for name in {one or other for one, other in POINTED.findall(re.sub(r"\n \*", "\n", found[1]))} - API_POINTERS:
+            if not re.search(r"\b%s\b" % name, found[2]):
+                complain(path, "has a comment at line %d about %s, which %s has not" % (
+                    text.count("\n", 0, found.start()) + 1, name, found[3]))
+
+
 def check_parameters(path, text):
     if not path.startswith(PRODUCT):
         return
@@ -419,6 +435,7 @@ def check_file(root, path, paths):
         check_function_parameters(path, text)
         check_identifiers(path, text)
         check_parameters(path, text)
+        check_pointers(path, text)
         check_comments(path, text)
         check_includes(root, path, text)
 

@@ -49,6 +49,8 @@ FILES = {
                    "int other(int a, int b, int c, int d, int e, int f, int g, int h);\n",
     "plugin/net/tables/tables.c": LICENCE + "int ep_net_irecv_v10(int a, int b, int c, int d, int e, int f, int g, "
                                             "int h)\n{\n}\n",
+    "topo/pointer.c": LICENCE + "/* Fills *out from p->in and rank->at. */\nint fill(struct x *rank, int *out);\n"
+                      "/* Of a->in. */\nint first(void);\nint second(struct x *a);\n",
     "topo/fits.c": LICENCE + "int fits(int a)\n{\n" + "\ta++;\n" * 57 + "}\n",
     "topo/stale.c": LICENCE + '/* See tall.c, tall_*.c, x/tall.c, <gone.h>. */\nchar *s = "gone.c"; // gone.h\n',
     "doc/page.md": "Read `topo/tall.c` and `topo/gone.c`, not gone.c.\n",
@@ -111,6 +113,7 @@ topo/letters.c: has a parameter of one letter at line 3: struct y b
 topo/letters.c: has a parameter of one letter at line 5: struct x w
 topo/letters.c: has a parameter of one letter at line 5: struct y v
 topo/long.c: has 601 lines, the limit is 600
+topo/pointer.c: has a comment at line 2 about p, which fill has not
 topo/stale.c: names gone.h, which does not exist
 topo/stale.c: names tall_*.c, which does not exist
 topo/stale.c: names x/tall.c, which does not exist

@@ -26,7 +26,7 @@ EP_DEV bool ep_mlx5_put_packet(struct ep_mlx5_post *post, bool want, struct ep_m
  * else put, quiet, get.
  *
  * That holds where the completion takes the same way as the data, behind it: both in GPU memory or
- * both in host memory. A completion in host memory (qp->in_host) may be seen before data that the
+ * both in host memory. A completion in host memory (in_host of the queue pair) may be seen before data that the
  * NIC has written to GPU memory on another way: then only a later signal from the peer, or a look
  * at the data itself, tells. The same for old values of atomics.
  */

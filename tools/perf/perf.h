@@ -308,7 +308,7 @@ void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes); /* zeroed,
 		}                                                                                  \
 	} while (0)
 
-/* buffers.c: -1 with r->failure where the configuration cannot be had */
+/* buffers.c: -1 with rank->failure where the configuration cannot be had */
 int perf_refuse(struct perf_rank *rank, const char *call, ncclResult_t result);
 int perf_group_open(struct perf_rank *rank);
 void perf_group_close(struct perf_rank *rank);
@@ -348,7 +348,7 @@ ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, voi
 
 /* perf_ht.c: what high throughput has instead */
 int perf_ht_plan(struct perf_rank *rank);  /* before the group is made */
-void perf_ht_load(struct perf_rank *rank); /* after a change of r->problem */
+void perf_ht_load(struct perf_rank *rank); /* after a change of rank->problem */
 void perf_ht_unload(struct perf_rank *rank);
 int perf_ht_alloc(struct perf_rank *rank);
 void perf_ht_poison(struct perf_rank *rank);
