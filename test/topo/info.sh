@@ -152,8 +152,8 @@ if [ -n "$nic" ]; then
 	for line in '^Versions$' '^  NCCL_IB_SL=3$' '^  NCCL_OWN_TOKEN=.not shown.$' '^  mlx5_core ' '^  locked memory ' \
 		'^  mlx5_1: firmware 40\.' '^    port 1: state 4, Ethernet, MTU 4096 of 4096' \
 		'^    GID 3: 127\.1\.0\.1, ' '^  4 cpu_proxy ' \
-		'^    queue pair by commands, .*: connected with itself, MTU 4096, tier 1, bond of 2 ports, by queue pair, sends by port [12], ECE 0xf0$' \
-		'^    queue pair by verbs, .*: connected with itself, .*ECE 0xf0$' \
+		'^    queue pair by commands, .*: connected with itself, MTU 4096, tier 1, bond of 2 ports, by queue pair, sends by port [12], ECE 0xf3$' \
+		'^    queue pair by verbs, .*: connected with itself, .*ECE 0xf3$' \
 		"^  libibverbs.so.1 is $nic/libibverbs.so.1$" '^Kernel log'; do
 		expect 0 "$line" $report
 	done
