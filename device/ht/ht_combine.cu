@@ -22,7 +22,6 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	struct ep_ht_note note = {};
 	EP_SHARED(uint32_t, failed);
 
-	ep_bulk_fence_global();
 	if (!e.fault && ep_ht_work_next<false>(a, &w)) { /* this rank's own memory */
 		ep_ht_combine_early<false>(a, &p, &w, &g, &note);
 	}

@@ -22,7 +22,6 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 	bool ok;
 	EP_SHARED(uint32_t, failed);
 
-	ep_bulk_fence_global();
 	if (!entry.fault) {
 		ep_ht_work_load_early<false>(a, &pipe, &work);
 		ep_ht_work_find<false>(a, &work);

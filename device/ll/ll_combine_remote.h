@@ -41,7 +41,7 @@ EP_DEV uint32_t ep_ll_remote_slots(const struct ep_ll_common &c, uint32_t r, uin
 /*
  * Finds the rows of up to EP_LL_STAGE_ROWS slots, from the channel's position `base` on: position i
  * is slot i / R of source i % R. *taken: slots that the batch covers. Returns its rows. One block;
- * barriers at both ends.
+ * it has two barriers before it writes what is read of the list before, and one at its end.
  */
 EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &list,
 				       uint32_t ch, uint32_t base, uint32_t positions,
@@ -190,7 +190,6 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 					       ep_min_u32(slots,
 							  ep_ll_remote_slots(c, d, ch, &first)));
 		}
-		ep_block_sync(); /* the list is read until here */
 	}
 }
 

@@ -241,6 +241,10 @@ MUTANTS = [
      "old": "uint32_t flag = op.epoch ^ ep_step_seal(c.launch, found);",
      "new": "uint32_t flag = op.epoch ^ 0 * ep_step_seal(c.launch, found);",
      "tests": ["mismatch"]},
+    # and of rows that a NIC has brought,
+    {"name": "signature_remote", "file": "device/ll/ll_combine.cu",
+     "old": "if (valid && remote && mark != ep_signature_mark(op.epoch, flag ^ op.epoch)) {",
+     "new": "if (false) {", "tests": ["net_mismatch"]},
     # where no rows come, too,
     {"name": "signature_close", "file": "device/group/group_signature.h",
      "old": "for (uint32_t i = ep_lane(); i < 2 * g.nranks; i += EP_WARP_SIZE) {",
@@ -366,6 +370,14 @@ MUTANTS = [
     {"name": "nd_bunch_end", "file": "device/ht/post.h",
      "old": "uint32_t end = ep_min_u32(flows.chunks, ((chunk >> shift) + 1) << shift);",
      "new": "uint32_t end = flows.chunks + 0 * shift;", "tests": ["ht_post", "net_ht_flat"]},
+    # The stage of a bunch is released when the queue that it went by has read it.
+    {"name": "nd_release_queue", "file": "device/ht/post.h",
+     "old": "struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, end - 1));",
+     "new": "struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);", "tests": ["ht_post"]},
+    # Rings of the own node are written when they have room, where a stage has more of it, too.
+    {"name": "nd_send_credit", "file": "device/ht/ht_dispatch_send.h",
+     "old": "if (before != unit.chunk &&\n", "new": "if (!NODES && before != unit.chunk &&\n",
+     "tests": ["nodes_ht_late"]},
     # A kernel ends when the NIC has read the rows of all queues.
     {"name": "nd_queue_end", "file": "device/ht/post.h",
      "old": "\t\tfor (uint32_t q = 1; ok && q <= c.areas.queue_mask &&",

@@ -34,10 +34,10 @@ EP_DEV struct handed look(const struct ht_post_args &a)
 	return h;
 }
 
-/* The NIC has done all of that. */
-EP_DEV void complete(const struct ht_post_args &a)
+/* The NIC has done all of that, of the first `queues` queues. */
+EP_DEV void complete(const struct ht_post_args &a, uint32_t queues)
 {
-	for (uint32_t q = EP_HT_ROWS; q < a.c.g.remote->channels; q++) {
+	for (uint32_t q = EP_HT_ROWS; q < EP_HT_ROWS + queues; q++) {
 		struct ep_mlx5_qp *qp = ep_remote_qp(a.c.g, 1, q);
 		uint32_t counter = (uint32_t)ep_ld_acquire_sys_u64(qp->db) - 1;
 		uint32_t *at = (uint32_t *)((unsigned char *)qp->cqe + EP_MLX5_CQE_DONE_AT);
@@ -76,7 +76,8 @@ EP_DEV bool stage_again(const struct ht_post_args &a, const struct ep_op &op, ui
 
 EP_DEV void play_others(const struct ht_post_args &a, const struct ep_op &op)
 {
-	uint32_t staged = a.staged, still = 0;
+	uint32_t staged = a.staged, still = 0, all = a.c.areas.queue_mask + 1;
+	uint32_t bunch = 1u << a.c.areas.bunch_shift;
 	struct ep_spin s = ep_spin_start();
 	struct handed h = {};
 
@@ -89,9 +90,11 @@ EP_DEV void play_others(const struct ht_post_args &a, const struct ep_op &op)
 		if (h.announced < a.holds || still < STILL) {
 			*a.early |= ep_ld_acquire_sys_u64(ep_ht_released_at(a.c, 0)) != 0 &&
 				    h.announced <= a.holds;
+			*a.early |= ep_ht_word_reached(op, ep_ht_released_at(a.c, 0), bunch) &&
+				    h.announced <= a.apart;
 			continue;
 		}
-		complete(a);
+		complete(a, h.announced < a.apart ? 1 : all);
 		if (h.announced == a.credits) {
 			ep_st_release_sys_u64(credit_at(a), ep_remote_signal_word(op, a.chunks));
 		}
@@ -101,7 +104,7 @@ EP_DEV void play_others(const struct ht_post_args &a, const struct ep_op &op)
 			staged = stage_again(a, op, staged, end) ? end : staged;
 		}
 	}
-	complete(a);
+	complete(a, all);
 }
 
 EP_KERNEL(ht_post_kernel, ht_post_args, 64)

@@ -18,7 +18,8 @@ struct ht_post_args {
 	uint32_t
 		credits; /* when so many chunks are announced, the receiver has consumed all; 0: at once */
 	uint32_t holds;  /* the NIC completes nothing before so many chunks are announced */
-	uint32_t *early; /* 1: the stage was released when nothing was complete */
+	uint32_t apart;  /* until so many are, it completes those of the first queue alone */
+	uint32_t *early; /* 1: the stage was released when the NIC might still read it */
 };
 
 #define HT_TURN_BLOCKS 16
