@@ -61,7 +61,7 @@ enum ep_wait_stand {
  *      for; its 1/8 second is for rows of a remote rank: its progress word, which has a queue of its
  *      own, may arrive before them.
  *
- * What A saw last is kept in s->polls.
+ * What A saw last is kept in spin->polls.
  */
 EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
 			     struct ep_spin *spin, uint32_t peer)

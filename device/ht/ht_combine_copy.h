@@ -10,7 +10,7 @@
 #include "device/ht/ht_combine_rows.h"
 #include "device/ht/ht_combine_sum.h"
 
-/* Adds what the slots of a batch, whose first one is p.out, have from byte `at` on. */
+/* Adds what the slots of a batch, whose first one is pipe.out, have from byte `at` on. */
 template <int DTYPE, bool WHOLE>
 EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
 			    uint32_t what, uint32_t at, uint32_t vecs)

@@ -43,7 +43,7 @@ EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct
 	}
 }
 
-/* Gradient of selection `sel` of this rank's token, in row `row`, as the j-th of its rank. */
+/* Returns the gradient of the weight of this rank's token that is the j-th in row `row` of rank d. */
 EP_DEV float ep_ht_weight_of(const struct ep_ht_combine_args &a, uint32_t d, uint32_t row,
 			     uint32_t j)
 {

@@ -2,7 +2,7 @@
 /*
  * One-sided operations of a warp on its peer's memory. All lanes call; arguments marked "per lane"
  * count in the lanes that `want`. They return as soon as the operation is posted; false: the queue
- * is out of use, p->status has the reason, and nobody knows what the peer has seen.
+ * is out of use, post->status has the reason, and nobody knows what the peer has seen.
  *
  * Common to all: an operation begins after the memory that the lanes of this warp had written when
  * they called; what other warps wrote needs a barrier with them first. Local memory belongs to the

@@ -147,7 +147,7 @@ EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *post, enum ep_wait_site 
 /*
  * Waits until everything below `index` has completed. The last WQE below `index`, or a later one,
  * must be signaled, and rung by somebody. True: what the NIC did for those WQEs is visible to all
- * lanes, and their slots and local memory may be written. False: see p->status.
+ * lanes, and their slots and local memory may be written. False: see post->status.
  */
 EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *post, uint64_t index, uint32_t timeout_status,
 			 enum ep_wait_site site)
@@ -287,7 +287,7 @@ EP_DEV uint32_t ep_mlx5_publish_shared(const struct ep_mlx5_post *post, uint64_t
 
 /*
  * Takes n indices and waits until their slots are free; n is 1..EP_MLX5_MAX_BATCH. Returns the
- * first. p->status shows whether they may be used; if they may, they must be published.
+ * first. post->status shows whether they may be used; if they may, they must be published.
  */
 EP_DEV uint64_t ep_mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 {
@@ -410,7 +410,7 @@ EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, cons
 }
 
 /*
- * Posts, in lane order, one WQE per lane that `want`s (q and ds per lane, built for index 0 without
+ * Posts, in lane order, one WQE per lane that `want`s (wqe and ds per lane, built for index 0 without
  * completion), and then the tail, if tail_ds is not 0 (equal in all lanes). One reservation, one
  * doorbell.
  *
@@ -419,7 +419,7 @@ EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, cons
  * these must come before the warp waits for anything that a peer does, and before the end of the
  * kernel. The shared form ignores it: other warps' messages might be held up as well.
  *
- * False: nothing, or not all of it, was posted, and the queue is out of use; see p->status.
+ * False: nothing, or not all of it, was posted, and the queue is out of use; see post->status.
  */
 EP_DEV bool ep_mlx5_submit(struct ep_mlx5_post *post, bool want, const struct ep_mlx5_wqe &wqe,
 			   uint32_t ds, const struct ep_mlx5_wqe &tail, uint32_t tail_ds, bool more)
