@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/build.h"
+#include "core/log.h"
 #include "tools/ep_info.h"
 
 #define LIBRARIES 64 /* of a process; more are not listed */
@@ -149,10 +150,12 @@ static void print_name(int fd)
 	munmap(data, (size_t)st.st_size);
 }
 
-static void print_mapped(const char *pid, const struct mapped *mapped)
+/* Its path may hold anything, and is flattened. */
+static void print_mapped(const char *pid, struct mapped *mapped)
 {
 	int fd = open_mapped(pid, mapped);
 
+	ep_log_flatten(mapped->path);
 	printf("  %s%s\n", mapped->path,
 	       mapped->deleted ? ", which was deleted or replaced since it was loaded" : "");
 	if (fd < 0) {
@@ -172,6 +175,7 @@ static void print_process(const char *pid)
 	comm = fopen(path, "re");
 	if (comm && fgets(name, sizeof(name), comm)) {
 		name[strcspn(name, "\n")] = '\0';
+		ep_log_flatten(name);
 	}
 	if (comm) {
 		fclose(comm);

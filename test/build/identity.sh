@@ -63,6 +63,17 @@ mv "$work/other" "$work/libnccl_ep.so.0.test"
 "$ep_info" --pid "$sleeper" >"$work/out" || fail "ep_info --pid ended with $?"
 lines 1 "^  $work/libnccl_ep.so.0.test, which was deleted or replaced since it was loaded$" "$work/out"
 lines 0 'not Switchyard' "$work/out"
+# Names of other users' making cannot steer a terminal.
+kill "$sleeper"
+mkdir "$work/"$'d\e[31m'
+cp "$library" "$work/"$'d\e[31m/libnccl_ep.so.0'
+cp "$(command -v sleep)" "$work/"$'s\e[2J'
+LD_LIBRARY_PATH=$vc LD_PRELOAD=$work/$'d\e[31m/libnccl_ep.so.0' "$work/"$'s\e[2J' 60 &
+sleeper=$!
+while ! grep -q 'd.*libnccl_ep.so.0' "/proc/$sleeper/maps"; do sleep 0.05; done
+"$ep_info" --pid "$sleeper" >"$work/out" || fail "ep_info --pid ended with $?"
+lines 1 "^Process $sleeper \(s\?\[2J\)$" "$work/out"
+lines 1 "^  $work/d\?\[31m/libnccl_ep.so.0$" "$work/out"
 "$ep_info" --pid $$ >"$work/out"
 lines 1 '^  no NCCL, and no library' "$work/out"
 "$ep_info" --pid 1x >"$work/out" 2>&1 && fail 'ep_info --pid 1x succeeds'
