@@ -38,7 +38,8 @@ struct request {
 	int parts; /* of enum part */
 	enum ep_live_format format;
 	struct ep_info_shape shape;
-	bool shaped; /* the shape was asked for */
+	bool shaped;        /* the shape was asked for */
+	const char *report; /* the file for all of it; NULL: standard output */
 };
 
 static int usage(void)
@@ -175,16 +176,6 @@ static int check(const struct request *request)
 	return -1;
 }
 
-static int begin_report(struct request *request, const char *path)
-{
-	request->parts |= PART_ALL | PART_REPORT;
-	if (path && !freopen(path, "w", stdout)) {
-		fprintf(stderr, "ep_info: %s: %s\n", path, strerror(errno));
-		return 1;
-	}
-	return -1;
-}
-
 /* One option. -1, or the exit status where there is nothing more to do. */
 static int take(struct request *request, int option)
 {
@@ -207,7 +198,9 @@ static int take(struct request *request, int option)
 	case EP_OPTION_PID:
 		return ep_info_pid(optarg);
 	case EP_OPTION_REPORT:
-		return begin_report(request, optarg);
+		request->parts |= PART_ALL | PART_REPORT;
+		request->report = optarg;
+		return -1;
 	case EP_OPTION_LIVE:
 		request->parts |= PART_LIVE;
 		return -1;
@@ -251,6 +244,10 @@ static int parse(int argc, char **argv, struct request *request)
 	}
 	status = check(request);
 	request->parts = request->parts ? request->parts : PART_ALL;
+	if (status < 0 && request->report && !freopen(request->report, "w", stdout)) {
+		fprintf(stderr, "ep_info: %s: %s\n", request->report, strerror(errno));
+		return 1;
+	}
 	return status;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/param.h"
 #include "rdma/env.h"
 #include "tools/conf.h"
@@ -14,8 +15,14 @@
 
 static void print_row(const char *name, const char *value, bool set, const char *help)
 {
-	printf("  %-34s %-12s %-12s %s\n", name, value, set ? ep_conf_source(name) : "default",
-	       help);
+	char *text = strdup(value);
+
+	if (text) {
+		ep_log_flatten(text);
+		printf("  %-34s %-12s %-12s %s\n", name, text,
+		       set ? ep_conf_source(name) : "default", help);
+	}
+	free(text);
 }
 
 static void print_invalid(const char *name)
@@ -100,9 +107,11 @@ void ep_info_params(void)
 		const char *nearest;
 
 		if (ep_param_unknown(*e, name, &nearest)) {
-			printf("  %-34s %-12s %-12s has no effect%s%s\n", name, "UNKNOWN",
-			       ep_conf_source(name), nearest ? ", did you mean " : "",
-			       nearest ? nearest : "");
+			const char *source = ep_conf_source(name);
+
+			ep_log_flatten(name);
+			printf("  %-34s %-12s %-12s has no effect%s%s\n", name, "UNKNOWN", source,
+			       nearest ? ", did you mean " : "", nearest ? nearest : "");
 		}
 	}
 }

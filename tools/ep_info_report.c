@@ -11,7 +11,11 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "core/log.h"
+#include "core/param.h"
+#include "rdma/env.h"
 #include "tools/ep_info.h"
+#include "tools/nccl_vars.h"
 
 extern char **environ;
 
@@ -137,20 +141,166 @@ static void print_process(void)
 	       access("/dev/infiniband", R_OK | X_OK) == 0 ? "readable" : "not readable");
 }
 
-/* Values of such names may be secrets. */
-static bool is_secret(const char *name, size_t n)
+/* Variables that NCCL, CUDA, verbs and hwloc read, and whose values are no secrets. Those of our tables come on top. */
+static const char *const known[] = {
+	"CUDA_CACHE_DISABLE",
+	"CUDA_CACHE_MAXSIZE",
+	"CUDA_DEVICE_MAX_CONNECTIONS",
+	"CUDA_DEVICE_ORDER",
+	"CUDA_DISABLE_PTX_JIT",
+	"CUDA_ENABLE_COREDUMP_ON_EXCEPTION",
+	"CUDA_FORCE_PTX_JIT",
+	"CUDA_LAUNCH_BLOCKING",
+	"CUDA_MODULE_LOADING",
+	"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+	"CUDA_VISIBLE_DEVICES",
+	"HWLOC_COMPONENTS",
+	"HWLOC_FSROOT",
+	"HWLOC_THISSYSTEM",
+	"HWLOC_XMLFILE",
+	"IBV_FORK_SAFE",
+	"MLX5_POST_SEND_PREFER_BF",
+	"MLX5_SCATTER_TO_CQE",
+	"MLX5_SHUT_UP_BF",
+	"MLX5_SINGLE_THREADED",
+	"NCCL_ALGO",
+	"NCCL_ALLOC_P2P_NET_LL_BUFFERS",
+	"NCCL_BUFFSIZE",
+	"NCCL_CGA_CLUSTER_SIZE",
+	"NCCL_CHECKS_DISABLE",
+	"NCCL_CHECK_POINTERS",
+	"NCCL_COLLNET_ENABLE",
+	"NCCL_COMM_BLOCKING",
+	"NCCL_COMM_ID",
+	"NCCL_CROSS_NIC",
+	"NCCL_CTA_POLICY",
+	"NCCL_CUMEM_ENABLE",
+	"NCCL_CUMEM_HOST_ENABLE",
+	"NCCL_DMABUF_ENABLE",
+	"NCCL_GDRCOPY_ENABLE",
+	"NCCL_GIN_ENABLE",
+	"NCCL_GIN_PLUGIN",
+	"NCCL_GIN_TYPE",
+	"NCCL_GRAPH_FILE",
+	"NCCL_GRAPH_MIXING_SUPPORT",
+	"NCCL_GRAPH_REGISTER",
+	"NCCL_HOSTID",
+	"NCCL_IGNORE_CPU_AFFINITY",
+	"NCCL_LAUNCH_MODE",
+	"NCCL_LAUNCH_ORDER_IMPLICIT",
+	"NCCL_LL128_BUFFSIZE",
+	"NCCL_LL_BUFFSIZE",
+	"NCCL_LOCAL_REGISTER",
+	"NCCL_MAX_CTAS",
+	"NCCL_MAX_NCHANNELS",
+	"NCCL_MAX_P2P_NCHANNELS",
+	"NCCL_MIN_CTAS",
+	"NCCL_MIN_NCHANNELS",
+	"NCCL_MIN_P2P_NCHANNELS",
+	"NCCL_MNNVL_CLIQUE_ID",
+	"NCCL_MNNVL_ENABLE",
+	"NCCL_MNNVL_UUID",
+	"NCCL_NCHANNELS_PER_NET_PEER",
+	"NCCL_NET",
+	"NCCL_NET_DISABLE_INTRA",
+	"NCCL_NET_FORCE_MERGE",
+	"NCCL_NET_GDR_C2C",
+	"NCCL_NET_GDR_READ",
+	"NCCL_NET_MERGE_LEVEL",
+	"NCCL_NET_OPTIONAL_RECV_COMPLETION",
+	"NCCL_NET_OVERHEAD",
+	"NCCL_NET_PLUGIN",
+	"NCCL_NET_SHARED_BUFFERS",
+	"NCCL_NET_SHARED_COMMS",
+	"NCCL_NSOCKS_PERTHREAD",
+	"NCCL_NTHREADS",
+	"NCCL_NVB_DISABLE",
+	"NCCL_NVLSTREE_MAX_CHUNKSIZE",
+	"NCCL_NVLS_CHUNKSIZE",
+	"NCCL_NVLS_NCHANNELS",
+	"NCCL_OOB_NET_ENABLE",
+	"NCCL_OOB_NET_IFNAME",
+	"NCCL_P2P_DIRECT_DISABLE",
+	"NCCL_P2P_LL_THRESHOLD",
+	"NCCL_P2P_NET_CHUNKSIZE",
+	"NCCL_P2P_NVL_CHUNKSIZE",
+	"NCCL_P2P_PCI_CHUNKSIZE",
+	"NCCL_P2P_PXN_LEVEL",
+	"NCCL_P2P_READ_ENABLE",
+	"NCCL_P2P_USE_CUDA_MEMCPY",
+	"NCCL_PROFILER_PLUGIN",
+	"NCCL_PROGRESS_APPEND_OP_FREQ",
+	"NCCL_PROTO",
+	"NCCL_PXN_C2C",
+	"NCCL_PXN_DISABLE",
+	"NCCL_RAS_ADDR",
+	"NCCL_RAS_ENABLE",
+	"NCCL_RAS_TIMEOUT_FACTOR",
+	"NCCL_RUNTIME_CONNECT",
+	"NCCL_SET_CPU_STACK_SIZE",
+	"NCCL_SET_STACK_SIZE",
+	"NCCL_SET_THREAD_NAME",
+	"NCCL_SHM_DISABLE",
+	"NCCL_SHM_LOCALITY",
+	"NCCL_SHM_USE_CUDA_MEMCPY",
+	"NCCL_SINGLE_PROC_MEM_REG_ENABLE",
+	"NCCL_SINGLE_RING_THRESHOLD",
+	"NCCL_SOCKET_FAMILY",
+	"NCCL_SOCKET_NTHREADS",
+	"NCCL_SOCKET_RETRY_CNT",
+	"NCCL_SOCKET_RETRY_SLEEP_MSEC",
+	"NCCL_SYM_CTAS",
+	"NCCL_THREAD_THRESHOLDS",
+	"NCCL_TOPO_DUMP_FILE",
+	"NCCL_TUNER_CONFIG_FILE",
+	"NCCL_TUNER_PLUGIN",
+	"NCCL_WIN_ENABLE",
+	"NCCL_WIN_STRIDE",
+	"NCCL_WORK_ARGS_BYTES",
+	"NCCL_WORK_FIFO_BYTES",
+	"RDMAV_ALLOW_DISASSOC_DESTROY",
+	"RDMAV_FORK_SAFE",
+	"RDMAV_HUGEPAGES_SAFE",
+};
+
+/* Whether somebody is known to read the variable of an entry "NAME=value". */
+static bool is_known(const char *entry)
 {
-	static const char *const parts[] = { "TOKEN",  "SECRET",  "PASSW",   "CREDENTIAL",
-					     "APIKEY", "API_KEY", "PRIVATE", "AUTH" };
+	const char *name = NULL;
+	size_t n = strcspn(entry, "="), all = sizeof(known) / sizeof(known[0]);
 
-	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
-		const char *at = strstr(name, parts[i]);
+	for (size_t i = 0; i < EP_PARAMS + EP_IB_VARS + EP_NCCL_VARS + all; i++) {
+		size_t at = i;
 
-		if (at && at < name + n) {
+		if (at < EP_PARAMS) {
+			name = ep_param_table[at].name;
+		} else if ((at -= EP_PARAMS) < EP_IB_VARS) {
+			name = ep_ib_var_table[at].name;
+		} else if ((at -= EP_IB_VARS) < EP_NCCL_VARS) {
+			name = ep_nccl_var_table[at].name;
+		} else {
+			name = known[at - EP_NCCL_VARS];
+		}
+		if (strncmp(entry, name, n) == 0 && !name[n]) {
 			return true;
 		}
 	}
 	return false;
+}
+
+/* Prints an entry in one line; of a variable that nobody is known to read, its name alone. */
+static void print_variable(const char *entry)
+{
+	char *text = strdup(entry);
+
+	if (text) {
+		bool shown = is_known(entry);
+
+		ep_log_flatten(text);
+		printf("  %.*s%s\n", (int)(shown ? strlen(text) : strcspn(text, "=")), text,
+		       shown ? "" : "=(not shown)");
+	}
+	free(text);
 }
 
 static int by_name(const void *a, const void *b)
@@ -158,7 +308,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* Only variables of what this library, NCCL, CUDA and verbs read. */
+/* Variables whose names begin as those that the library, NCCL, CUDA, verbs and hwloc read. */
 static void print_environment(void)
 {
 	static const char *const begins[] = {
@@ -178,13 +328,7 @@ static void print_environment(void)
 	}
 	qsort(list, n, sizeof(list[0]), by_name);
 	for (size_t i = 0; i < n; i++) {
-		size_t name = strcspn(list[i], "=");
-
-		if (is_secret(list[i], name)) {
-			printf("  %.*s=(not shown)\n", (int)name, list[i]);
-		} else {
-			printf("  %s\n", list[i]);
-		}
+		print_variable(list[i]);
 	}
 }
 
