@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether doc/troubleshooting.md quotes what the library says, doc/python.md what works, and doc/sizing.md and
-doc/rdma.md their numbers.
+"""Whether doc/troubleshooting.md quotes what the library says, doc/python.md what works, and pages the numbers of the
+library: sizes, limits, defaults of variables, and commits that were measured.
 
-  check_pages.py SOURCE_ROOT VCLUSTER_DIR
+  check_pages.py SOURCE_ROOT VCLUSTER_DIR ENV_PAGE
 """
 import ctypes
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import device_memory
 import nic_model
 
-ROOT, VCLUSTER = Path(sys.argv[1]), Path(sys.argv[2])
+ROOT, VCLUSTER, ENV_PAGE = (Path(arg) for arg in sys.argv[1:4])
 problems = 0
 
 
@@ -80,9 +81,90 @@ def check_model():
             complain("rdma.md has not the table that nic_model.py prints, which begins with %s" % table[0])
 
 
+# A row of ncclEpCreateGroup(3), "Limits": which arguments of device_memory.ask it limits, how many `scale` are one `unit`
+# of the limit, and the other factors of a product.
+PROBES = {
+    "ranks": (("ranks", "experts"), 1, 1, {}),
+    "num_experts": (("experts",), 1, 1, {}),
+    "max_dispatch_tokens_per_rank": (("tokens",), 1, 1, {}),
+    "max_token_bytes": (("hidden",), 8, 16, {}),
+    "num_topk of a handle": (("topk",), 1, 1, {"experts": 64}),
+    "tokens x num_topk of a handle": (("tokens",), 1, 8, {"topk": 8, "experts": 8}),
+    "ranks x tokens": (("tokens",), 1, 128, {"ranks": 128, "experts": 128}),
+    "num_experts x tokens": (("tokens",), 1, 65532, {"ranks": 4, "experts": 65532}),
+    "ranks x tokens x quads (480 bytes) of a row":
+        (("hidden",), 240, 64 * 65535, {"ranks": 64, "experts": 64, "tokens": 65535}),
+}
+
+
+def check_limits():
+    """Each limit is possible, and the next value is not."""
+    page = (ROOT / "doc/man/ncclEpCreateGroup.3").read_text(encoding="utf-8")
+    rows = re.findall(r"^(\S.*?\S)  +([\d-]+)(?: R)?  +([\d-]+)$", page[page.index(".SS Limits"):], re.M)
+    library, plain = ctypes.CDLL(str(VCLUSTER / "libnccl_ep.so.0")), {"ranks": 1, "experts": 1, "hidden": 8, "tokens": 1, "topk": 1}
+    if {name for name, _, _ in rows} != set(PROBES):
+        complain("ncclEpCreateGroup.3: limits of %s" % [name for name, _, _ in rows])
+    for name, *values in rows:
+        fields, scale, unit, factors = PROBES[name]
+        for algorithm, value in enumerate(values):
+            for more in (0, 1) if value != "-" else ():
+                shape = {**plain, **factors, **dict.fromkeys(fields, (int(value) // unit + more) * scale)}
+                answer = device_memory.ask(library, algorithm, 3 if algorithm else 1, node=0, remote=0,
+                                           recv=algorithm * shape["ranks"] * shape["tokens"], **shape)
+                if (answer is None) != more:
+                    complain("ncclEpCreateGroup.3: %s of %s: %s is %spossible" % (name, value, shape, "not " * (not more)))
+    limit = {name: values for name, *values in rows}
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for text in ("1 to %s ranks" % limit["ranks"][0], "top-k up to %s" % limit["num_topk of a handle"][0],
+                 "up to %s experts" % limit["num_experts"][1],
+                 "more than %s tokens of a rank" % limit["max_dispatch_tokens_per_rank"][1]):
+        if text not in readme:
+            complain("README.md does not say '%s'" % text)
+
+
+def check_defaults():
+    """The defaults in rdma.md's table, and those behind a variable's name in any page: `NAME` (10 s)."""
+    unset = dict(re.findall(r"^\.B (\w+)\n(?:.*\n)+?.*Not set: (.*)\.$", ENV_PAGE.read_text(encoding="utf-8").replace("\\-", "-"), re.M))
+    table = (ROOT / "doc/rdma.md").read_text(encoding="utf-8").partition("| variable | default |")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", table, re.M)
+    rows = [(name, text.strip("`")) for name, text in rows if name in unset]
+    for name, text in rows:
+        if text != unset[name].strip("()"):
+            complain("rdma.md: %s is %s if it is not set, not %s" % (name, unset[name], text))
+    seen = 0
+    for file in [*ROOT.glob("doc/*.md"), *ROOT.glob("doc/man/*.[17]"), ROOT / "README.md"]:
+        for name, number, unit in re.findall(r"\b(NCCL_\w+)[`,.]*\s+(?:times )?\((\d+)(?: (ms|s))?[),;]",
+                                             file.read_text(encoding="utf-8")):
+            stated = int(number) * (1000 if unit == "s" else 1)
+            seen += 1
+            if name in unset and str(stated) != unset[name]:
+                complain("%s: %s is %s if it is not set, not %s %s" % (file.name, name, unset[name], number, unit))
+    if len(unset) < 50 or len(rows) < 20 or seen < 7:
+        complain("%d variables, %d of them in rdma.md, %d with a default beside the name" % (len(unset), len(rows), seen))
+
+
+def check_commits():
+    """What was measured can be built again: performance.md names commits that are here."""
+    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]
+    if not (ROOT / ".git").exists() or not shutil.which("git") or subprocess.run(
+            [*git, "rev-parse", "--is-shallow-repository"], stdout=subprocess.PIPE, text=True, check=False).stdout != "false\n":
+        print("no commits to compare with: this is not a whole clone")
+        return
+    text = (ROOT / "doc/performance.md").read_text(encoding="utf-8")
+    commits = set(re.findall(r"(?<!revision )\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{7,40}\b", text))
+    for commit in sorted(commits):
+        if subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], stderr=subprocess.DEVNULL, check=False).returncode:
+            complain("performance.md names commit %s, which is not one of this branch" % commit)
+    if len(commits) < 15:
+        complain("performance.md names %d commits" % len(commits))
+
+
 check_quotes()
 check_model()
+check_defaults()
+check_commits()
 if VCLUSTER.is_dir():
     check_python()
     check_sizes()
+    check_limits()
 sys.exit(problems != 0)
