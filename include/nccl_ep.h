@@ -189,7 +189,11 @@ ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor);
 
 /* ---- Groups --------------------------------------------------------------------------------- */
 
-/* `context` is handed to both unchanged. */
+/*
+ * `context` is handed to both unchanged. They run inside a call on the group, and can use neither the group
+ * nor its handles: such a call is ncclInvalidUsage (ncclEpGetAsyncError is possible). Nor may they wait for a
+ * thread that does.
+ */
 typedef cudaError_t (*ncclEpAllocFn_t)(void **ptr, size_t size, void *context);
 typedef cudaError_t (*ncclEpFreeFn_t)(void *ptr, void *context);
 

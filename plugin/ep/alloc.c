@@ -12,11 +12,13 @@ struct ep_pool_block {
 ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
 		      const char *what)
 {
+	struct ep_error_slot *scope = ep_error_scope(NULL); /* alloc_fn may make calls of its own */
 	cudaError_t err;
 
 	*ptr = NULL;
 	err = alloc->alloc_fn ? alloc->alloc_fn(ptr, bytes, alloc->context)
 			      : cudaMalloc(ptr, bytes);
+	ep_error_scope(scope);
 	if (err == cudaSuccess && *ptr) {
 		return ncclSuccess;
 	}
@@ -29,13 +31,16 @@ ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t byt
 void ep_free(const struct ncclEpGroup *group, void *ptr)
 {
 	const ncclEpAllocConfig_t *alloc = &group->config.alloc;
+	struct ep_error_slot *scope;
 
 	if (!ptr || group->reset) {
 		return;
 	}
+	scope = ep_error_scope(NULL);
 	if ((alloc->free_fn ? alloc->free_fn(ptr, alloc->context) : cudaFree(ptr)) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
+	ep_error_scope(scope);
 }
 
 ncclResult_t ep_pool_get(struct ncclEpGroup *group, void **ptr, uint64_t bytes)

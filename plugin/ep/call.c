@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
 #include <unistd.h>
+#include "core/board.h"
 #include "core/cuda.h"
 #include "core/registry.h"
 #include "ep/call.h"
@@ -39,6 +41,23 @@ static ncclResult_t ep_call_check_group(const struct ncclEpGroup *group)
 			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
 	}
 	return ep_call_check_process(owner, "ep_group");
+}
+
+/*
+ * Takes ep_call_gate if it is a group. The first look comes without the gate: in a child of fork() another
+ * thread may have had it, whom the child lacks.
+ */
+static ncclResult_t ep_call_take_gate(const struct ncclEpGroup *group)
+{
+	ncclResult_t result;
+
+	EP_CHECK(ep_call_check_group(group));
+	pthread_mutex_lock(&ep_call_gate);
+	result = ep_call_check_group(group);
+	if (result != ncclSuccess) {
+		pthread_mutex_unlock(&ep_call_gate);
+	}
+	return result;
 }
 
 /* The group's lock is held from now on. */
@@ -81,7 +100,12 @@ ncclResult_t ep_call_begin_group_host(struct ep_call *call, struct ncclEpGroup *
 {
 	ep_error_scope(NULL);
 	EP_CHECK(ep_call_check_group(group));
-	pthread_mutex_lock(&group->lock);
+	if (pthread_mutex_lock(&group->lock) == EDEADLK) {
+		return ep_fail(ncclInvalidUsage,
+			       "ep_group is in %s on this thread, which has called alloc_fn or "
+			       "free_fn: those can use neither the group nor its handles",
+			       ep_board_call_name(group->calling));
+	}
 	ep_call_enter(call, group);
 	return ep_call_poll(call, even_failed);
 }
@@ -89,19 +113,17 @@ ncclResult_t ep_call_begin_group_host(struct ep_call *call, struct ncclEpGroup *
 ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 {
 	static const char name[] = "ncclEpGetAsyncError";
-	ncclResult_t result;
+	ncclResult_t result = ncclSuccess;
 	struct ep_call call;
 	bool entered = false;
 
 	ep_error_scope(NULL);
-	EP_CHECK(ep_call_check_group(group)); /* in a child of fork() nobody may open the gate */
-	pthread_mutex_lock(&ep_call_gate);
-	result = ep_call_check_group(group);
-	if (result == ncclSuccess && !group->config.enable_mask) {
+	EP_CHECK(ep_call_take_gate(group));
+	if (!group->config.enable_mask) {
 		result = ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, name);
-	} else if (result == ncclSuccess && !error) {
+	} else if (!error) {
 		result = ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name);
-	} else if (result == ncclSuccess) {
+	} else {
 		entered = pthread_mutex_trylock(&group->lock) == 0;
 		*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;
 	}
@@ -164,18 +186,16 @@ ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group
 /* Of threads that destroy a group at once, one does. */
 static ncclResult_t ep_call_claim(struct ncclEpGroup *group)
 {
-	ncclResult_t result;
+	ncclResult_t result = ncclSuccess;
 
 	ep_error_scope(NULL);
-	pthread_mutex_lock(&ep_call_gate);
-	result = ep_call_check_group(group);
-	if (result == ncclSuccess && group->ending) {
+	EP_CHECK(ep_call_take_gate(group));
+	if (group->ending) {
 		result = ep_fail(ncclInvalidUsage,
 				 "ncclEpGroupDestroy: another thread is destroying the group: "
 				 "destroy it once");
-	} else if (result == ncclSuccess) {
-		group->ending = true;
 	}
+	group->ending = true;
 	pthread_mutex_unlock(&ep_call_gate);
 	return result;
 }

@@ -191,6 +191,7 @@ static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot 
 static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *boot, int device)
 {
 	struct ncclEpGroup *g = calloc(1, sizeof(*g));
+	pthread_mutexattr_t checked;
 
 	if (!g) {
 		return NULL;
@@ -206,7 +207,9 @@ static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *b
 		free(g);
 		return NULL;
 	}
-	pthread_mutex_init(&g->lock, NULL);
+	pthread_mutexattr_init(&checked);
+	pthread_mutexattr_settype(&checked, PTHREAD_MUTEX_ERRORCHECK);
+	pthread_mutex_init(&g->lock, &checked);
 	ep_error_slot_init(&g->errors);
 	g->comm = comm;
 	g->rank = boot->rank;

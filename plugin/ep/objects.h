@@ -51,7 +51,8 @@ struct ep_windows {
 };
 
 struct ncclEpGroup {
-	pthread_mutex_t lock;
+	pthread_mutex_t lock; /* refuses a thread that has it */
+	uint32_t calling;     /* enum ep_board_kind: the call that has it, or an earlier one */
 	struct ep_error_slot errors;
 
 	ncclComm_t comm;

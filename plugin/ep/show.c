@@ -112,6 +112,7 @@ void ep_show_begin(struct ep_call *call, enum ep_board_kind kind, const struct n
 	struct ep_board_call *c;
 	uint64_t number;
 
+	call->group->calling = kind;
 	if (!b) {
 		return;
 	}

@@ -365,6 +365,48 @@ static void refused(struct bench *b, ncclEpHandle_t orphan, int parent)
 	CHECK(!made && !bytes && !*text);
 }
 
+static ncclEpGroup_t watched;
+static atomic_bool watched_enough;
+
+static void *watch_errors(void *arg)
+{
+	int error;
+
+	while (!watched_enough) {
+		OK(ncclEpGetAsyncError(watched, &error));
+	}
+	return arg;
+}
+
+#define WATCHED_CHILDREN 60 /* at each of five forks the thread is between the gate's two ends */
+
+/* Children of a process that has a thread which asks for errors all the time, and which they lack. */
+static void forked_watched(ncclEpGroup_t group)
+{
+	static const char part[] = "ep_group was made by process";
+	int status, error;
+	pthread_t thread;
+
+	watched = group;
+	watched_enough = false;
+	NEED(!pthread_create(&thread, NULL, watch_errors, NULL));
+	for (int i = 0; i < WATCHED_CHILDREN; i++) {
+		pid_t child = fork();
+
+		NEED(child >= 0);
+		if (!child) {
+			alarm(30);
+			NO(ncclEpGroupDestroy(group), part);
+			NO(ncclEpGetAsyncError(group, &error), part);
+			_exit(check_failures() != 0);
+		}
+		NEED(waitpid(child, &status, 0) == child);
+		CHECK_INT(status, 0);
+	}
+	watched_enough = true;
+	NEED(!pthread_join(thread, NULL));
+}
+
 /* Each rank has a child between a dispatch and its combine, as data loaders are made. */
 static void forked(struct world *w)
 {
@@ -380,6 +422,9 @@ static void forked(struct world *w)
 	leave(gone, SOON);
 	bench_open(&b, w, bench_group(w, &p, BENCH_MASK), &p, 0);
 	bench_dispatch_checked(&b);
+	if (w->rank == 0) {
+		forked_watched(b.group);
+	}
 	for (int r = 0; r < w->nranks; r++) {
 		world_meet(w);
 		if (r != w->rank) {

@@ -117,4 +117,19 @@ MUTANTS += [
      "old": "\trank->refused = true;\n", "new": "", "tests": ["ep_perf"]},
     {"name": "perf_disk_full", "file": "tools/perf/ep_perf.c",
      "old": "perf->refused || perf->unwritten", "new": "perf->refused", "tests": ["ep_perf"]},
+    # ---- calls beside other calls ----
+    # A child of fork() waits for no thread that it lacks.
+    {"name": "forked_gate", "file": "plugin/ep/call.c",
+     "old": "\tEP_CHECK(ep_call_check_group(group));\n\tpthread_mutex_lock(&ep_call_gate);",
+     "new": "\tpthread_mutex_lock(&ep_call_gate);", "tests": ["leave_forked"]},
+    # A call on the group from its own alloc_fn is refused, and waits for nothing.
+    {"name": "entered_twice", "file": "plugin/ep/group.c",
+     "old": "PTHREAD_MUTEX_ERRORCHECK", "new": "PTHREAD_MUTEX_NORMAL", "tests": ["group_life"]},
+    # ... whose errors are not the group's, while what the outer call finds afterwards is.
+    {"name": "entered_scope", "file": "plugin/ep/alloc.c",
+     "old": "\t\t\t      : cudaMalloc(ptr, bytes);\n\tep_error_scope(scope);\n",
+     "new": "\t\t\t      : cudaMalloc(ptr, bytes);\n\t(void)scope;\n", "tests": ["group_life"]},
+    # A group whose destruction could not begin can be destroyed.
+    {"name": "claimed_forever", "file": "plugin/ep/call.c",
+     "old": "\tif (result != ncclSuccess) {\n\t\tep_call_stay(group);\n\t}\n", "new": "", "tests": ["group_life"]},
 ]

@@ -5,6 +5,7 @@
  */
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 #include "support/world.h"
 
@@ -101,6 +102,84 @@ static void test_memory(struct world *w)
 	OK(ncclEpHandleDestroy(b));
 	OK(ncclEpGroupDestroy(g));
 	CHECK(device_used() == before);
+}
+
+static ncclEpGroup_t own_group; /* of the allocator below */
+static ncclEpHandle_t own_handle;
+static uint32_t entered; /* calls of it that have tried their own group */
+
+static void enter_own(const char *where)
+{
+	ncclEpHandle_t made = NULL;
+	const char *text = "";
+	ncclResult_t code;
+	size_t bytes = 0;
+	int error = -1;
+
+	entered++;
+	CHECK_REASON(ncclEpHandleDestroy(own_handle), ncclInvalidUsage, where);
+	CHECK_REASON(ncclEpExtGetLastError(own_group, &code, &text), ncclInvalidUsage, where);
+	CHECK_REASON(ncclEpHandleMemSize(own_group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, &bytes, 2),
+		     ncclInvalidUsage, where);
+	CHECK_REASON(ncclEpInitHandle(&made, own_group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 2, NULL),
+		     ncclInvalidUsage, where);
+	CHECK_REASON(ncclEpGroupDestroy(own_group), ncclInvalidUsage, where);
+	OK(ncclEpGetAsyncError(own_group, &error));
+	CHECK(error == 0 && !made && !bytes && !*text);
+}
+
+static cudaError_t entering_alloc(void **ptr, size_t size, void *context)
+{
+	const char *where = context;
+
+	if (!own_group) {
+		return cudaMalloc(ptr, size);
+	}
+	enter_own(where);
+	return strcmp(where, "ncclEpCreateHandle") ? cudaMalloc(ptr, size)
+						   : cudaErrorMemoryAllocation;
+}
+
+static cudaError_t entering_free(void *ptr, void *context)
+{
+	CHECK_REASON(ncclEpExtGetLastError(own_group, NULL, NULL), ncclInvalidArgument,
+		     "destroyed?");
+	return cudaFree(ptr);
+}
+
+/* alloc_fn and free_fn cannot use their own group, and are told so. The call that runs them goes on. */
+static void test_entered(struct world *w)
+{
+	ncclEpTensor_t ids = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, .datatype = ncclInt32 };
+	char where[32] = "ncclEpInitHandle on this thread";
+	ncclEpGroupConfig_t c = config_make();
+	size_t sizes[2] = { 0, 3 };
+	ncclEpHandle_t more = NULL;
+	ncclEpGroup_t group = NULL;
+
+	ids.sizes = sizes;
+	c.enable_mask = 1;
+	c.alloc.alloc_fn = entering_alloc;
+	c.alloc.free_fn = entering_free;
+	c.alloc.context = where;
+	alarm(30); /* for who waits for itself */
+	OK(ncclEpCreateGroup(&group, w->comm, &c));
+	OK(ncclEpInitHandle(&own_handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 2, NULL));
+	CHECK_INT(entered, 0);
+	own_group = group;
+	OK(ncclEpInitHandle(&more, own_group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 2, NULL));
+	CHECK_INT(entered, 1);
+	CHECK_LAST(own_group, ncclSuccess, ""); /* these were the thread's */
+	strcpy(where, "ncclEpCreateHandle");
+	CHECK_REASON(ncclEpCreateHandle(&more, own_group, NCCL_EP_LAYOUT_RANK_MAJOR, &ids, NULL,
+					NULL, w->stream),
+		     ncclUnhandledCudaError, "alloc_fn of ");
+	CHECK_INT(entered, 2);
+	CHECK_LAST(own_group, ncclUnhandledCudaError, "alloc_fn of "); /* and this is the group's */
+	OK(ncclEpHandleDestroy(own_handle));
+	OK(ncclEpGroupDestroy(own_group));
+	OK(ncclEpHandleDestroy(more));
+	alarm(0);
 }
 
 /* Handles that outlive their group: the memory goes with the group, they by ncclEpHandleDestroy. */
@@ -382,6 +461,7 @@ static void run(struct world *w, void *arg)
 
 	test_memory(w);
 	test_orphans(w);
+	test_entered(w);
 	test_made_again(w);
 	test_failures(w);
 	test_absent_at_growth(w);
