@@ -29,6 +29,14 @@ static bool take_near(struct ep_info_gpu *gpu, const struct ep_topo *topo,
 		int num = nic->port[rail->port].num;
 		int at = ep_info_nics_find(nics, nic->name, num);
 
+		if (at >= 0 && nic->no_gdr) {
+			snprintf(
+				gpu->no_port, sizeof(gpu->no_port),
+				"%.100s has gdr=\"0\" for %s:%d, the nearest NIC of GPU %s: correct "
+				"the file",
+				topo->path, nic->name, num, gpu->bus_id);
+			return true;
+		}
 		if (at >= 0 && !ep_topo_gdr_allowed(topo, g, rail->nic)) {
 			const char *level = getenv("NCCL_NET_GDR_LEVEL");
 

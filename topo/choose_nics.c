@@ -4,7 +4,7 @@
  *
  *  1. Only ports of one link layer count, and of those only the nearest usable ones of a GPU that
  *     are at least half as fast as the best: striping over unequal NICs runs at the pace of the
- *     worst.
+ *     worst. Ports without a known speed count where the GPU reaches none with one.
  *  2. Every GPU gets one, nearest GPUs first, the fastest ports first, each port with as few users
  *     as can be.
  *  3. What is left over goes out evenly among GPUs that have the same choice, or not at all: one
@@ -48,8 +48,11 @@ static void find_candidates(struct chooser *c, int gpu)
 	g->dist = (enum ep_topo_dist)(nearest / 2);
 	for (int u = 0; u < c->usable->n; u++) {
 		c->usable->port[u].candidate |= may[u];
-		c->usable->port[u].slow |= !may[u] &&
-					   ep_topo_usable_rank(c->usable, gpu, u) == nearest;
+		int rank = ep_topo_usable_rank(c->usable, gpu, u);
+		bool no_speed = !ep_topo_usable_at(c->usable, u)->mbps;
+
+		c->usable->port[u].slow |= !may[u] && !no_speed && rank == nearest;
+		c->usable->port[u].no_speed |= !may[u] && no_speed && rank <= nearest;
 	}
 }
 
@@ -239,8 +242,9 @@ static void set_why(struct chooser *c)
 		} else if (c->usable->port[u].candidate) {
 			port->why = EP_TOPO_WHY_SPARE;
 		} else {
-			port->why = c->usable->port[u].slow ? EP_TOPO_WHY_SLOW
-							    : EP_TOPO_WHY_FARTHER;
+			port->why = c->usable->port[u].no_speed ? EP_TOPO_WHY_NO_SPEED
+				    : c->usable->port[u].slow   ? EP_TOPO_WHY_SLOW
+								: EP_TOPO_WHY_FARTHER;
 		}
 	}
 }

@@ -290,5 +290,5 @@ int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *
 
 bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic)
 {
-	return ep_topo_dist_gpu_nic(topo, gpu, nic) <= topo->gdr_level;
+	return !topo->nic[nic].no_gdr && ep_topo_dist_gpu_nic(topo, gpu, nic) <= topo->gdr_level;
 }

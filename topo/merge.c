@@ -142,11 +142,14 @@ static const struct ep_topo_nic *same_nic(const struct ep_topo *file, const stru
 static int merge_nics(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err)
 {
 	int node_of[EP_TOPO_MAX_NICS];
+	bool denied[EP_TOPO_MAX_NICS];
 
 	for (int i = 0; i < live->nnics; i++) {
 		const struct ep_topo_nic *nic = &live->nic[i];
 		const struct ep_topo_nic *named = same_nic(file, nic);
 		/* Virtual functions move: the address decides where there is one. */
+		/* NCCL, too, believes a file in this. */
+		denied[i] = named && named->no_gdr;
 		bool by_name = named && (named->elsewhere || !nic->pci.known || !named->pci.known);
 
 		node_of[i] = by_name ? named->node : place(file, live, nic->node, err);
@@ -161,6 +164,7 @@ static int merge_nics(struct ep_topo *file, const struct ep_topo *live, struct e
 
 		*nic = live->nic[i];
 		nic->node = node_of[i];
+		nic->no_gdr = denied[i];
 		nic->numa = numa >= 0 ? numa : nic->numa;
 	}
 	return 0;

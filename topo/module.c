@@ -16,7 +16,7 @@ static void fill_port(const struct ep_topo *topo, int gpu, const struct ep_topo_
 	snprintf(port->name, sizeof(port->name), "%s", nic->name);
 	snprintf(port->dist, sizeof(port->dist), "%s", ep_topo_dist_name(rail->dist));
 	port->port = nic->port[rail->port].num;
-	port->gdr = ep_topo_gdr_allowed(topo, gpu, rail->nic);
+	port->gdr = nic->no_gdr ? -1 : ep_topo_gdr_allowed(topo, gpu, rail->nic);
 }
 
 static bool is_open(const void *arg, const char *name, int port)

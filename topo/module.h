@@ -9,14 +9,14 @@
 #include <stdint.h>
 
 /* Of this header: any change to it is a new number. */
-#define EP_TOPO_MODULE_ABI 2
+#define EP_TOPO_MODULE_ABI 3
 #define EP_TOPO_MODULE_FILE "libnccl_ep_topo.so.0"
 #define EP_TOPO_MODULE_SYMBOL "ep_topo_module_query"
 
 struct ep_topo_module_port {
 	char name[64]; /* of the RDMA device; a PCI address where the source gives no name */
 	int32_t port;
-	int32_t gdr;  /* near enough for NCCL_NET_GDR_LEVEL */
+	int32_t gdr;  /* 1: yes; 0: too far for NCCL_NET_GDR_LEVEL; -1: a file denies it */
 	char dist[8]; /* name of the distance */
 };
 

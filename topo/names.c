@@ -110,6 +110,7 @@ const char *ep_topo_why_text(enum ep_topo_why why)
 		[EP_TOPO_WHY_CLOSED] = "not among the active ports that this process can open",
 		[EP_TOPO_WHY_LAYER] = "of another link layer than the NICs in use",
 		[EP_TOPO_WHY_SLOW] = "less than half as fast as another NIC equally near",
+		[EP_TOPO_WHY_NO_SPEED] = "no known speed, as others have",
 		[EP_TOPO_WHY_FARTHER] = "every GPU has a nearer NIC",
 		[EP_TOPO_WHY_SPARE] = "too few for one more per GPU",
 		[EP_TOPO_WHY_NO_GPU] = "no GPU",

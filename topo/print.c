@@ -66,8 +66,10 @@ static void print_gpu(const struct ep_topo *topo, int g, FILE *out)
 	if (gpu->nvlinks >= 0) {
 		snprintf(links, sizeof(links), "%d%s", gpu->nvlinks, gpu->nvswitch ? "sw" : "");
 	}
-	if (gpu->nrails) {
-		gdr = ep_topo_gdr_allowed(topo, g, gpu->rail[0].nic) ? "yes" : "no";
+	for (int i = 0; i < gpu->nrails; i++) {
+		const char *this = ep_topo_gdr_allowed(topo, g, gpu->rail[i].nic) ? "yes" : "no";
+
+		gdr = i && strcmp(gdr, this) != 0 ? "some" : this;
 	}
 	fprintf(out, "%-5d %-13s %-4s %-4s %-6s %-6s %-4s %-5d %-4s", g,
 		ep_topo_pci_print(&gpu->pci, pci), num_or_dash(gpu->instance, mig),

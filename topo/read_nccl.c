@@ -148,6 +148,12 @@ static int read_pci(struct ep_topo_nccl *reader, int elem, int parent)
 		return ep_topo_fail(reader->err, EINVAL,
 				    "<pci> with busid \"%s\", need dddd:bb:dd.f", shown);
 	}
+	if (ep_topo_find_node(reader->topo, &pci) >= 0) {
+		char shown[EP_TOPO_PCI_LEN];
+
+		ep_topo_note(reader->topo, "the file lists PCI device %s twice",
+			     ep_topo_pci_print(&pci, shown));
+	}
 	/* NCCL's tree has one <pci> per switch, ports left out. */
 	int node = ep_topo_add_node(reader->topo, parent,
 				    is_bridge ? EP_TOPO_KIND_SWITCH : EP_TOPO_KIND_DEVICE, &pci,
@@ -225,13 +231,17 @@ static int read_cpu(struct ep_topo_nccl *reader, int elem)
 	if (reader->topo->nhosts > 1) {
 		reader->topo->home = 1 + find_host(reader, reader->topo->nhosts, elem);
 	}
-	int host = ep_topo_add_node(reader->topo, reader->topo->home, EP_TOPO_KIND_HOST, NULL,
-				    numa < 0 || numa > 65535 ? -1 : (int)numa, reader->err);
+	int nodes = reader->topo->nnodes;
+	int host = ep_topo_host_of_numa(reader->topo, numa < 0 || numa > 65535 ? -1 : (int)numa,
+					reader->err);
 
 	if (host < 0) {
 		return host;
 	}
-	reader->topo->nnumas += numa >= 0;
+	reader->topo->nnumas += numa >= 0 && host == nodes;
+	if (host != nodes) {
+		ep_topo_note(reader->topo, "the file lists NUMA node %ld twice", numa);
+	}
 	ep_xml_for_each_child(reader->xml, elem, it)
 	{
 		int rc = 0;

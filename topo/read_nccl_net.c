@@ -138,6 +138,7 @@ static int read_net(struct ep_topo_nccl *reader, const struct devices *devices, 
 	if (!nic) {
 		return -E2BIG;
 	}
+	nic->no_gdr |= ep_xml_long(reader->xml, elem, "gdr", 1) == 0;
 	read_guid(reader, elem, nic);
 	read_port(reader, elem, nic, num > before ? num - before : num > 1 ? 1 : num, 1);
 	return 0;
@@ -178,6 +179,7 @@ static int read_aliased(struct ep_topo_nccl *reader, const struct ep_topo_nccl_a
 		return -E2BIG;
 	}
 	nic->elsewhere = !dma;
+	nic->no_gdr = ep_xml_long(reader->xml, alias->elem, "gdr", 1) == 0;
 	read_guid(reader, alias->elem, nic);
 	read_port(reader, alias->elem, nic, 1, devices);
 	return 0;

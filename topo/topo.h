@@ -72,6 +72,7 @@ enum ep_topo_why {
 	EP_TOPO_WHY_CLOSED,
 	EP_TOPO_WHY_LAYER,
 	EP_TOPO_WHY_SLOW,
+	EP_TOPO_WHY_NO_SPEED,
 	EP_TOPO_WHY_FARTHER,
 	EP_TOPO_WHY_SPARE,
 	EP_TOPO_WHY_NO_GPU,
@@ -114,6 +115,7 @@ struct ep_topo_nic {
 	int numa; /* -1: unknown */
 	bool rdma;
 	bool elsewhere; /* found by name only: pci is not the device's own address */
+	bool no_gdr;    /* a file denies it access to GPUs' memory */
 	uint64_t guid;
 	uint32_t pci_mbps; /* 0: unknown */
 	int nports;

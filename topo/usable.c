@@ -43,18 +43,32 @@ int ep_topo_usable_rank(const struct ep_topo_usable *usable, int gpu, int u)
 	return 2 * (int)dist + (dist == EP_TOPO_DISTANT || !usable->topo->nic[nic].pci.known);
 }
 
+/* Whether a port that the GPU has a path to reports a speed: then ports that do not may be dead. */
+static bool any_speed(const struct ep_topo_usable *usable, int gpu)
+{
+	for (int u = 0; u < usable->n; u++) {
+		if (ep_topo_usable_at(usable, u)->mbps &&
+		    ep_topo_usable_rank(usable, gpu, u) < 2 * EP_TOPO_DISTANT) {
+			return true;
+		}
+	}
+	return false;
+}
+
 int ep_topo_usable_near(const struct ep_topo_usable *usable, int gpu, bool *may)
 {
+	bool known = any_speed(usable, gpu);
 	int nearest = 2 * EP_TOPO_DISTANT;
 	uint32_t best = 0;
 
 	for (int u = 0; u < usable->n; u++) {
 		int rank = ep_topo_usable_rank(usable, gpu, u);
 
-		nearest = rank < nearest ? rank : nearest;
+		may[u] = !known || ep_topo_usable_at(usable, u)->mbps;
+		nearest = may[u] && rank < nearest ? rank : nearest;
 	}
 	for (int u = 0; u < usable->n; u++) {
-		may[u] = ep_topo_usable_rank(usable, gpu, u) == nearest;
+		may[u] &= ep_topo_usable_rank(usable, gpu, u) == nearest;
 		if (may[u] && usable->port[u].mbps > best) {
 			best = usable->port[u].mbps;
 		}
@@ -139,7 +153,8 @@ void ep_topo_usable_list(struct ep_topo_usable *usable, const struct ep_topo_opt
 			port->why = unusable(nic, port, opts, hca);
 			if (port->why == EP_TOPO_WHY_USED) {
 				usable->port[usable->n++] = (struct ep_topo_usable_port){
-					n, p, lesser_known(port->mbps, nic->pci_mbps), false, false
+					n,     p,     lesser_known(port->mbps, nic->pci_mbps),
+					false, false, false
 				};
 			}
 		}

@@ -10,7 +10,7 @@
 struct ep_topo_usable_port {
 	int nic, port;
 	uint32_t mbps;
-	bool candidate, slow;
+	bool candidate, slow, no_speed;
 };
 
 struct ep_topo_usable {

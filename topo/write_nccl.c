@@ -173,6 +173,9 @@ static int write_nets(struct writer *writer, int depth, const struct ep_topo_nic
 		if (nic->guid) {
 			fprintf(writer->out, " guid=\"0x%llx\"", (unsigned long long)nic->guid);
 		}
+		if (nic->no_gdr) {
+			fputs(" gdr=\"0\"", writer->out);
+		}
 		fputs("/>\n", writer->out);
 		n++;
 	}

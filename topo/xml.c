@@ -171,19 +171,34 @@ err_free:
 	return rc;
 }
 
-/* Reads a file whose size is known. One that grows meanwhile is read as far as it was. */
-static int read_all(int fd, char *data, size_t *len)
+/*
+ * Reads a file to its end, and returns 0 or an errno value. The size that stat() reports is a hint: in
+ * /proc, /sys and some file systems of FUSE it is 0.
+ */
+static int read_all(int fd, size_t hint, char **data, size_t *len)
 {
-	size_t used = 0;
+	size_t room = hint + 4096, used = 0;
 	ssize_t n = 1;
 
-	while (used < *len && n > 0) {
-		n = read(fd, data + used, *len - used);
+	*data = malloc(room);
+	while (*data && n > 0) {
+		if (used > EP_XML_MAX_BYTES) {
+			return EFBIG;
+		}
+		if (used == room) {
+			char *more = realloc(*data, room *= 2);
+
+			if (!more) {
+				return ENOMEM;
+			}
+			*data = more;
+		}
+		n = read(fd, *data + used, room - used);
 		used += n > 0 ? (size_t)n : 0;
 		n = n < 0 && errno == EINTR ? 1 : n;
 	}
 	*len = used;
-	return n < 0 ? errno : 0;
+	return !*data ? ENOMEM : n < 0 ? errno : 0;
 }
 
 int ep_xml_read_file(const char *path, struct ep_xml **xml, struct ep_topo_err *err)
@@ -202,16 +217,15 @@ int ep_xml_read_file(const char *path, struct ep_xml **xml, struct ep_topo_err *
 		rc = ep_topo_fail(err, EINVAL, "%s is not a regular file", path);
 		goto out;
 	}
-	if (st.st_size > EP_XML_MAX_BYTES) {
+	code = st.st_size > EP_XML_MAX_BYTES ? EFBIG
+					     : read_all(fd, (size_t)st.st_size, &data, &len);
+	if (code == EFBIG) {
 		rc = ep_topo_fail(err, EFBIG, "%s is longer than the limit of %u bytes", path,
 				  EP_XML_MAX_BYTES);
-		goto out;
+	} else {
+		rc = code ? ep_topo_fail(err, code, "cannot read %s: %s", path, strerror(code))
+			  : ep_xml_parse(data, len, path, xml, err);
 	}
-	len = (size_t)st.st_size;
-	data = malloc(len + 1);
-	code = data ? read_all(fd, data, &len) : ENOMEM;
-	rc = code ? ep_topo_fail(err, code, "cannot read %s: %s", path, strerror(code))
-		  : ep_xml_parse(data, len, path, xml, err);
 out:
 	free(data);
 	close(fd);

@@ -101,7 +101,7 @@ static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 	for (int i = 0; i < query->n; i++) {
 		const struct ep_topo_module_port *near = &query->port[i];
 
-		if (!near->gdr) {
+		if (near->gdr <= 0) {
 			refused = near;
 		} else if (*n < room) {
 			struct ep_port *port = &chosen[(*n)++];
@@ -110,6 +110,13 @@ static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 			memcpy(port->name, near->name, sizeof(port->name));
 			port->port = near->port;
 		}
+	}
+	if (*n == 0 && refused && refused->gdr < 0) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s has gdr=\"0\" for %s:%d, the nearest NIC of GPU %s: there is no "
+			       "path to other nodes without access of the NIC to the GPU's memory; "
+			       "correct the file",
+			       query->source, refused->name, refused->port, query->bus_id);
 	}
 	if (*n == 0 && refused) {
 		return ep_fail(

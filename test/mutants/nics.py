@@ -148,6 +148,23 @@ MUTANTS = [
     {"name": "ece_insists_verbs", "file": "plugin/rdma/rc_qp.c",
      "old": "!path->ece.options || path->ece_agreed ||", "new": "!path->ece.options || 1 || path->ece_agreed ||",
      "tests": ["inside_odd_own_ece", "host_cpu_proxy_ece_refused"]},
+    # Of two link layers that are equal all machines take the same: of each GPU's, and of the machine's.
+    {"name": "layer_tie", "file": "topo/usable.c",
+     "old": "\treturn sum[ib] >= sum[eth] ? ib : eth;\n", "new": "\treturn sum[ib] > sum[eth] ? ib : eth;\n",
+     "tests": ["topo-choose"]},
+    {"name": "layer_tie_votes", "file": "topo/usable.c",
+     "old": "(votes[ib] == votes[eth] && sum[ib] >= sum[eth])",
+     "new": "(votes[ib] == votes[eth] && sum[ib] > sum[eth])", "tests": ["topo-choose"]},
+    # A port without a known speed does not stand against one that has a speed.
+    {"name": "no_speed_near", "file": "topo/usable.c",
+     "old": "may[u] = !known || ep_topo_usable_at(usable, u)->mbps;", "new": "may[u] = known || true;",
+     "tests": ["topo-choose", "topo-tables"]},
+    # A file that reports no size is read to its end.
+    {"name": "size_believed", "file": "topo/xml.c",
+     "old": "\twhile (*data && n > 0) {\n", "new": "\twhile (*data && n > 0 && used < hint) {\n", "tests": ["topo-fuzz"]},
+    # What a file denies a NIC stays denied on the machine that the file is for.
+    {"name": "denied_live", "file": "topo/merge.c",
+     "old": "\t\tnic->no_gdr = denied[i];\n", "new": "", "tests": ["topo-live"]},
     # Of the kernel's log a report has what concerns NICs and GPUs.
     {"name": "report_kernel", "file": "tools/ep_info_kernel.c",
      "old": " && concerns(last[n % LINES])) {", "new": ") {", "tests": ["topo-info-kernel"]},

@@ -2,7 +2,8 @@
 /*
  * Random machines: whatever the tree, the choice must keep its promises.
  *   - a GPU has a NIC if there is a usable one, and only such as are equally near, nearest of all;
- *   - never a port that is down, excluded, or less than half as fast as one equally near;
+ *   - never a port that is down, excluded, or less than half as fast as one equally near, nor one
+ *     without a known speed where another has one;
  *   - all ports in use are of one link layer, and no port that a GPU could have had is faster than
  *     those that it has and left over;
  *   - no NIC is used twice by one GPU; GPUs with the same choice have equally many NICs, and the
@@ -77,16 +78,31 @@ static uint32_t speed_of(const struct ep_topo *topo, int nic, int port)
 	return a && (!b || a < b) ? a : b;
 }
 
+/* A port without a speed does not stand against one with a speed. */
+static bool any_speed(const struct ep_topo *topo)
+{
+	for (int n = 0; n < topo->nnics; n++) {
+		for (int p = 0; p < topo->nic[n].nports; p++) {
+			if (usable(topo, n, p) && topo->nic[n].port[p].mbps) {
+				return true;
+			}
+		}
+	}
+	return false;
+}
+
 static enum ep_topo_dist nearest(const struct ep_topo *topo, int gpu, uint32_t *best)
 {
 	enum ep_topo_dist dist = EP_TOPO_DISTANT;
+	bool known = any_speed(topo);
 
 	*best = 0;
 	for (int n = 0; n < topo->nnics; n++) {
 		enum ep_topo_dist d = ep_topo_dist_gpu_nic(topo, gpu, n);
 
 		for (int p = 0; p < topo->nic[n].nports; p++) {
-			if (!usable(topo, n, p) || d > dist) {
+			if (!usable(topo, n, p) || d > dist ||
+			    (known && !topo->nic[n].port[p].mbps)) {
 				continue;
 			}
 			*best = d < dist ? 0 : *best;
@@ -232,6 +248,11 @@ static const struct {
 	{ "01", "I200@0 E400@1", "1 1" },
 	{ "01", "I400@0 E400@1 E400@1", "2 1" },
 	{ "00", "U100@0 I100@0", "0 1" },
+	{ "00", "E400@0 I400@0", "1 1" },
+	{ "01", "E400@0 I400@1", "1 1" },
+	{ "0", "I0@0 I200@1", "1" },
+	{ "0", "E0@0 I200@1", "1" },
+	{ "00", "I0@0 I0@1 I0@1", "0 0" },
 	{ "00", "E200@0 E400@0 E400@0", "1 2" },
 	{ "00", "E200@0 E200@0 E400@0 E400@0", "0+2 1+3" },
 	{ "000", "E200@0 E400@0", "1 0 1" },

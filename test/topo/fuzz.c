@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include "support/check.h"
 #include "topo/tree.h"
@@ -228,6 +230,24 @@ static void extremes(void)
 	free(data);
 }
 
+/* Files that report no size are read to their end, or up to the limit. */
+static void no_size(void)
+{
+	const char *endless = "/proc/self/pagemap";
+	struct ep_topo_err err = { .text = "" };
+	struct ep_xml *xml = NULL;
+	int rc;
+
+	prctl(PR_SET_NAME, "<system a='1'/>");
+	rc = ep_xml_read_file("/proc/self/comm", &xml, &err);
+	CHECK(rc == 0 && xml && ep_xml_long(xml, 0, "a", 0) == 1, "%s", err.text);
+	ep_xml_free(xml);
+	if (access(endless, R_OK) == 0) {
+		rc = ep_xml_read_file(endless, &xml, &err);
+		CHECK(rc == -EFBIG && strstr(err.text, "longer than the limit"), "%s", err.text);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	unsigned long runs = argc > 1 ? strtoul(argv[1], NULL, 0) : 1000;
@@ -238,6 +258,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	extremes();
+	no_size();
 	for (int i = 2; i < argc; i++) {
 		fuzz_file(argv[i], runs);
 	}

@@ -61,6 +61,7 @@ static void match(const char *dir, const char *file, const char *bus[], int n)
 int main(int argc, char **argv)
 {
 	const char *eight[] = { "0000:13:00.0", "0000:23:00.0", "0000:33:00.0", "0000:43:00.0" };
+	const char *denied[] = { "0000:03:00.0" };
 	const char *shared[] = { "0000:17:00.0", "0000:97:00.0" };
 
 	if (argc != 2) {
@@ -93,6 +94,9 @@ int main(int argc, char **argv)
 		      strstr(facts.gpu[1].no_port, "set it to SYS"),
 	      "far GPU: %s", facts.gpu[1].no_port);
 	unsetenv("NCCL_NET_GDR_LEVEL");
+	match(argv[1], "no-gdr.xml", denied, 1);
+	CHECK(!facts.gpu[0].port && strstr(facts.gpu[0].no_port, "has gdr=\"0\" for mlx5_0:1"),
+	      "denied: %s", facts.gpu[0].no_port);
 	/* Without a topology, in turn; and so a GPU that it does not have. */
 	set_nics(0, 1, 1);
 	match(argv[1], NULL, eight, 4);

@@ -235,6 +235,8 @@ static void test_merge(const char *file)
 			      strcmp(topo->nic[topo->gpu[g].rail[0].nic].name, "mlx5_0") == 0,
 		      "GPU %d uses %d NICs", g, topo->gpu[g].nrails);
 	}
+	/* What the file denies stays denied, as with NCCL. */
+	CHECK(!ep_topo_gdr_allowed(topo, 0, topo->gpu[0].rail[0].nic), "GDR with mlx5_0");
 	CHECK(topo->gpu[3].dist == EP_TOPO_SYS, "GPU 3 at %s",
 	      ep_topo_dist_name(topo->gpu[3].dist));
 	CHECK(topo->nnotes > 0 && strstr(topo->note[0], "1 of the file's 2 GPUs"), "note \"%s\"",

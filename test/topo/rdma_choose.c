@@ -224,6 +224,11 @@ static void test_others(void)
 	WANT(choose("0000:04:00.0", 1, EIGHT, 8), "mlx5_2:1 mlx5_3:1");
 	WANT(choose("0000:04:00.0", 1, EIGHT, 1), "mlx5_2:1");
 	WANT(choose("0000:04:00.0", 1, "mlx5_3:1 mlx5_0:1", 8), "mlx5_3:1");
+	set_file("no-gdr.xml");
+	WANT(choose("0000:23:00.0", 1, EIGHT, 8), "mlx5_2:1");
+	WANT(choose("0000:03:00.0", 0, EIGHT, 8), "");
+	LOGGED("no-gdr.xml has gdr=\"0\" for mlx5_0:1, the nearest NIC of GPU 0000:03:00.0",
+	       last_text());
 	set_file("one-shared-nic.xml");
 	WANT(choose("0000:98:00.0", 3, EIGHT, 8), "mlx5_0:1");
 	setenv("NCCL_NET_GDR_LEVEL", "PHB", 1);
