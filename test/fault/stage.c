@@ -11,6 +11,9 @@
  *
  *     stage room         instead, a queue of rank 0 to rank 1 does nothing any more and is small: rank
  *                        0, waiting for room in it, gives rank 1 up before rank 2 gives up rank 0
+ *
+ *     stage late         rank 2 holds rank 0's bank up for more than half of the timeout, and packets
+ *                        of rank 0 take long: its waits for queues have their time all the same
  */
 #include <string.h>
 #include <unistd.h>
@@ -24,9 +27,11 @@
 static char faults[600]; /* "@" and a path */
 
 /*
- * On rank 0's queue for rows to rank 1: it has the lowest number of four, since what was made first was
+ * Rank 0's queue for rows to rank 1: it has the lowest number of four, since what was made first was
  * made anew, after it had been tried out.
  */
+#define ON_ROWS ":rank=0,qp=1,op=write,count=1"
+
 static void strike(const char *rule)
 {
 	char made[640];
@@ -34,8 +39,7 @@ static void strike(const char *rule)
 
 	snprintf(made, sizeof(made), "%s.new", faults + 1);
 	file = fopen(made, "w");
-	NEED(file && fprintf(file, "%s:rank=0,qp=1,op=write,count=1\n", rule) >= 0 &&
-	     !fclose(file));
+	NEED(file && fprintf(file, "%s\n", rule) >= 0 && !fclose(file));
 	NEED(!rename(made, faults + 1));
 	sleep(1); /* until the NIC has read it */
 }
@@ -100,7 +104,7 @@ static void rows_under_way(struct world *w, uint32_t flags, bool slow)
 	OK_SYNC(bench_update(&b, w->stream), w->stream);
 	world_meet(w);
 	if (w->rank == 0) {
-		strike("drop");
+		strike("drop" ON_ROWS);
 	}
 	world_meet(w);
 	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
@@ -130,7 +134,7 @@ static void room(struct world *w)
 	OK_SYNC(bench_update(&b, w->stream), w->stream);
 	world_meet(w);
 	if (w->rank == 0) {
-		strike("stuck");
+		strike("stuck" ON_ROWS);
 	}
 	world_meet(w);
 	start = world_now();
@@ -143,12 +147,51 @@ static void room(struct world *w)
 	bench_end(&b);
 }
 
+/* Rank 2 gets no tokens, so the others are at their next dispatch when it begins its combine. */
+static void late(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 3, 2, 256, 96, ORACLE_RANK_MAJOR);
+	int32_t line[ORACLE_MAX_TOPK];
+	struct bench b;
+	double start;
+
+	memset(line, 0xff, sizeof(line));
+	line[0] = 0;
+	line[1] = 1;
+	p.routing.family = ORACLE_FILE;
+	p.routing.lines = line;
+	p.routing.nlines = 1;
+	bench_open(&b, w, bench_group_bounded(w->comm, &p, 0, TIMEOUT_MS), &p, 0);
+	bench_pair(&b);
+	OK_SYNC(bench_update(&b, w->stream), w->stream);
+	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
+	bench_expert_work(&b);
+	world_meet(w);
+	if (w->rank == 0) {
+		strike("delay:rank=0,op=write,us=20000,prob=1");
+	}
+	world_meet(w);
+	start = world_now();
+	if (w->rank == 2) {
+		usleep((useconds_t)(0.6 * TIMEOUT_MS * 1e3));
+	}
+	OK_SYNC(bench_combine(&b, w->stream), w->stream);
+	CHECK(w->rank == 2 || world_now() - start < 0.5 * TIMEOUT_MS / 1e3);
+	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
+	CHECK(world_now() - start > 0.6 * TIMEOUT_MS / 1e3);
+	CHECK(!failed(&b));
+	bench_check_dispatch(&b);
+	bench_end(&b);
+}
+
 static void run(struct world *w, void *arg)
 {
 	const char *scene = arg;
 
 	if (!strcmp(scene, "room")) {
 		room(w);
+	} else if (!strcmp(scene, "late")) {
+		late(w);
 	} else {
 		rows_under_way(w, strcmp(scene, "gives_up") ? BENCH_MASK : 0,
 			       !strcmp(scene, "slow"));
