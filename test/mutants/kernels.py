@@ -335,7 +335,10 @@ MUTANTS = [
     {"name": "sign_far", "file": "device/ht/ht_wait.h",
      "old": "} else if (NODES && ep_ld_acquire_gpu_u32(ep_ht_left_at(c, r)) == epoch) {",
      "new": "} else if (NODES && ep_ld_acquire_gpu_u32(ep_ht_left_at(c, r)) == epoch + 1) {",
-     "tests": ["ht_nodes_ring_dispatch"]},
+     "tests": ["unit/ht_wait"]},
+    {"name": "sign_unleft", "file": "device/ht/ht_wait.h",
+     "old": "if (sign != EP_HT_NONE) { /* a wait", "new": "if (false) { /* a wait",
+     "tests": ["unit/ht_wait"]},
     # and no sign is given twice.
     {"name": "sign_twice", "file": "device/ht/ht_wait.h",
      "old": "return before == EP_HT_NONE || (before == EP_HT_WAITS && sign != EP_HT_WAITS);",

@@ -4,18 +4,24 @@
  * them; and that the end of a warp's stage does not wait once more for copies that are stuck.
  */
 #include <cuda_runtime_api.h>
+#include <endian.h>
 #include <stddef.h>
+#include "device/mlx5/mlx5_layout.h"
 #include "ht_wait.h"
 #include "support/check.h"
 
 #define RANKS 4
+#define DEPTH 64
+#define SIGNAL_ADDR 0x300000000ull
 #define NOBODY 0u
 #define WAITS UINT64_C(0x7fffffff)
 #define BY(sign) (UINT64_C(5) << 32 | (sign)) /* in this epoch */
 
 /* What a rank has in memory, of ranks that can all be stored to. */
 struct place {
+	uint64_t before[RANKS];
 	uint64_t words[RANKS];
+	uint32_t left[RANKS]; /* ep_ht_left_at() */
 	uint64_t progress[RANKS];
 	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][RANKS];
 };
@@ -43,6 +49,7 @@ static struct memory *memory_make(struct ht_wait_args *a, uint64_t step, uint64_
 		m->heap[0].progress[r] = step;
 	}
 	a->c.g.own = a->c.g.heap[0];
+	a->c.areas.sign_off = offsetof(struct place, words);
 	a->c.g.progress_off = offsetof(struct place, progress);
 	a->c.g.signature_off = offsetof(struct place, signatures);
 	a->c.g.nranks = RANKS;
@@ -134,6 +141,79 @@ static void failed(uint32_t cause, uint64_t gives)
 	NEED_CUDA(cudaFreeHost(m));
 }
 
+/* Rank 2 is on another node. */
+struct far {
+	struct ep_dev_remote remote;
+	struct ep_mlx5_qp qp[RANKS];
+	struct ep_remote_link links[RANKS];
+	struct ep_mlx5_region local[EP_MLX5_REGIONS], there[EP_MLX5_REGIONS];
+	struct ep_mlx5_wqe sq[DEPTH];
+	struct ep_mlx5_cqe cqe;
+	struct ep_mlx5_error error;
+	uint64_t index;
+	uint32_t stop, down[RANKS];
+};
+
+static struct far *far_make(struct ht_wait_args *a)
+{
+	struct far *f;
+
+	NEED_CUDA(cudaMallocHost((void **)&f, sizeof(*f)));
+	memset(f, 0, sizeof(*f));
+	memset(&f->cqe, 0xff, sizeof(f->cqe));
+	f->remote.queues = 1; /* the control queue */
+	f->remote.qps = f->qp;
+	f->remote.links = f->links;
+	f->remote.down = f->down;
+	f->there[EP_MLX5_REGION_SIGNAL].addr = SIGNAL_ADDR;
+	f->qp[2] = (struct ep_mlx5_qp){
+		.sq = f->sq,
+		.cqe = &f->cqe,
+		.db = &f->index,
+		.local = f->local,
+		.remote = f->there,
+		.record = &f->error,
+		.stop = &f->stop,
+		.depth = DEPTH,
+		.handover = EP_MLX5_HANDOVER_INDEX,
+		.signal = EP_MLX5_SIGNAL_WRITE,
+	};
+	a->c.g.heap[2] = NULL;
+	a->c.g.remote = &f->remote;
+	return f;
+}
+
+/*
+ * Half of the time is over, and rank 2's control queue has been left in epoch `left`: the sign is posted
+ * `posts` times, by the wait, or where the queue is left behind it.
+ */
+static void far_sign(const char *name, uint32_t left, uint32_t leaves, uint64_t posts)
+{
+	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
+	struct ht_wait_args a;
+	void *list[] = { &a };
+	struct memory *m = memory_make(&a, 5, 1000000000);
+	struct far *f = far_make(&a);
+
+	check_context("another node: %s", name);
+	m->heap[0].left[2] = left;
+	a.waited_ns = 700000000;
+	a.peer = 1;
+	a.leaves = leaves;
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_wait_kernel, list));
+	NEED_CUDA(cudaDeviceSynchronize());
+	CHECK_INT(m->heap[3].words[0], BY(WAITS));
+	CHECK_INT(m->heap[0].left[2], leaves ? 5 : left);
+	CHECK_INT(f->index, posts);
+	if (f->index) {
+		CHECK_INT((uint64_t)be32toh(f->sq[0].w[4]) << 32 | be32toh(f->sq[0].w[5]),
+			  SIGNAL_ADDR + a.c.areas.sign_off);
+		CHECK_INT((uint64_t)f->sq[0].w[10] << 32 | f->sq[0].w[9], BY(WAITS));
+	}
+	NEED_CUDA(cudaFreeHost(f));
+	NEED_CUDA(cudaFreeHost(m));
+}
+
 /* This rank's own warp is lost: eight times the timeout. */
 #define OWN_NS 100000000u
 
@@ -198,6 +278,9 @@ int main(void)
 	for (size_t i = 0; i < sizeof(looks) / sizeof(looks[0]); i++) {
 		look_at(&looks[i]);
 	}
+	far_sign("its queue is left", 5, 0, 1);
+	far_sign("its queue is in use", 4, 0, 0);
+	far_sign("its queue is in use, and is left", 4, 2, 1);
 	failed(0, 0);
 	failed(EP_CAUSE_TIMEOUT, BY(2));
 	failed(EP_CAUSE_RDMA, BY(2));

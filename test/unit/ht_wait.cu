@@ -13,8 +13,11 @@ EP_KERNEL(ht_wait_kernel, ht_wait_args, 32)
 	s.polls |= (uint32_t)(ep_progress_step(a.c.g, a.peer) < 5 ? EP_WAIT_BEHIND : EP_WAIT_WITH)
 		   << EP_WAIT_STAND_SHIFT;
 	if (ep_tid() == 0) {
-		*a.over = ep_ht_wait_check<true>(a.c, op, s, a.expired, EP_WAIT_HT_ROWS, a.peer)
-				  .over;
+		*a.over =
+			ep_ht_wait_check<true>(a.c, op, s, a.expired, EP_WAIT_HT_ROWS, a.peer).over;
+		if (a.leaves) {
+			ep_ht_queue_leave(a.c, op, a.leaves);
+		}
 	}
 }
 

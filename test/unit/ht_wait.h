@@ -12,6 +12,7 @@ struct ht_wait_args {
 	uint64_t waited_ns;
 	uint32_t expired; /* that is longer than the timeout */
 	uint32_t peer;
+	uint32_t leaves; /* the rank whose control queue is left then; 0: none */
 	uint32_t *over;
 };
 
