@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <unistd.h>
 #include "gda/gda.h"
+#include "gda/prm.h"
+#include "gda/queue.h"
 #include "gda/state.h"
 #include "kernels.h"
 #include "launch.h"
@@ -277,11 +279,29 @@ static void run_neighbour(struct rank *r)
 	}
 }
 
+/* The NIC is done with a queue that kernels have given up: it reads their memory no more. */
+static void check_halted(struct rank *r)
+{
+	double limit = world_now() + WITHIN;
+	struct ep_gda_cause cause = { 0 };
+	uint32_t state = 0;
+	bool known;
+
+	do {
+		usleep(2000);
+		pthread_mutex_lock(&r->gda->ask);
+		known = ep_gda_queue_query(&r->gda->queue[0], &state, &cause);
+		pthread_mutex_unlock(&r->gda->ask);
+	} while (known && state != EP_PRM_QP_ERR && world_now() < limit);
+	CHECK_INT(state, EP_PRM_QP_ERR);
+}
+
 static void run_stuck(struct rank *r)
 {
 	if (r->w->rank == 0) {
 		CHECK_INT(post(r, GDA_ONE_PUT, 0, true), EP_MLX5_ERR_COMPLETION);
 		expect_failure(r, "work did not complete within 400 ms");
+		check_halted(r);
 	}
 }
 

@@ -148,6 +148,17 @@ MUTANTS = [
     {"name": "ece_insists_verbs", "file": "plugin/rdma/rc_qp.c",
      "old": "!path->ece.options || path->ece_agreed ||", "new": "!path->ece.options || 1 || path->ece_agreed ||",
      "tests": ["inside_odd_own_ece", "host_cpu_proxy_ece_refused"]},
+    # Both ends of a connection use the smaller MTU.
+    {"name": "mtu_own", "file": "plugin/gda/connect.c",
+     "old": "(uint32_t)ep_min_u64(queue->nic->base.end.mtu, end->mtu);", "new": "queue->nic->base.end.mtu + 0 * end->mtu;",
+     "tests": ["host_gpu_mtu"]},
+    # A queue that kernels have given up is ended, so that the NIC no longer reads their memory.
+    {"name": "no_halt", "file": "plugin/gda/watch.c",
+     "old": "\t\tep_gda_queue_halt(queue);\n", "new": "", "tests": ["host_stuck_gpu", "host_stuck_cpu_db"]},
+    # A range takes no address of the other family.
+    {"name": "range_any_family", "file": "plugin/rdma/gid.c",
+     "old": "return family && ep_gid_in_range(gid->raw, env)", "new": "return ep_gid_in_range(gid->raw, env)",
+     "tests": ["topo-rdma-gid"]},
     # Of two link layers that are equal all machines take the same: of each GPU's, and of the machine's.
     {"name": "layer_tie", "file": "topo/usable.c",
      "old": "\treturn sum[ib] >= sum[eth] ? ib : eth;\n", "new": "\treturn sum[ib] > sum[eth] ? ib : eth;\n",

@@ -95,6 +95,10 @@ static void test_gids(void)
 	try_gid(&t, true, 6, NULL);
 	setenv("NCCL_IB_ADDR_RANGE", "192.168.7.6/32", 1);
 	try_gid(&t, true, 0, "no usable GID");
+	/* Addresses of the other family are not taken, whatever the range. */
+	setenv("NCCL_IB_ADDR_FAMILY", "AF_INET6", 1);
+	setenv("NCCL_IB_ADDR_RANGE", "::ffff:0:0/96", 1);
+	try_gid(&t, true, 0, "none of them in NCCL_IB_ADDR_RANGE");
 	ib_vars_clear();
 	t.n = 4; /* no IPv4 */
 	try_gid(&t, true, 3, NULL);
