@@ -328,4 +328,58 @@ MUTANTS = [
     {"name": "atomics_none", "file": "plugin/net/mesh/mesh.c",
      "old": "use == EP_NET_FOR_RMA ? ep_net_dev_lacks(dev) : NULL;",
      "new": "use == EP_NET_FOR_RMA ? NULL : NULL;", "tests": ["gin_one_atomic"]},
+    # ---- connections of the network plugin ----
+    # A stage that fails is no connection.
+    {"name": "connect_failed", "file": "plugin/net/p2p/connecting.c",
+     "old": "\tif (result == ncclSuccess) {\n\t\tresult = ep_net_connect_finish", "new": "\tif (done) {\n\t\tresult = ep_net_connect_finish",
+     "tests": ["refused_by_receiver", "refused_by_sender"]},
+    # A process listens at one address.
+    {"name": "iface_again", "file": "plugin/net/link/acceptor.c",
+     "old": "ep_net_addr_own(&place->addr)", "new": "ep_net_addr_find(&place->addr)", "tests": ["namespace"]},
+    # A machine that has vanished is found within minutes.
+    {"name": "keepalive", "file": "plugin/net/link/sock.c",
+     "old": "TCP_KEEPIDLE, &idle", "new": "TCP_KEEPINTVL, &idle", "tests": ["order"]},
+    # Another version is refused, also where its messages have the same size.
+    {"name": "any_version", "file": "plugin/net/link/handshake.c",
+     "old": "head->version != EP_NET_VERSION || head->bytes != bytes", "new": "head->bytes != bytes", "tests": ["setup"]},
+    # An error of a port names that port.
+    {"name": "port_named", "file": "plugin/net/p2p/progress.c",
+     "old": "ncclSystemError, ep_net_port_qp(c, i),", "new": "ncclSystemError, i,", "tests": ["ports"]},
+    # What a device that broke was to read for a flush is not waited for.
+    {"name": "no_give_up", "file": "plugin/net/p2p/net_paths.c",
+     "old": "\t\t\tep_net_flushes_give_up(c, i);", "new": "\t\t\t;", "tests": ["ports"]},
+    # What comes after this end has sent how much came is sent again: it does not count twice.
+    {"name": "late_counts", "file": "plugin/net/p2p/poll.c",
+     "old": "if (c->path && c->path[q->path].drained) {", "new": "if (false) {", "tests": ["ports"]},
+    # The search for a path ends.
+    {"name": "never_lost", "file": "plugin/net/p2p/net_paths.c",
+     "old": "if (c->lost && now > c->lost + EP_NET_LOST_NS", "new": "if (false && now > c->lost + EP_NET_LOST_NS", "tests": ["ports"]},
+    # A port that comes back may have another address.
+    {"name": "gid_old", "file": "plugin/net/p2p/recovery.c",
+     "old": "\tc->remote[r->remote_port].end = msg->end;\n", "new": "", "tests": ["ports"]},
+    # A path that cannot come back yet does not hold NCCL's thread.
+    {"name": "once_flag", "file": "plugin/net/p2p/recovery.c",
+     "old": ".once = true", "new": ".once = false", "tests": ["ports"]},
+    # The plugin's thread leaves a closed socket alone.
+    {"name": "async_skip", "file": "plugin/net/p2p/net_paths.c",
+     "old": "\t\tep_net_async_skip(a, c->fd);", "new": "\t\t;", "tests": ["ports"]},
+    # A rank that sends less than it should is named.
+    {"name": "gather_sum", "file": "plugin/net/coll/gather.c",
+     "old": "receives && !s->receive && sum != s->group", "new": "false", "tests": ["ports"]},
+    # A device that is opened again is as good as new.
+    {"name": "broken_stays", "file": "plugin/net/base/device.c",
+     "old": "\t\tdev->broken = 0;\n", "new": "", "tests": ["troubles"]},
+    # Host memory and memory of a GPU have registrations of their own.
+    {"name": "mr_gpu", "file": "plugin/net/base/mr.c",
+     "old": "r->gpu == gpu && r->strict", "new": "r->strict", "tests": ["troubles"]},
+    # ---- ranks that reach each other's memory ----
+    # Room of the completion queue comes back.
+    {"name": "rma_room", "file": "plugin/net/mesh/rma_progress.c",
+     "old": "\tport_ctx->cq_room++;\n", "new": "", "tests": ["gin_few_cqes"]},
+    # Ranks that are at different steps do not go on.
+    {"name": "any_round", "file": "plugin/net/mesh/mesh.c",
+     "old": "head.round != own.round || head.number != own.number ||", "new": "head.round != own.round ||", "tests": ["troubles"]},
+    # What a dead peer's NIC has still brought is waited for.
+    {"name": "gone_once", "file": "plugin/net/mesh/rma_progress.c",
+     "old": "link->gone_since && now - link->gone_since >= EP_NET_GRACE_NS", "new": "link->gone_since", "tests": ["troubles"]},
 ]

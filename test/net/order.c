@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Order of devices, where their PCI addresses come from, and which interface peers meet at. */
+#include <netinet/tcp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "net/base/device.h"
@@ -139,6 +140,39 @@ static void test_address(void)
 	CHECK_INT(ep_net_addr_find(&addr), ncclSuccess);
 }
 
+static int option(int fd, int level, int name)
+{
+	socklen_t size = sizeof(int);
+	int value = -1;
+
+	NEED(getsockopt(fd, level, name, &value, &size) == 0);
+	return value;
+}
+
+/* A machine that vanishes is found within five minutes, by either end. */
+static void test_keepalive(void)
+{
+	union ep_net_addr addr;
+	int listener, ends[2];
+
+	CHECK_INT(ep_net_addr_find(&addr), ncclSuccess);
+	CHECK_INT(ep_net_listen_at(&addr, &listener), ncclSuccess);
+	ends[0] = ep_net_dial(&addr);
+	NEED(ends[0] >= 0);
+	do {
+		CHECK_INT(ep_net_accept_one(listener, "here", &ends[1]), ncclSuccess);
+	} while (ends[1] < 0);
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(option(ends[i], SOL_SOCKET, SO_KEEPALIVE), 1);
+		CHECK(option(ends[i], IPPROTO_TCP, TCP_KEEPIDLE) +
+			      option(ends[i], IPPROTO_TCP, TCP_KEEPINTVL) *
+				      option(ends[i], IPPROTO_TCP, TCP_KEEPCNT) <=
+		      300);
+		close(ends[i]);
+	}
+	close(listener);
+}
+
 int main(void)
 {
 	char command[64];
@@ -147,6 +181,7 @@ int main(void)
 	test_arrange();
 	test_names();
 	test_address();
+	test_keepalive();
 	snprintf(command, sizeof(command), "rm -r %s", root);
 	CHECK_INT(system(command), 0);
 	return check_end();

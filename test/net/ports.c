@@ -3,7 +3,11 @@
  * Ports that fail and come back: what the NIC tells late, or never.
  */
 #include <endian.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
 #include "net/coll/gather.h"
@@ -148,7 +152,7 @@ static ncclResult_t two_receive(struct two *t, const struct ep_net_ctrl_msg *msg
 		t->c->path[i].since = ep_now_ns();
 	}
 	ep_net_qps_choose(t->c);
-	NEED(write(t->fd[1], msg, n * sizeof(*msg)) == (ssize_t)(n * sizeof(*msg)));
+	NEED(!n || write(t->fd[1], msg, n * sizeof(*msg)) == (ssize_t)(n * sizeof(*msg)));
 	return ep_net_paths_check(t->c);
 }
 
@@ -353,6 +357,166 @@ static void test_flush_gathered(void)
 	two_close(&t);
 }
 
+/* A rank that sends less than this rank awaits from it: the gather fails and names it. */
+static void test_gathered_short(void)
+{
+	static struct ep_net_coll coll;
+	struct ep_net_turn turn[2] = { { 1, 1 }, { 1, 1 } };
+	struct ep_net_share share[2 * EP_NET_GATHERS] = { { 0 } };
+	char who[2][EP_NET_WHO] = { "rank 0", "rank 1" };
+	int none[2] = { -1, -1 }, tag = 0, done = 0;
+	struct ep_net_mesh mesh = { .nranks = 2, .fd = none, .who = who };
+	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
+			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+			     .byte_len = 7,
+			     .imm_data = htobe32(EP_NET_IMM(0, 0, 1, 0)) };
+	ncclResult_t result = ncclSuccess;
+	struct ep_error error;
+	static struct two t;
+	size_t size = 8;
+	void *data, *request;
+
+	check_context("a short gather");
+	two_open(&t);
+	data = t.target;
+	coll.mesh = &mesh;
+	coll.turn = turn;
+	coll.share = share;
+	coll.begun = 1;
+	coll.use[0] = 1;
+	share[1].group = size;
+	CHECK(ep_net_handle_new(EP_NET_COLL, &coll, &coll.handle) == ncclSuccess);
+	CHECK_INT(ep_net_irecv(t.c->handle, 1, &data, &size, &tag, &t.handle, &share[1].receive),
+		  ncclSuccess);
+	NEED(share[1].receive);
+	vn_dv_complete(t.c->local[0].cq, &wc);
+	request = ep_net_request_handle(EP_NET_GATHER, coll.handle, 0, coll.use[0]);
+	for (int i = 0; i < LOOKS && result == ncclSuccess && !done; i++) {
+		result = ep_net_coll_test(request, &done, NULL);
+	}
+	CHECK_INT(result, ncclRemoteError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "rank 1 has sent 7 bytes of 8");
+	ep_net_handle_drop(EP_NET_COLL, coll.handle);
+	two_close(&t);
+}
+
+/* What a NIC tells of a path after this end has sent how much has come: it counts as not received. */
+static void test_too_late(void)
+{
+	static struct two t;
+	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
+			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
+			     .imm_data = htobe32(EP_NET_IMM(0, 0, 1, 0)) };
+	void *data = NULL, *mr = NULL, *request;
+	size_t size = 0;
+	int tag = 0;
+
+	check_context("too late");
+	two_open(&t);
+	CHECK_INT(ep_net_irecv(t.c->handle, 1, &data, &size, &tag, &mr, &request), ncclSuccess);
+	t.c->path[0].state = EP_NET_PATH_CLOSING;
+	t.c->path[0].since = ep_now_ns();
+	t.c->path[0].drained = true;
+	ep_net_qps_choose(t.c);
+	vn_dv_complete(t.c->local[0].cq, &wc);
+	CHECK_INT(ep_net_progress(t.c), ncclSuccess);
+	CHECK_INT(t.c->qp[0].received, 0);
+	CHECK(!ends(request), "it counts");
+	two_close(&t);
+}
+
+/* Two ports that find no path to each other: the search ends after ten seconds. */
+static void test_lost_ends(void)
+{
+	static struct two t;
+	struct ep_error error;
+
+	check_context("no path for long");
+	two_open(&t);
+	for (uint32_t i = 0; i < 2; i++) {
+		t.c->path[i].again = UINT64_MAX;
+	}
+	t.c->lost = ep_now_ns() - 9000000000ull;
+	CHECK_INT(two_receive(&t, NULL, 0), ncclSuccess);
+	t.c->lost = ep_now_ns() - 10100000000ull;
+	CHECK_INT(two_receive(&t, NULL, 0), ncclRemoteError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "no two ports have found a path to each other for 10000 ms");
+	two_close(&t);
+}
+
+/* A peer's port may have another address when it comes back. */
+static void test_new_address(void)
+{
+	static struct two t;
+	struct ep_net_ctrl_msg msg;
+
+	check_context("a port with another address");
+	two_open(&t);
+	t.c->path[0].again = UINT64_MAX;
+	msg = msg_of(&t, EP_NET_OFFER, 1);
+	msg.end.gid[15] ^= 0x40;
+	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
+	CHECK(memcmp(t.c->remote[0].end.gid, msg.end.gid, sizeof(msg.end.gid)) == 0);
+	two_close(&t);
+}
+
+/* A peer that the NIC does not find is not looked for again and again while NCCL waits for the call to return. */
+static void test_one_try(void)
+{
+	static struct two t;
+	struct ep_net_ctrl_msg msg;
+
+	check_context("one try");
+	two_open(&t);
+	msg = msg_of(&t, EP_NET_OFFER, 1);
+	vn_dv_calls()->modified = 0;
+	vn_dv_calls()->refusals = 1000;
+	vn_dv_calls()->refusal = ETIMEDOUT;
+	vn_dv_calls()->refused_state = IBV_QPS_RTR;
+	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
+	CHECK(vn_dv_calls()->modified >= 1 && vn_dv_calls()->modified <= 4, "%d tries",
+	      vn_dv_calls()->modified);
+	vn_dv_calls()->refusals = 0;
+	two_close(&t);
+}
+
+/* ---- the plugin's thread ---- */
+
+static atomic_int wakeups;
+
+int epoll_wait(int fd, struct epoll_event *events, int room, int ms)
+{
+	wakeups++;
+	return (int)syscall(SYS_epoll_pwait, fd, events, room, ms, NULL, 0);
+}
+
+/* The thread leaves a socket alone whose other end is closed: it would be readable for ever. */
+static void test_thread_sleeps(void)
+{
+	static struct two t;
+	uint64_t until = ep_now_ns() + 20000000000ull;
+	int before;
+
+	check_context("the thread");
+	two_open(&t);
+	CHECK_INT(ep_net_paths_async_add(t.c), ncclSuccess);
+	close(t.fd[1]);
+	while (!__atomic_load_n(&t.c->gone, __ATOMIC_RELAXED) && ep_now_ns() < until) {
+		usleep(100);
+	}
+	CHECK(t.c->gone, "the thread has not seen that the other end is gone");
+	usleep(1000); /* (it has the lock still) */
+	pthread_mutex_lock(&t.c->lock);
+	pthread_mutex_unlock(&t.c->lock);
+	before = wakeups;
+	usleep(20000);
+	CHECK(wakeups <= before + 2, "%d wakeups", wakeups - before);
+	t.fd[1] = dup(0);
+	two_close(&t);
+}
+
 /* ---- errors ---- */
 
 /* An error of a port names that port, also after the queue pairs have changed theirs. */
@@ -395,6 +559,12 @@ int main(void)
 	test_flush_early(EP_NET_PATH_OFFERED, false);
 	test_flush_early(EP_NET_PATH_READY, true);
 	test_flush_early(EP_NET_PATH_PROBING, true);
+	test_gathered_short();
+	test_too_late();
+	test_lost_ends();
+	test_new_address();
+	test_one_try();
+	test_thread_sleeps();
 	test_port_named(false);
 	test_port_named(true);
 	return check_end();

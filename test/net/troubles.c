@@ -125,6 +125,71 @@ static void test_grace(uint32_t paths)
 	pair_end(pair, from, to);
 }
 
+/* The same of a mesh. */
+static void test_mesh_grace(void)
+{
+	struct ep_net_rma_config config = { .contexts = 1, .stride = 1, .tc = -1 };
+	struct ep_net_nic *nic = ends_nic(0);
+	uint64_t began = ep_now_ns(), took;
+	ncclResult_t result = ncclSuccess;
+	struct ep_net_mesh *mesh;
+	struct ep_net_rma *rma;
+	int fd[2];
+
+	check_context("grace of a mesh");
+	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
+	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
+	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+	mesh->fd[0] = fd[0];
+	close(fd[1]);
+	rma->link[0].pending = 1;
+	while (result == ncclSuccess && ep_now_ns() - began < 5000000000ull) {
+		result = ep_net_rma_progress(rma);
+	}
+	took = (ep_now_ns() - began) / 1000000;
+	CHECK_INT(result, ncclRemoteError);
+	CHECK(took >= 950 && took < 4000, "%llu ms", (unsigned long long)took);
+	rma->link[0].pending = 0;
+	ep_net_rma_free(rma);
+	ep_net_mesh_put(mesh);
+	ends_nic_drop(nic);
+}
+
+/* A device that broke is as good as new when it is opened again. */
+static void test_mended(void)
+{
+	struct ep_net_nic *nic = ends_nic(0);
+	struct ep_net_dev *dev = nic->dev[0];
+
+	check_context("a device that is opened again");
+	CHECK_INT(dev->users, 1);
+	dev->broken = true;
+	ends_nic_drop(nic);
+	nic = ends_nic(0);
+	CHECK(nic->dev[0] == dev && !dev->broken, "it counts as broken still");
+	ends_nic_drop(nic);
+}
+
+/* A registration of host memory does not serve a GPU's, nor the other way round. */
+static void test_kinds_of_memory(void)
+{
+	struct ep_net_nic *nic = ends_nic(0);
+	static uint8_t bytes[4096];
+	struct ep_net_memory memory = { .data = bytes, .size = sizeof(bytes), .fd = -1 };
+	struct ep_net_mr *mr[3];
+
+	check_context("kinds of memory");
+	for (int i = 0; i < 3; i++) {
+		memory.type = i == 1 ? EP_NET_PTR_CUDA : EP_NET_PTR_HOST;
+		NEED(ep_net_mr_new(nic, &memory, &mr[i]) == ncclSuccess);
+	}
+	CHECK(mr[0]->region[0] == mr[2]->region[0] && mr[0]->region[0] != mr[1]->region[0]);
+	for (int i = 0; i < 3; i++) {
+		ep_net_mr_free(mr[i]);
+	}
+	ends_nic_drop(nic);
+}
+
 /*
  * What a device told of before it broke has come, and the sender is told so; also where nobody has heard
  * yet that it broke.
@@ -537,6 +602,43 @@ static void test_exchange(void)
 	ends_nic_drop(nic);
 }
 
+static void *other_round_main(void *arg)
+{
+	struct ep_net_mesh *mesh = arg;
+	uint32_t own = 0, all[2];
+	struct ep_error error;
+
+	CHECK_INT(ep_net_mesh_exchange(mesh, EP_NET_ROUND_QUEUES, ncclSuccess, &own, sizeof(own),
+				       all),
+		  ncclRemoteError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "all ranks must make the same calls");
+	return NULL;
+}
+
+/* One rank has made an exchange of this kind that the other one has not. */
+static void test_other_round(void)
+{
+	struct ep_net_nic *nic = ends_nic(0);
+	struct ep_net_mesh *mesh[2];
+	pthread_t thread[2];
+	int fd[2];
+
+	check_context("another round");
+	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+	for (uint32_t r = 0; r < 2; r++) {
+		NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 2, r, &mesh[r]) == ncclSuccess);
+		mesh[r]->fd[!r] = fd[r];
+		mesh[r]->rounds += r;
+		NEED(pthread_create(&thread[r], NULL, other_round_main, mesh[r]) == 0);
+	}
+	for (int r = 0; r < 2; r++) {
+		pthread_join(thread[r], NULL);
+		ep_net_mesh_put(mesh[r]);
+	}
+	ends_nic_drop(nic);
+}
+
 /* ---- a machine that has no room for connections ---- */
 
 static void test_accept(int error, const char *text)
@@ -576,6 +678,9 @@ int main(void)
 	test_mesh_overrun(1);
 	test_grace(1);
 	test_grace(2);
+	test_mesh_grace();
+	test_mended();
+	test_kinds_of_memory();
 	test_broken(true);
 	test_broken(false);
 	test_unwinding();
@@ -587,6 +692,7 @@ int main(void)
 	test_twice();
 	test_room();
 	test_exchange();
+	test_other_round();
 	test_accept(EMFILE, "ulimit -n");
 	test_accept(ENFILE, "fs.file-max");
 	test_accept(ENOBUFS, "memory");

@@ -186,7 +186,7 @@ VN_EXPORT int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *at
 	attr->max_sge = 30;
 	attr->max_sge_rd = 30;
 	attr->max_cq = 65000;
-	attr->max_cqe = 4194303;
+	attr->max_cqe = vn_config.few_cqes ? VN_FEW_CQES : 4194303;
 	attr->max_mr = 1 << 20;
 	attr->max_pd = 1 << 16;
 	attr->max_qp_rd_atom = 16;

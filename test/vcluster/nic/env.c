@@ -174,6 +174,8 @@ static void vn_profile(const char *word)
 		c->few_rtr = true;
 	} else if (!strcmp(word, "fatal_rtr")) {
 		c->fatal_rtr = true;
+	} else if (!strcmp(word, "few_cqes")) {
+		c->few_cqes = true;
 	} else if (!strcmp(word, "late_rtr")) {
 		c->late_rtr = true;
 	} else if (!strcmp(word, "old_fork")) {
@@ -201,7 +203,7 @@ static void vn_profile(const char *word)
 		fprintf(stderr,
 			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
 			"routed, rails, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, odd_no_atomics, "
-			"no_dmabuf, no_wc, no_ece, own_ece, odd_own_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, reports_order, no_rtr, few_rtr, fatal_rtr, late_rtr, old_fork, scattered\n",
+			"no_dmabuf, no_wc, no_ece, own_ece, odd_own_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, reports_order, no_rtr, few_rtr, fatal_rtr, late_rtr, few_cqes, old_fork, scattered\n",
 			word);
 		_exit(87);
 	}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which NICs there are and how they behave; messages; bits of command buffers; numbered objects. */
 #ifndef VN_ENV_H
+#define VN_FEW_CQES 127
 #define VN_ENV_H
 
 #include <stdbool.h>
@@ -36,6 +37,7 @@ struct vn_config {
 	bool few_rtr;       /* no more than VN_FEW_RTR queues made by commands can be connected */
 	bool fatal_rtr;     /* the process is killed when it connects one more */
 	bool old_fork;      /* a fork() takes the pages of registered memory away from NICs */
+	bool few_cqes;      /* completion queues have room for few */
 	bool late_rtr;      /* the first tries to find the path to a peer are in vain */
 	bool no_wc;         /* BF pages are refused: no memory is write-combining */
 	bool no_read_mr;    /* memory is not registered to be read alone */

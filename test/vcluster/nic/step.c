@@ -159,10 +159,11 @@ bool vn_step_fails(void)
 	return fails;
 }
 
-int vn_step_refusal(void)
+int vn_step_refusal(enum ibv_qp_state to)
 {
 	vn_step.calls.modified++;
-	if (!vn_step.calls.refusals) {
+	if (!vn_step.calls.refusals ||
+	    (vn_step.calls.refused_state && vn_step.calls.refused_state != to)) {
 		return 0;
 	}
 	vn_step.calls.refusals--;

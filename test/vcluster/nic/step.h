@@ -43,8 +43,9 @@ struct vn_dv_watch {
 struct vn_dv_calls {
 	int fails; /* from this one on those that make a queue, a queue pair or a region fail; 0: none does */
 	int refusals, refusal; /* so many changes of queue pairs' states fail with this error */
-	int modified;          /* how often one was tried */
-	int acked;             /* events */
+	enum ibv_qp_state refused_state; /* of these only changes to this state; 0: to any */
+	int modified;                    /* how often one was tried */
+	int acked;                       /* events */
 };
 
 /* What a member of a bond has sent. */

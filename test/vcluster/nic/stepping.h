@@ -19,7 +19,7 @@ void vn_step_settle(void);
 /* Whether a call that makes something fails; errno is set then. */
 bool vn_step_fails(void);
 /* 0, or with what a change of a queue pair's state is refused. */
-int vn_step_refusal(void);
+int vn_step_refusal(enum ibv_qp_state to);
 void vn_step_acked(void);
 
 #endif

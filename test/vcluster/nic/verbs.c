@@ -367,7 +367,7 @@ VN_EXPORT int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
 	int rc = EINVAL, refusal;
 
 	vn_lock();
-	refusal = vn_config.step ? vn_step_refusal() : 0;
+	refusal = vn_config.step ? vn_step_refusal(a->qp_state) : 0;
 	if (refusal) {
 		rc = refusal;
 	} else if (mask & IBV_QP_STATE) {
