@@ -379,6 +379,9 @@ MUTANTS = [
     # Ranks that are at different steps do not go on.
     {"name": "any_round", "file": "plugin/net/mesh/mesh.c",
      "old": "head.round != own.round || head.number != own.number ||", "new": "head.round != own.round ||", "tests": ["troubles"]},
+    # No two peers are the same rank.
+    {"name": "joining_rank", "file": "plugin/net/mesh/mesh_bootstrap.c",
+     "old": " ||\n\t    mesh->fd[g->rank] >= 0) {", "new": ") {", "tests": ["setup"]},
     # What a dead peer's NIC has still brought is waited for.
     {"name": "gone_once", "file": "plugin/net/mesh/rma_progress.c",
      "old": "link->gone_since && now - link->gone_since >= EP_NET_GRACE_NS", "new": "link->gone_since", "tests": ["troubles"]},

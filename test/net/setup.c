@@ -7,10 +7,14 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "net/gin_rig.h"
 #include "net/rig.h"
+
+#define ADDRESS_AT 24 /* in a handle */
 
 /* What all versions begin with. */
 struct head {
@@ -20,6 +24,7 @@ struct head {
 };
 
 static struct net net;
+static struct gin gin;
 static struct head answers; /* as a receiver's answer begins */
 
 /* ---- sockets ---- */
@@ -288,6 +293,59 @@ static void test_other_sender(void)
 	      answer.code != 0);
 	close(fd);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
+}
+
+/* ---- ranks ---- */
+
+static void *rank_main(void *arg)
+{
+	uint8_t(*handle)[NET_HANDLE] = arg;
+	void *handles[3] = { handle[0], handle[1], handle[2] }, *coll = NULL;
+
+	CHECK_INT(gin_connect(&gin, handles, 3, 0, 1, *(void **)handle[3], &coll), NET_REMOTE);
+	CHECK_HAS(net_log_find(2, "claims to be rank"), "a peer claims to be rank 1 of 3");
+	return NULL;
+}
+
+/* Two peers claim to be one rank: neither is left without a word, and no socket stays behind. */
+static void test_two_claims(const char *library)
+{
+	struct {
+		struct head head;
+		uint32_t rank, nranks;
+	} claim = { .rank = 1, .nranks = 3 };
+	uint8_t handle[4][NET_HANDLE] __attribute__((aligned(8)));
+	void *listener[3];
+	struct sockaddr_in at;
+	pthread_t thread;
+	int fd[2];
+
+	check_context("two claims");
+	gin_load(&gin, library, "r14");
+	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
+	for (int r = 0; r < 3; r++) {
+		NEED(gin_listen(&gin, 0, handle[r], &listener[r]) == NET_OK);
+	}
+	memcpy(&claim.head, handle[0], sizeof(claim.head)); /* (a handle begins as a head does) */
+	claim.head.bytes = sizeof(claim);
+	memcpy(&at, handle[0] + ADDRESS_AT, sizeof(at));
+	memcpy(handle[3], &listener[0], sizeof(listener[0]));
+	for (int i = 0; i < 2; i++) {
+		fd[i] = dial(&at);
+		NEED(send(fd[i], &claim, sizeof(claim), 0) == sizeof(claim));
+	}
+	NEED(pthread_create(&thread, NULL, rank_main, handle) == 0);
+	pthread_join(thread, NULL);
+	for (int i = 0; i < 2; i++) {
+		char byte;
+
+		CHECK(recv(fd[i], &byte, 1, 0) <= 0, "the socket is open still");
+		close(fd[i]);
+	}
+	for (int r = 0; r < 3; r++) {
+		CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, listener[r]), NET_OK);
+	}
+	CHECK_INT(gin_finalize(&gin), NET_OK);
 }
 
 /* ---- senders ---- */
@@ -566,6 +624,7 @@ int main(int argc, char **argv)
 	test_wrong_handles();
 	test_other_receivers();
 	test_nonsense();
+	test_two_claims(argv[1]);
 	test_alone();
 	test_again();
 	test_leftovers();
