@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The manual: pages without mistakes of roff, that refer to pages that exist, with examples that
-# compile, and every variable of ep_info -p. nccl-net-ep(7) says of each variable of NCCL's transports
+# run on two ranks, and every variable of ep_info -p. nccl-net-ep(7) says of each variable of NCCL's transports
 # (nccl_vars.txt) whether the plugin reads it, and is right.
 #   manual.sh SOURCE_ROOT ENV_PAGE EP_INFO|none PKG_CONFIG_DIR
 
@@ -11,8 +11,8 @@ export PKG_CONFIG_PATH=$4
 . "$(dirname "$0")/checks.sh"
 
 cp "$root"/doc/man/*.[1-7] "$env_page" "$work"
-read -r -a flags <<<"$(pkg-config --cflags nccl-ep)"
-printf '#include <%s>\n' stdio.h stdlib.h nccl_ep.h nccl_ep/ext.h >"$work/examples.c"
+read -r -a flags <<<"$(pkg-config --cflags --libs nccl-ep)"
+: >"$work/examples.c" >"$work/table"
 for page in "$work"/*.[1-7]; do
     name=${page##*/}
     if command -v groff >/dev/null; then
@@ -27,8 +27,10 @@ for page in "$work"/*.[1-7]; do
     *) continue ;;
     esac
     # An example is the body of a function that gets a group, a handle, tensors and a stream.
+    printf '\t{ "%s", example_%s },\n' "${name%.3}" "${name%.3}" >>"$work/table"
+    printf '#define %s(...) expect("%s", (%s)(__VA_ARGS__))\n' "${name%.3}" "${name%.3}" "${name%.3}" >>"$work/calls"
     {
-        printf 'void example_%s(ncclComm_t comm, ncclEpGroup_t group, ncclEpHandle_t handle,' "${name%.3}"
+        printf 'static void example_%s(ncclComm_t comm, ncclEpGroup_t group, ncclEpHandle_t handle,' "${name%.3}"
         printf 'cudaStream_t stream, int rank, int nranks, void *memory, ncclEpTensor_t topk_idx,'
         printf 'ncclEpTensor_t topk_weights, ncclEpTensor_t x, ncclEpTensor_t y, ncclEpTensor_t rows,'
         printf 'ncclEpTensor_t counts)\n{\n#line 1 "%s"\n' "$name"
@@ -39,8 +41,19 @@ for page in "$work"/*.[1-7]; do
     } >>"$work/examples.c"
     [ -s "$work/body" ] || fail "$name has no example"
 done
-${CC:-cc} -std=gnu11 -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-but-set-parameter -fsyntax-only "${flags[@]}" \
-    "$work/examples.c" 2>"$work/errors" || fail "examples: $(<"$work/errors")"
+{
+    printf 'struct example {\n\tconst char *name;\n\t__typeof__(example_ncclEpDispatch) *run;\n};\n'
+    printf 'static const struct example examples[] = {\n%s\n};\n' "$(<"$work/table")"
+} >>"$work/examples.c"
+cat "$work/calls" "$work/examples.c" >"$work/all" && mv "$work/all" "$work/examples.c"
+if ${CC:-cc} -std=gnu11 -g -fopenmp -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unused-but-set-parameter -I "$work" \
+    "$root/test/build/run_examples.c" -o "$work/run_examples" "${flags[@]}" 2>"$work/errors"; then
+    VC_GPUS=2 LD_LIBRARY_PATH=$PKG_CONFIG_PATH timeout 100 "$work/run_examples" >"$work/out" 2>&1 ||
+        fail "an example: $(grep -a FAILED "$work/out" || tail -n 3 "$work/out")"
+    [ "$(grep -c '^done: ' "$work/out")" = $((2 * $(wc -l <"$work/table"))) ] || fail 'not all examples ran'
+else
+    fail "examples: $(<"$work/errors")"
+fi
 
 # From ENVIRONMENT on: what is read, and behind "Not read" what is not.
 sed -n '/^\.SH ENVIRONMENT/,/^\.SH FILES/p' "$root/doc/man/nccl-net-ep.7" >"$work/environment"
