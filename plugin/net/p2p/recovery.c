@@ -85,7 +85,10 @@ static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_loca
 	return false;
 }
 
-/* The new ones take the places of the old ones, of which all completions were taken up. */
+/*
+ * The new queue pairs take the places of the old ones. Flushed sends of the old ones may complete
+ * later: polling ignores completions of an earlier generation.
+ */
 static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, uint32_t local,
 				    struct ibv_qp *const *qp)
 {
