@@ -724,9 +724,11 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
 /*
  * *error = 1 if a wait has expired or a connection was lost since the last ErrorClear, else 0. Does
  * not synchronise, nor wait for another thread's call on the group. Any thread may call it until
- * GroupDestroy returns; it needs no CUDA context and makes none. That the connection with a rank is lost may become known after the wait for it.
+ * GroupDestroy returns; it needs no CUDA context and makes none. That the connection with a rank is
+ * lost may become known after the wait for it. ncclEpExtGetLastError names the rank.
  */
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error);
+/* Resets the error flag. The group's last error stays, as do masks. */
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group);
 
 #ifdef __cplusplus

@@ -23,8 +23,9 @@ extern "C" {
  *
  * Device operations fail after their call has returned. With a group this call looks for such
  * failures first, so after synchronising the stream it shows whether the operations were
- * successful. Failures that later calls also return have codes; an expert id out of range, which
- * no call returns, has ncclInvalidArgument here.
+ * successful. Failures that later calls also return have codes. Two that no call returns have a code
+ * here: an expert id out of range, ncclInvalidArgument; and with masks a rank that was lost or excludes
+ * this one, ncclRemoteError.
  */
 ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, const char **text);
 

@@ -320,12 +320,15 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 		shared, link);
 }
 
+/* The operation goes on, and its call has returned: the text is the group's last error. */
 static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *record)
 {
 	char link[420];
 
 	if (record->cause == EP_CAUSE_EXCLUDED) {
-		EP_WARN("%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
+		(void)ep_fail(
+			ncclRemoteError,
+			"%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
 			"here from now on; call ncclEpMaskClean on all ranks, rank %d too",
 			ep_record_operation(record), record->step, record->peer, group->rank,
 			(int)record->value, group->rank);
@@ -336,7 +339,9 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 		if (ep_group_is_remote(group, record->peer)) {
 			ep_ranks_add(&group->lost_logged, record->peer);
 		}
-		EP_WARN("%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
+		(void)ep_fail(
+			ncclRemoteError,
+			"%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery returns all that are)%s",
 			ep_record_operation(record), record->step, group->rank, record->peer,
 			record->peer,
@@ -344,13 +349,17 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 		return;
 	}
 	if (record->site == EP_WAIT_CLEAN) {
-		EP_WARN("ncclEpMaskClean: rank %d waited for rank %u (timeout %llu ms), which was "
+		(void)ep_fail(
+			ncclRemoteError,
+			"ncclEpMaskClean: rank %d waited for rank %u (timeout %llu ms), which was "
 			"active and did not come; the next operation waits for it again",
 			group->rank, record->peer,
 			(unsigned long long)(group->config.timeout_ns / 1000000));
 		return;
 	}
-	EP_WARN("%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
+	(void)ep_fail(
+		ncclRemoteError,
+		"%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
 		"masked from now on (ncclEpMaskQuery returns all that are)%s",
 		ep_record_operation(record), record->step, group->rank, record->peer,
 		(unsigned long long)(group->config.timeout_ns / 1000000),

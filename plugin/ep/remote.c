@@ -293,12 +293,12 @@ static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 }
 
 /* (a kernel's record has perhaps reported it already) */
-static void ep_remote_lost_warn(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
+static void ep_remote_lost_note(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
 {
 	if (failure->peer < 0) {
-		EP_WARN("%s", failure->text);
+		(void)ep_fail(ncclRemoteError, "%s", failure->text);
 	} else if (!ep_ranks_has(&g->lost_logged, (uint32_t)failure->peer)) {
-		EP_WARN("%s; the rank is masked from now on", failure->text);
+		(void)ep_fail(ncclRemoteError, "%s; the rank is masked from now on", failure->text);
 		ep_ranks_add(&g->lost_logged, (uint32_t)failure->peer);
 	}
 }
@@ -309,7 +309,7 @@ ncclResult_t ep_group_remote_poll(struct ncclEpGroup *g)
 
 	while (g->gda && ep_gda_poll(g->gda, &failure)) {
 		if (g->config.enable_mask) {
-			ep_remote_lost_warn(g, &failure);
+			ep_remote_lost_note(g, &failure);
 			ep_remote_mask(g, failure.peer);
 			continue;
 		}

@@ -183,6 +183,7 @@ static void with_masks(struct world *w, void *arg)
 		}
 	}
 	CHECK_INT(error, 1);
+	CHECK_LAST(group, ncclRemoteError, "rank ");
 	if (w->rank == VICTIM) {
 		NEED(scene->stops);
 		take_in_again(w, &b);

@@ -132,4 +132,8 @@ MUTANTS += [
     # A group whose destruction could not begin can be destroyed.
     {"name": "claimed_forever", "file": "plugin/ep/call.c",
      "old": "\tif (result != ncclSuccess) {\n\t\tep_call_stay(group);\n\t}\n", "new": "", "tests": ["group_life"]},
+    # With masks, too, the group's last error names who was lost.
+    {"name": "masked_unsaid", "file": "plugin/ep/record.c",
+     "old": "\t(void)ep_fail(ncclRemoteError,\n\t\t      \"%s %u: rank %d waited for",
+     "new": "\tEP_WARN(\"%s %u: rank %d waited for", "tests": ["masks"]},
 ]
