@@ -579,7 +579,7 @@ def main():
             raise Refused('one run leaves nothing to do: give -o or --csv, or two runs, which --fail-above needs', USAGE)
         for note in notes(runs):
             print('ep_plot: note: %s' % note, file=sys.stderr)
-        print(csv_text(runs) if arguments.csv == '-' else '\n'.join([*table(runs), '']), end='')
+        print(csv_text(runs) if arguments.csv == '-' else '\n'.join([*table(runs), '']), end='', flush=True)
         if arguments.csv and arguments.csv != '-':
             write(arguments.csv, csv_text(runs))
         slow = arguments.fail_above and compare(runs, arguments.fail_above)
@@ -591,6 +591,7 @@ def main():
         return WORSE if slow else refusal.status
     except OSError as error:
         print('ep_plot: %s: %s' % (error.filename or 'standard output', error.strerror), file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still holds for it
         return WORSE if slow else BROKEN
     return WORSE if slow else 0
 

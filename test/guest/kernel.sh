@@ -6,7 +6,7 @@
 
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-dir=$1
+dir=$(realpath -m "$1")
 modules="virtio_pci virtio_net 9pnet_virtio 9p overlay veth bridge sch_netem crc32_generic ib_uverbs rdma_rxe"
 
 if cat "$here/kernel.sh" "$here/init" | cmp -s - "$dir/made-by"; then

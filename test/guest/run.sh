@@ -14,7 +14,7 @@ seconds=$2
 shift 2
 
 skip() {
-	echo "skipped: $1; tools/setup.sh check sets it up"
+	echo "skipped: $1; tools/setup.sh all sets it up"
 	exit 77
 }
 command -v qemu-system-x86_64 >/dev/null || skip "no qemu-system-x86_64 here"

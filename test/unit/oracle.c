@@ -215,17 +215,19 @@ static void reference_combine(const struct oracle_problem *p, uint32_t rank,
 				}
 			}
 			for (size_t c = 0; c < p->hidden && src == rank; c++) {
-				float sum = 0;
+				float sum = -0.0f; /* which changes no number that is added */
+				uint32_t parts = 0;
 
 				for (uint32_t i = 0; i < p->topk; i++) {
 					uint32_t k = descending ? p->topk - 1 - i : i;
 
 					if (rows[k]) {
+						parts++;
 						sum = fmaf(by_rank ? 1 : weights[k],
 							   oracle_load(p->dtype, rows[k], c), sum);
 					}
 				}
-				oracle_store(p->dtype, out + t * bytes, c, sum);
+				oracle_store(p->dtype, out + t * bytes, c, parts ? sum : 0.0f);
 			}
 		}
 	}
