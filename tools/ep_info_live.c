@@ -2,6 +2,7 @@
 /* Groups of this host, and whom they wait for: a table, or as ep_info_live_text.c has it. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "device/group/wait_names.h"
@@ -27,11 +28,13 @@ static void print_exchange(const struct ep_live_pages *pages, const struct ep_li
 
 static void print_wait(const struct ep_live_page *page)
 {
+	uint64_t (*wait)(const struct ep_live_page *, int) = page->stale ? ep_live_stale
+									 : ep_live_wait;
 	int waited = 0, first = -1;
 	uint64_t word = 0;
 
 	for (int r = 0; r < page->board->nranks; r++) {
-		uint64_t now = ep_live_wait(page, r);
+		uint64_t now = wait(page, r);
 
 		if (now && (first < 0 || ep_wait_word_age_ns(now) > ep_wait_word_age_ns(word))) {
 			first = r;
@@ -43,13 +46,24 @@ static void print_wait(const struct ep_live_page *page)
 		fputs(page->board->shows_waits ? "-" : "? (no memory for waits)", stdout);
 		return;
 	}
-	printf("rank %d for %.1f s: %s, %s %u", first, (double)ep_wait_word_age_ns(word) / 1e9,
+	printf("rank %d for %.1f s%s: %s, %s %u", first, (double)ep_wait_word_age_ns(word) / 1e9,
+	       page->stale ? ", over or not seen to run" : "",
 	       ep_wait_name(ep_wait_word_site(word)),
 	       ep_wait_operation(ep_wait_word_operation(word), ep_wait_word_site(word)),
 	       ep_wait_word_step(word));
 	if (waited > 1) {
 		printf(", and %d more", waited - 1);
 	}
+}
+
+/* The call's name without the prefix that all have. */
+static const char *call_name(const struct ep_board_call *call)
+{
+	static const char prefix[] = "ncclEp";
+	const char *name = ep_board_call_name(call->kind);
+	size_t n = sizeof(prefix) - 1;
+
+	return strncmp(name, prefix, n) == 0 ? name + n : name;
 }
 
 static void print_page(const struct ep_live_pages *pages, const struct ep_live_page *page)
@@ -59,12 +73,14 @@ static void print_page(const struct ep_live_pages *pages, const struct ep_live_p
 	char call[64] = "-", process[32];
 
 	snprintf(process, sizeof(process), "%d%s", b->pid,
-		 page->life == EP_BOARD_STOPPED ? " STOPPED" : "");
+		 page->life == EP_BOARD_STOPPED   ? " STOPPED"
+		 : page->life == EP_BOARD_FOREIGN ? " elsewhere"
+						  : "");
 	if (!b->made) {
 		snprintf(call, sizeof(call), "CreateGroup %.1f s ago, not over",
 			 (double)(int64_t)(pages->now_ns - b->made_ns) / 1e9);
 	} else if (c) {
-		snprintf(call, sizeof(call), "%s %.1f s ago%s", ep_board_call_name(c->kind) + 6,
+		snprintf(call, sizeof(call), "%s %.1f s ago%s", call_name(c),
 			 (double)(int64_t)(pages->now_ns - c->begin_ns) / 1e9,
 			 c->end_ns ? c->result ? ", failed" : "" : ", not over");
 	}
@@ -84,34 +100,39 @@ static void print_page(const struct ep_live_pages *pages, const struct ep_live_p
 /* Before the first exchange, the process of a rank is only in the page that it may have here. */
 static void print_unknown(const struct ep_live_page *group, size_t n, int r)
 {
+	size_t least = ep_live_least(group, n), here = 0;
+
 	for (size_t i = 0; i < n; i++) {
-		if (group[i].board->rank == r) {
+		here += group[i].board->rank == r;
+		if (group[i].board->rank == r && ep_live_behind(group, n, &group[i])) {
 			printf("  held up by rank %d: process %d\n", r, group[i].board->pid);
-			return;
 		}
 	}
-	printf("  held up by rank %d, which has no page here: it has not called ncclEpCreateGroup, or is on "
-	       "another host\n",
-	       r);
+	if (here < least) {
+		printf("  held up by rank %d, which has no page %s: it has not called ncclEpCreateGroup, is on "
+		       "another host, or was started by another process\n",
+		       r, here ? "of one of these groups" : "here");
+	}
 }
 
-/* Finds the rank that holds the others up. */
-static void print_cause(const struct ep_live_page *group, size_t n)
+/* Prints the ranks that hold the others up, and returns how many these are. */
+static int print_culprits(const struct ep_live_page *group, size_t n, const char *perhaps,
+			  uint64_t (*wait)(const struct ep_live_page *page, int r))
 {
 	int found = 0;
 
 	for (int r = 0; r < group->board->nranks; r++) {
 		const struct ep_board_rank *rank = ep_live_rank(group, r);
 
-		if (!ep_live_holds_up(group, n, r)) {
+		if (!ep_live_holds_up(group, n, r, wait)) {
 			continue;
 		}
 		if (found++ >= NAMES) {
 			continue;
 		}
 		if (rank->pid) {
-			printf("  held up by rank %d: process %d on %s, GPU %s\n", r, rank->pid,
-			       rank->host, rank->bus_id);
+			printf("  %sheld up by rank %d: process %d on %s, GPU %s\n", perhaps, r,
+			       rank->pid, rank->host, rank->bus_id);
 		} else {
 			print_unknown(group, n, r);
 		}
@@ -119,6 +140,50 @@ static void print_cause(const struct ep_live_page *group, size_t n)
 	if (found > NAMES) {
 		printf("  and by %d more ranks\n", found - NAMES);
 	}
+	return found;
+}
+
+/* Whether all ranks of all groups that these pages may be of have come to an exchange, and wait there. */
+static bool all_wait(const struct ep_live_page *group, size_t n)
+{
+	size_t waiting = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		waiting += ep_live_exchange(&group[i]) != 0;
+	}
+	return waiting == n && n == ep_live_least(group, n) * (size_t)group->board->nranks;
+}
+
+static void print_cause(const struct ep_live_page *group, size_t n)
+{
+	if (print_culprits(group, n, "", ep_live_wait)) {
+		return;
+	}
+	if (!group->board->team && all_wait(group, n)) {
+		puts("  all ranks are here: they are of different groups whose other ranks have not called "
+		     "ncclEpCreateGroup, or NCCL's exchange hangs");
+		return;
+	}
+	print_culprits(group, n, "perhaps ", ep_live_stale);
+}
+
+static void print_head(const struct ep_live_page *group, size_t n)
+{
+	const struct ep_board *b = group->board;
+	size_t least = ep_live_least(group, n);
+
+	printf("Group %016" PRIx64, b->team);
+	if (group->user != geteuid()) {
+		printf(" of user %u", (unsigned int)group->user);
+	}
+	if (least > 1) {
+		printf(" (at least %zu groups before their first exchange)", least);
+	} else if (!b->team) {
+		fputs(" (before its first exchange)", stdout);
+	}
+	printf(": %s, %d ranks (%zu here), %u experts, %u tokens of %u bytes, timeout %.1f s\n",
+	       b->mode, b->nranks, n, b->experts, b->tokens, b->row_bytes,
+	       (double)b->timeout_ns / 1e9);
 }
 
 static void print_table(const struct ep_live_pages *pages)
@@ -126,14 +191,8 @@ static void print_table(const struct ep_live_pages *pages)
 	size_t n;
 
 	for (size_t i = 0; i < pages->count; i += n) {
-		const struct ep_board *b = pages->page[i].board;
-
 		n = ep_live_group(pages, i);
-		printf("Group %016" PRIx64
-		       "%s: %s, %d ranks (%zu here), %u experts, %u tokens of %u "
-		       "bytes, timeout %.1f s\n",
-		       b->team, b->team ? "" : " (before its first exchange)", b->mode, b->nranks,
-		       n, b->experts, b->tokens, b->row_bytes, (double)b->timeout_ns / 1e9);
+		print_head(&pages->page[i], n);
 		puts("  rank  process          GPU     calls  last call"
 		     "                            waits for");
 		for (size_t p = i; p < i + n; p++) {
@@ -142,7 +201,8 @@ static void print_table(const struct ep_live_pages *pages)
 		print_cause(&pages->page[i], n);
 	}
 	if (!pages->count) {
-		puts("No group of this user on this host (NCCL_EP_LIVE=0 hides groups)");
+		printf("No group of %s on this host (NCCL_EP_LIVE=0 hides groups)\n",
+		       geteuid() ? "this user" : "any user");
 	}
 	if (pages->others) {
 		printf("%zu files are of other users, or of another version of the library\n",

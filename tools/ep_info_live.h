@@ -14,15 +14,19 @@ enum ep_live_format {
 struct ep_live_page {
 	struct ep_board *board; /* sound, and its texts printable */
 	char path[EP_SHARED_PATH];
+	ino_t inode;
+	uid_t user;
 	uint64_t *before; /* [nranks] the words of waits at the first look */
 	uint32_t begun;   /* exchanges, at the first look */
+	uint32_t step;    /* the latest one of its group that waits show */
+	bool stale;       /* no wait was seen to go on, but the last one need not be over */
 	enum ep_board_life life;
 };
 
 struct ep_live_pages {
 	struct ep_live_page *page; /* by group, then by rank */
 	size_t count;
-	size_t others; /* files that cannot be read, or are not what they should be */
+	size_t others; /* files of other users, and files that are not what they should be */
 	uint64_t now_ns;
 };
 
@@ -31,17 +35,27 @@ void ep_live_read(struct ep_live_pages *pages);
 void ep_live_free(struct ep_live_pages *pages);
 void ep_live_nap(long ns);
 
-/* The word of a wait for rank r that goes on; 0: there is none. */
+/* Returns the word of a wait for rank r that goes on; 0: there is none. */
 uint64_t ep_live_wait(const struct ep_live_page *page, int r);
+/* Returns the word of a wait for rank r that stood still, and that no later call has followed; 0: there is none. */
+uint64_t ep_live_stale(const struct ep_live_page *page, int r);
 /* The number of the exchange in which it waits for the other ranks; 0: in none. */
 uint32_t ep_live_exchange(const struct ep_live_page *page);
 const struct ep_board_rank *ep_live_rank(const struct ep_live_page *page, int r);
 /* The call of that number, from 1 on; NULL: it is being written, or gone. */
 const struct ep_board_call *ep_live_call(const struct ep_live_page *page, uint64_t number);
-/* The pages from `first` on that are of its group. */
+/* Returns how many pages from `first` on are of its group; before their first exchange: of groups of one parent process. */
 size_t ep_live_group(const struct ep_live_pages *pages, size_t first);
-/* Whether rank r of the group of these pages is waited for, and does not wait itself as far as its page is here. */
-bool ep_live_holds_up(const struct ep_live_page *group, size_t n, int r);
+/* Returns of how many groups these pages are at least: 1 for a group that has made its first exchange. */
+size_t ep_live_least(const struct ep_live_page *group, size_t n);
+/* Whether others of these pages wait in an exchange that this one of them has not begun. */
+bool ep_live_behind(const struct ep_live_page *group, size_t n, const struct ep_live_page *page);
+/*
+ * Whether rank r of the group of these pages is waited for, and does not wait itself as far as its page is here. `wait`
+ * is ep_live_wait() or ep_live_stale().
+ */
+bool ep_live_holds_up(const struct ep_live_page *group, size_t n, int r,
+		      uint64_t (*wait)(const struct ep_live_page *page, int r));
 
 void ep_live_print_json(const struct ep_live_pages *pages);
 void ep_live_print_prometheus(const struct ep_live_pages *pages);

@@ -15,6 +15,7 @@
 #include "tools/ep_info_live.h"
 
 #define READS_APART_NS 400000000 /* kernels that wait store their words more often */
+#define PAGES 4096               /* more are not read */
 
 /* ---- reading ---- */
 
@@ -77,12 +78,15 @@ static void add_page(void *arg, const char *path, int fd, const struct stat *st)
 	struct ep_board *b = fd >= 0 ? read_board(fd) : NULL;
 	struct ep_live_page *more, page = { .board = b };
 
-	if (!b) {
+	if (!b || pages->count >= PAGES) {
+		free(b);
 		/* (a board that nobody has shown yet is no error) */
 		pages->others += fd < 0 || st->st_size != 0;
 		return;
 	}
 	snprintf(page.path, sizeof(page.path), "%s", path);
+	page.inode = st->st_ino;
+	page.user = st->st_uid;
 	page.begun = b->exchange.begun;
 	page.life = ep_board_life(b, ep_shared_file_held(fd));
 	page.before = calloc((size_t)b->nranks, sizeof(*page.before));
@@ -103,8 +107,12 @@ static void add_page(void *arg, const char *path, int fd, const struct stat *st)
 static void read_again(struct ep_live_page *page)
 {
 	int fd = open(page->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	struct ep_board *b = fd >= 0 ? read_board(fd) : NULL;
+	struct ep_board *b = NULL;
+	struct stat st;
 
+	if (fd >= 0 && fstat(fd, &st) == 0 && st.st_ino == page->inode && st.st_uid == page->user) {
+		b = read_board(fd);
+	}
 	if (b && b->made_ns == page->board->made_ns && b->nranks == page->board->nranks) {
 		free(page->board);
 		page->board = b;
@@ -117,18 +125,65 @@ static void read_again(struct ep_live_page *page)
 	clean_board(page->board);
 }
 
+static int compare(uint64_t a, uint64_t b)
+{
+	return (a > b) - (a < b);
+}
+
+/*
+ * Compares the groups of two pages. Groups that have no number yet are different where different processes started
+ * theirs: a job's ranks have one launcher on a host.
+ */
+static int compare_groups(const struct ep_live_page *a, const struct ep_live_page *b)
+{
+	const struct ep_board *x = a->board, *y = b->board;
+	int by = compare(x->team, y->team);
+
+	by = by ? by : compare(a->user, b->user);
+	if (!x->team) {
+		by = by ? by : compare(x->pid_space, y->pid_space);
+		by = by ? by : compare((uint32_t)x->parent, (uint32_t)y->parent);
+	}
+	return by ? by : compare((uint32_t)x->nranks, (uint32_t)y->nranks);
+}
+
 static int compare_pages(const void *a, const void *b)
 {
-	const struct ep_board *x = ((const struct ep_live_page *)a)->board;
-	const struct ep_board *y = ((const struct ep_live_page *)b)->board;
+	const struct ep_live_page *x = a, *y = b;
+	int by = compare_groups(x, y);
 
-	if (x->team != y->team) {
-		return x->team < y->team ? -1 : 1;
+	return by ? by : compare((uint32_t)x->board->rank, (uint32_t)y->board->rank);
+}
+
+/*
+ * A wait may stand still because it is over: nothing is stored then. Or its kernel has not run since the first look.
+ * It may go on only if its step is the group's latest, if the program has called nothing since the process itself saw
+ * it go on, and for no longer than the timeout.
+ */
+static void find_stale(const struct ep_live_pages *pages, struct ep_live_page *group, size_t n)
+{
+	uint32_t step = 0;
+	bool any = false;
+
+	for (size_t i = 0; i < n; i++) {
+		const struct ep_board *b = group[i].board;
+		bool goes_on = false;
+
+		for (int r = 0; r < b->nranks; r++) {
+			uint32_t at = ep_wait_word_step(words_of(b)[r]);
+
+			if (words_of(b)[r] && (!any || (int32_t)(at - step) > 0)) {
+				step = at;
+				any = true;
+			}
+			goes_on |= ep_live_wait(&group[i], r) != 0;
+		}
+		group[i].stale = !goes_on && b->seen_ns && b->seen_calls == b->calls &&
+				 pages->now_ns - b->seen_ns < b->timeout_ns;
 	}
-	if (x->nranks != y->nranks) { /* groups without a number yet */
-		return x->nranks - y->nranks;
+	for (size_t i = 0; i < n; i++) {
+		group[i].step = step;
 	}
-	return x->rank - y->rank;
 }
 
 void ep_live_read(struct ep_live_pages *pages)
@@ -146,6 +201,9 @@ void ep_live_read(struct ep_live_pages *pages)
 		qsort(pages->page, pages->count, sizeof(*pages->page), compare_pages);
 	}
 	pages->now_ns = ep_board_now();
+	for (size_t i = 0; i < pages->count; i += ep_live_group(pages, i)) {
+		find_stale(pages, &pages->page[i], ep_live_group(pages, i));
+	}
 }
 
 void ep_live_free(struct ep_live_pages *pages)
@@ -164,6 +222,13 @@ uint64_t ep_live_wait(const struct ep_live_page *page, int r)
 	uint64_t word = words_of(page->board)[r];
 
 	return word != page->before[r] ? word : 0;
+}
+
+uint64_t ep_live_stale(const struct ep_live_page *page, int r)
+{
+	uint64_t word = words_of(page->board)[r];
+
+	return page->stale && ep_wait_word_step(word) == page->step ? word : 0;
 }
 
 uint32_t ep_live_exchange(const struct ep_live_page *page)
@@ -187,51 +252,87 @@ const struct ep_board_call *ep_live_call(const struct ep_live_page *page, uint64
 
 size_t ep_live_group(const struct ep_live_pages *pages, size_t first)
 {
-	const struct ep_board *b = pages->page[first].board;
 	size_t n = 1;
 
-	while (first + n < pages->count && pages->page[first + n].board->team == b->team &&
-	       pages->page[first + n].board->nranks == b->nranks) {
+	while (first + n < pages->count &&
+	       compare_groups(&pages->page[first], &pages->page[first + n]) == 0) {
 		n++;
 	}
 	return n;
 }
 
-/*
- * Whether others here wait in an exchange that the rank has not begun. Where none here is behind, those are that have no
- * page: they have not come that far, or are on other hosts.
- */
-static bool is_behind(const struct ep_live_page *group, size_t n, int r)
+/* Pages of that rank. */
+static size_t count_rank(const struct ep_live_page *group, size_t n, int r)
+{
+	size_t count = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		count += group[i].board->rank == r;
+	}
+	return count;
+}
+
+size_t ep_live_least(const struct ep_live_page *group, size_t n)
+{
+	size_t most = 1, same = 1;
+
+	for (size_t i = 1; i < n && !group->board->team; i++) { /* by rank */
+		same = group[i].board->rank == group[i - 1].board->rank ? same + 1 : 1;
+		most = same > most ? same : most;
+	}
+	return most;
+}
+
+/* The latest exchange in which one of them waits; 0: none does. */
+static uint32_t last_exchange(const struct ep_live_page *group, size_t n)
 {
 	uint32_t last = 0;
-	bool here = false, any = false;
 
 	for (size_t i = 0; i < n; i++) {
 		last = (uint32_t)ep_max_u64(last, ep_live_exchange(&group[i]));
 	}
+	return last;
+}
+
+bool ep_live_behind(const struct ep_live_page *group, size_t n, const struct ep_live_page *page)
+{
+	return page->board->exchange.begun < last_exchange(group, n);
+}
+
+/*
+ * Whether others here wait in an exchange that the rank has not begun. Where none here is behind, those are that have no
+ * page: they have not come that far, or are on other hosts. Of several groups, a rank with fewer pages than another one
+ * lacks in at least one of them.
+ */
+static bool is_behind(const struct ep_live_page *group, size_t n, int r)
+{
+	uint32_t last = last_exchange(group, n);
+	size_t least = ep_live_least(group, n);
+	bool any = false;
+
 	for (size_t i = 0; i < n; i++) {
 		bool behind = group[i].board->exchange.begun < last;
 
-		here |= group[i].board->rank == r;
 		any |= behind;
 		if (behind && group[i].board->rank == r) {
 			return true;
 		}
 	}
-	return last && !here && !any;
+	return last && count_rank(group, n, r) < least && (!any || least > 1);
 }
 
-bool ep_live_holds_up(const struct ep_live_page *group, size_t n, int r)
+bool ep_live_holds_up(const struct ep_live_page *group, size_t n, int r,
+		      uint64_t (*wait)(const struct ep_live_page *page, int r))
 {
 	bool awaited = is_behind(group, n, r);
 
 	for (size_t i = 0; i < n; i++) {
-		awaited |= ep_live_wait(&group[i], r) != 0;
+		awaited |= wait(&group[i], r) != 0;
 		if (group[i].board->rank != r) {
 			continue;
 		}
 		for (int to = 0; to < group[i].board->nranks; to++) {
-			if (ep_live_wait(&group[i], to)) {
+			if (wait(&group[i], to)) {
 				return false;
 			}
 		}

@@ -45,14 +45,15 @@ static void hostname(char name[64])
 
 /* ---- JSON ---- */
 
-static void json_waits(const struct ep_live_page *page)
+static void json_waits(const struct ep_live_page *page, const char *name,
+		       uint64_t (*wait)(const struct ep_live_page *page, int r))
 {
 	bool first = true;
 
-	fputs("\"waits\":[", stdout);
+	printf("\"%s\":[", name);
 	for (int r = 0; r < page->board->nranks; r++) {
 		const struct ep_board_rank *rank = ep_live_rank(page, r);
-		uint64_t word = ep_live_wait(page, r);
+		uint64_t word = wait(page, r);
 		uint32_t site = ep_wait_word_site(word);
 
 		if (!word) {
@@ -91,7 +92,7 @@ static void json_calls(const struct ep_live_pages *pages, const struct ep_live_p
 	bool first = true;
 
 	fputs("\"last_calls\":[", stdout);
-	for (uint64_t i = from; i <= last; i++) {
+	for (uint64_t i = from; i - from < CALLS; i++) {
 		const struct ep_board_call *c = ep_live_call(page, i);
 
 		if (!c) {
@@ -127,17 +128,20 @@ static void json_page(const struct ep_live_pages *pages, const struct ep_live_pa
 	json_exchange(pages, page);
 	json_calls(pages, page);
 	putchar(',');
-	json_waits(page);
+	json_waits(page, "waits", ep_live_wait);
+	putchar(',');
+	json_waits(page, "stale_waits", ep_live_stale);
 	putchar('}');
 }
 
-static void json_cause(const struct ep_live_page *group, size_t n)
+static void json_cause(const struct ep_live_page *group, size_t n, const char *name,
+		       uint64_t (*wait)(const struct ep_live_page *page, int r))
 {
 	bool first = true;
 
-	fputs("\"held_up_by\":[", stdout);
+	printf("\"%s\":[", name);
 	for (int r = 0; r < group->board->nranks; r++) {
-		if (ep_live_holds_up(group, n, r)) {
+		if (ep_live_holds_up(group, n, r, wait)) {
 			printf("%s%d", first ? "" : ",", r);
 			first = false;
 		}
@@ -149,13 +153,17 @@ static void json_group(const struct ep_live_pages *pages, size_t first, size_t n
 {
 	const struct ep_board *b = pages->page[first].board;
 
-	printf("{\"group\":\"%016" PRIx64 "\",\"mode\":", b->team);
+	printf("{\"group\":\"%016" PRIx64 "\",\"groups_at_least\":%zu,\"user\":%u,\"mode\":",
+	       b->team, ep_live_least(&pages->page[first], n),
+	       (unsigned int)pages->page[first].user);
 	print_text(b->mode);
 	printf(",\"ranks\":%d,\"experts\":%u,\"tokens\":%u,\"row_bytes\":%u,\"masks\":%s,"
 	       "\"timeout_seconds\":%.3f,",
 	       b->nranks, b->experts, b->tokens, b->row_bytes, b->masks ? "true" : "false",
 	       seconds(b->timeout_ns));
-	json_cause(&pages->page[first], n);
+	json_cause(&pages->page[first], n, "held_up_by", ep_live_wait);
+	putchar(',');
+	json_cause(&pages->page[first], n, "perhaps_held_up_by", ep_live_stale);
 	fputs(",\"here\":[", stdout);
 	for (size_t i = first; i < first + n; i++) {
 		if (i > first) {
@@ -188,9 +196,12 @@ void ep_live_print_json(const struct ep_live_pages *pages)
 
 /* ---- Prometheus ---- */
 
+/* The page's name is there because groups may have the same number: 0, or what another user has written. */
 static void metric_labels(const struct ep_live_page *page)
 {
-	printf("{group=\"%016" PRIx64 "\",rank=\"%d\"", page->board->team, page->board->rank);
+	printf("{group=\"%016" PRIx64 "\",rank=\"%d\",user=\"%u\",page=\"%s\"", page->board->team,
+	       page->board->rank, (unsigned int)page->user,
+	       page->path + strlen(EP_SHARED_DIR "/" EP_BOARD_NAME));
 }
 
 static void metric_info(const struct ep_live_page *page)

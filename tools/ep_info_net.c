@@ -100,10 +100,13 @@ static void print_file(void *arg, const char *path, int fd, const struct stat *s
 		       path, head.version, EP_NET_COUNTS_VERSION);
 	} else {
 		clean(head.program, sizeof(head.program));
-		printf("  process %" PRIu32 ", %s%s\n", head.pid, head.program,
-		       ep_shared_file_held(fd)
-			       ? ""
-			       : ", which has ended: the user's next one removes the file");
+		printf("  process %" PRIu32 ", %s", head.pid, head.program);
+		if (st->st_uid != geteuid()) {
+			printf(" of user %u", (unsigned int)st->st_uid);
+		}
+		printf("%s\n", ep_shared_file_held(fd)
+				       ? ""
+				       : ", which has ended: the user's next one removes the file");
 		print_entries(fd);
 	}
 }

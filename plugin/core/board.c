@@ -56,6 +56,7 @@ struct ep_board *ep_board_make(int nranks, struct ep_shared_file *file)
 	}
 	b->bytes = (uint32_t)bytes;
 	b->pid = (int32_t)getpid();
+	b->parent = (int32_t)getppid();
 	b->number = number;
 	if (!ep_process_read(b->pid, &state, &b->started)) {
 		b->started = 0;

@@ -16,7 +16,7 @@
 
 #define EP_BOARD_NAME "nccl-ep-live."
 #define EP_BOARD_MAGIC 0x6576696c2d7065ull
-#define EP_BOARD_VERSION 2u /* any change of what follows */
+#define EP_BOARD_VERSION 3u /* any change of what follows */
 #define EP_BOARD_CALLS 64u
 #define EP_BOARD_RANKS 1024u /* at most */
 #define EP_BOARD_WHAT 48
@@ -91,16 +91,20 @@ struct ep_board {
 	uint64_t calls; /* begun so far; the last ones are call[(number - 1) % EP_BOARD_CALLS] */
 	uint64_t waits_off; /* uint64_t [nranks], ep_wait_word() of device/group/wait_word.h */
 	uint64_t ranks_off; /* struct ep_board_rank [nranks] */
-	uint64_t pad[4];
+	/* When a look of the group's own process last found a wait going on, and `calls` then: ep/group_watch.h. */
+	uint64_t seen_ns, seen_calls;
+	int32_t parent; /* process that started this one, of the same PID namespace */
+	uint32_t pad[3];
 	struct ep_board_exchange exchange;
 	struct ep_board_call call[EP_BOARD_CALLS];
 };
 
-/* The layout of a file of version 2. */
+/* The layout of a file of version 3. */
 _Static_assert(sizeof(struct ep_board_call) == 64, "struct ep_board_call");
 _Static_assert(sizeof(struct ep_board_rank) == 96, "struct ep_board_rank");
 _Static_assert(offsetof(struct ep_board, mode) == 104, "struct ep_board");
 _Static_assert(offsetof(struct ep_board, calls) == 520, "struct ep_board");
+_Static_assert(offsetof(struct ep_board, seen_ns) == 544, "struct ep_board");
 _Static_assert(offsetof(struct ep_board, exchange) == 576, "struct ep_board");
 _Static_assert(offsetof(struct ep_board, call) == 640, "struct ep_board");
 _Static_assert(sizeof(struct ep_board) == 640 + 64 * 64, "struct ep_board");

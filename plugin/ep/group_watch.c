@@ -67,10 +67,14 @@ static void ep_watch_log(const struct ncclEpGroup *g, const struct ep_watch_late
 		(double)g->config.timeout_ns / 1e9, others, ep_wait_name(site));
 }
 
-/* A wait goes on if its word has changed since the last look. */
+/*
+ * A wait goes on if its word has changed since the last look. The board has when that last was, for readers that find a
+ * word unchanged.
+ */
 static void ep_watch_check(struct ep_watch *watch)
 {
 	const struct ncclEpGroup *g = watch->group;
+	struct ep_board *board = g->show.board;
 	struct ep_watch_late late = { 0 };
 
 	for (int r = 0; r < g->nranks; r++) {
@@ -81,6 +85,8 @@ static void ep_watch_check(struct ep_watch *watch)
 			continue;
 		}
 		watch->seen[r] = word;
+		board->seen_calls = __atomic_load_n(&board->calls, __ATOMIC_RELAXED);
+		board->seen_ns = ep_board_now();
 		if (watch->logged[r] == step ||
 		    ep_wait_word_age_ns(word) < g->config.timeout_ns / EP_WATCH_PART) {
 			continue;

@@ -29,7 +29,46 @@ MUTANTS = [
     {"name": "behind_unnamed", "file": "tools/ep_info_live_read.c",
      "old": "group[i].board->exchange.begun < last;", "new": "false;", "tests": ["seen_stopped_grow"]},
     {"name": "absent_unnamed", "file": "tools/ep_info_live_read.c",
-     "old": "return last && !here && !any;", "new": "return false;", "tests": ["seen_stopped_make"]},
+     "old": "return last && count_rank(group, n, r) < least && (!any || least > 1);", "new": "return false;",
+     "tests": ["live", "seen_stopped_make"]},
+    # Groups that have no number yet differ by their launchers, ...
+    {"name": "launchers_joined", "file": "tools/ep_info_live_read.c",
+     "old": "compare((uint32_t)x->parent, (uint32_t)y->parent)", "new": "0", "tests": ["live"]},
+    # ... and of one launcher each group has its culprit.
+    {"name": "groups_joined", "file": "tools/ep_info_live_read.c",
+     "old": "\t\tmost = same > most ? same : most;\n", "new": "", "tests": ["live"]},
+    # No two series are one.
+    {"name": "series_twice", "file": "tools/ep_info_live_text.c",
+     "old": "page->path + strlen(EP_SHARED_DIR \"/\" EP_BOARD_NAME)", "new": "\"\"", "tests": ["live"]},
+    # A wait that stands still is shown where nothing shows that it is over, ...
+    {"name": "stale_unshown", "file": "tools/ep_info_live_read.c",
+     "old": "group[i].stale = !goes_on && ", "new": "group[i].stale = false && ", "tests": ["live"]},
+    # ... as a later call does, ...
+    {"name": "stale_called", "file": "tools/ep_info_live_read.c",
+     "old": "b->seen_calls == b->calls", "new": "true", "tests": ["live"]},
+    # ... a later operation of the group, ...
+    {"name": "stale_step", "file": "tools/ep_info_live_read.c",
+     "old": "ep_wait_word_step(word) == page->step", "new": "true", "tests": ["live"]},
+    # ... or the timeout.
+    {"name": "stale_for_ever", "file": "tools/ep_info_live_read.c",
+     "old": "pages->now_ns - b->seen_ns < b->timeout_ns", "new": "true", "tests": ["live"]},
+    {"name": "stale_unseen", "file": "plugin/ep/group_watch.c",
+     "old": "\t\tboard->seen_ns = ep_board_now();\n", "new": "", "tests": ["group_watch"]},
+    # What a page holds reaches no terminal as it is, breaks no JSON, and is all that is read.
+    {"name": "page_text_raw", "file": "tools/ep_info_live_read.c",
+     "old": "\tclean(board->failure, sizeof(board->failure));\n", "new": "", "tests": ["live"]},
+    {"name": "page_host_raw", "file": "tools/ep_info_live_read.c",
+     "old": "\t\tclean(ranks[r].host, sizeof(ranks[r].host));\n", "new": "", "tests": ["live"]},
+    {"name": "json_quote", "file": "tools/ep_info_live_text.c",
+     "old": "if (*text == '\"' || *text == '\\\\') {", "new": "if (*text == '\"') {", "tests": ["live"]},
+    {"name": "call_prefix", "file": "tools/ep_info_live.c",
+     "old": "strncmp(name, prefix, n) == 0 ? name + n : name", "new": "name + n", "tests": ["live"]},
+    # Root sees whose a page is.
+    {"name": "page_user", "file": "tools/ep_info_live.c",
+     "old": "if (group->user != geteuid()) {", "new": "if (false) {", "tests": ["live"]},
+    # A call shows the tokens of its routing.
+    {"name": "call_tokens", "file": "plugin/ep/show.c",
+     "old": "\tc->tokens = call->counted ? call->counted->num_tokens : 0;\n", "new": "", "tests": ["seen_stopped"]},
     # An exchange that has ended is none.
     {"name": "exchange_unended", "file": "plugin/core/bootstrap.c",
      "old": "\tep_board_end_exchange(boot->board);\n", "new": "", "tests": ["seen_stopped_make"]},
@@ -39,28 +78,27 @@ MUTANTS = [
     # ... once.
     {"name": "wait_logged_again", "file": "plugin/ep/group_watch.c",
      "old": "\t\twatch->logged[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
+    # It names each rank that is late.
+    {"name": "wait_names", "file": "plugin/ep/group_watch.c",
+     "old": "late.rank[late.count] = (uint32_t)r;", "new": "late.rank[0] = late.count ? late.rank[0] : (uint32_t)r;",
+     "tests": ["group_watch"]},
     # Calls are shown.
     {"name": "call_unshown", "file": "plugin/ep/show.c",
      "old": "\t__atomic_store_n(&c->number, number, __ATOMIC_RELEASE);\n", "new": "", "tests": ["seen_stopped"]},
     # The page goes with the group.
     {"name": "page_left", "file": "plugin/ep/show.c",
-     "old": "\tep_board_hide(show->board, show->path);\n", "new": "", "tests": ["seen_stopped"]},
+     "old": "\tep_shared_file_remove(&show->file);\n", "new": "", "tests": ["seen_stopped"]},
     # NCCL_EP_LIVE=0 shows nothing.
     {"name": "page_unwanted", "file": "plugin/ep/show.c",
      "old": "\tif (!g->config.live) {", "new": "\tif (false) {", "tests": ["seen_stopped"]},
-    # Pages of the dead are removed, those of the living stay.
-    {"name": "page_unswept", "file": "plugin/core/board.c",
-     "old": "ep_board_life(&head) == EP_BOARD_DEAD", "new": "false", "tests": ["board"]},
-    {"name": "page_swept_early", "file": "plugin/core/board.c",
-     "old": "ep_board_life(&head) == EP_BOARD_DEAD", "new": "ep_board_life(&head) != EP_BOARD_LIVES", "tests": ["board"]},
+    # Pages of the dead are removed; who else has the number of their process is another one.
+    {"name": "page_unswept", "file": "plugin/core/shared_file.c", "old": "\t\t(void)unlink(path);\n", "new": "\t\t(void)path;\n",
+     "tests": ["shared_file"]},
     {"name": "page_of_number", "file": "plugin/core/board.c",
      "old": "started != board->started || ", "new": "", "tests": ["board"]},
     # Only its user may read a page.
-    {"name": "page_public", "file": "plugin/core/board.c",
-     "old": "O_NOFOLLOW, 0600)", "new": "O_NOFOLLOW, 0644)", "tests": ["board"]},
-    # A child of fork() takes nothing away.
-    {"name": "page_of_parent", "file": "plugin/core/board.c",
-     "old": "path[0] && board->pid == (int32_t)getpid()", "new": "path[0]", "tests": ["board"]},
+    {"name": "page_public", "file": "plugin/core/shared_file.c",
+     "old": "O_NOFOLLOW, 0600)", "new": "O_NOFOLLOW, 0644)", "tests": ["shared_file"]},
 ]
 
 # What is announced before there is anything is what creation and calls do.
