@@ -133,6 +133,19 @@ bool ep_ident_same_process(const struct ep_ident *a, const struct ep_ident *b)
 	return a->process[0] == b->process[0] && a->process[1] == b->process[1];
 }
 
+const char *ep_ident_hosts_print(const struct ep_ident *a, const struct ep_ident *b,
+				 char text[EP_IDENT_HOSTS_TEXT])
+{
+	text[0] = '\0';
+	if (ep_ident_same_host(a, b) && strcmp(a->hostname, b->hostname) != 0) {
+		snprintf(text, EP_IDENT_HOSTS_TEXT,
+			 "hosts %s and %s count as one by NCCL_HOSTID: set another on each, or "
+			 "give containers of one machine the same IPC namespace",
+			 a->hostname, b->hostname);
+	}
+	return text;
+}
+
 bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other)
 {
 	uint64_t start_time;

@@ -29,6 +29,11 @@ bool ep_ident_same_host(const struct ep_ident *a, const struct ep_ident *b);
 bool ep_ident_same_node(const struct ep_ident *a, const struct ep_ident *b);
 bool ep_ident_same_process(const struct ep_ident *a, const struct ep_ident *b);
 
+/* Returns more for an error of two ranks of one host, whose names differ; "": they do not. */
+#define EP_IDENT_HOSTS_TEXT 320
+const char *ep_ident_hosts_print(const struct ep_ident *a, const struct ep_ident *b,
+				 char text[EP_IDENT_HOSTS_TEXT]);
+
 /* True only if the process of `other` is known to have ended. */
 bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other);
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -46,6 +47,13 @@ int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg)
 	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	return error;
+}
+
+const char *ep_thread_error_print(int error, char text[EP_THREAD_ERROR_TEXT])
+{
+	snprintf(text, EP_THREAD_ERROR_TEXT, "%s%s", strerror(error),
+		 error == EAGAIN ? " (ulimit -u, or the container's limit of processes?)" : "");
+	return text;
 }
 
 static void ep_timed_call_free(struct ep_timed_call *call)

@@ -14,6 +14,9 @@
  * many threads as it may have it tries again for a moment.
  */
 int ep_thread_start(pthread_t *thread, void *(*fn)(void *), void *arg);
+/* Returns its error in words, which name the limit that it most often is. */
+#define EP_THREAD_ERROR_TEXT 160
+const char *ep_thread_error_print(int error, char text[EP_THREAD_ERROR_TEXT]);
 
 /*
  * Calls fn in a thread of its own, with a copy of the `bytes` at `arg` that comes back when fn has

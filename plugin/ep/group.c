@@ -473,6 +473,7 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 {
 	uint64_t limit = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
 			 (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
+	char text[EP_THREAD_ERROR_TEXT];
 	cudaError_t err;
 	int error = ep_device_wait(g->device, limit, &err);
 
@@ -488,9 +489,9 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
 	if (error) {
 		return ep_fail(ncclSystemError,
 			       "ncclEpGroupDestroy: rank %d cannot start a thread that waits for "
-			       "its GPU %s: %s; once it can, destroy the group again (ulimit -u, "
-			       "or the container's limit of processes?)",
-			       g->rank, g->idents[g->rank].bus_id, strerror(error));
+			       "its GPU %s: %s; once it can, destroy the group again",
+			       g->rank, g->idents[g->rank].bus_id,
+			       ep_thread_error_print(error, text));
 	}
 	if (err >= cudaErrorStreamCaptureUnsupported && err <= cudaErrorStreamCaptureWrongThread) {
 		return ep_fail(

@@ -82,6 +82,7 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
 					 bool *busy)
 {
+	char text[EP_THREAD_ERROR_TEXT];
 	cudaError_t err;
 	int error = ep_device_wait(g->device, timeout_ns, &err);
 
@@ -96,9 +97,8 @@ static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, u
 	if (error) {
 		return ep_fail(ncclSystemError,
 			       "a handle of top-%u needs a larger heap: rank %d cannot start a "
-			       "thread that waits for its GPU: %s (ulimit -u, or the container's "
-			       "limit of processes?)",
-			       topk, g->rank, strerror(error));
+			       "thread that waits for its GPU: %s",
+			       topk, g->rank, ep_thread_error_print(error, text));
 	}
 	if (err != cudaSuccess) {
 		return ep_fail_cuda(err, "waiting for the group's operations");

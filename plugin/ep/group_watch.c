@@ -134,6 +134,7 @@ static void *ep_watch_main(void *arg)
 /* Under the lock. */
 static void ep_watch_start(const struct ncclEpGroup *g)
 {
+	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
 	if (ep_watched.running) {
@@ -145,7 +146,7 @@ static void ep_watch_start(const struct ncclEpGroup *g)
 		EP_INFO(EP_LOG_INIT,
 			"rank %d: long waits are not logged before their timeout: no "
 			"thread: %s",
-			g->rank, strerror(error));
+			g->rank, ep_thread_error_print(error, text));
 	}
 }
 

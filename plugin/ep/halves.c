@@ -204,6 +204,7 @@ static ncclResult_t ep_halves_join(struct ncclEpHandle *handle, cudaStream_t str
 {
 	struct ncclEpGroup *g = handle->group;
 	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
+	char text[EP_THREAD_ERROR_TEXT];
 	cudaError_t err;
 	int error;
 
@@ -230,7 +231,7 @@ static ncclResult_t ep_halves_join(struct ncclEpHandle *handle, cudaStream_t str
 				ncclSystemError,
 				"ncclEpComplete: no thread can be started that waits for rank "
 				"%d's GPU: %s; then call it again",
-				g->rank, strerror(error));
+				g->rank, ep_thread_error_print(error, text));
 		}
 		EP_CUDA(err, "ncclEpComplete: waiting for the device");
 		return ncclSuccess;

@@ -344,6 +344,7 @@ static void *ep_gda_proxy_main(void *arg)
 
 bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why)
 {
+	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
 	if (!ep_gda_handover_index(g->mode)) {
@@ -351,7 +352,8 @@ bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why)
 	}
 	error = ep_thread_start(&g->proxy, ep_gda_proxy_main, g);
 	if (error) {
-		return ep_reason_set(why, "no thread to post RDMA from: %s", strerror(error));
+		return ep_reason_set(why, "no thread to post RDMA from: %s",
+				     ep_thread_error_print(error, text));
 	}
 	g->posting = true;
 	return true;

@@ -135,6 +135,7 @@ static void *ep_gda_watch_main(void *arg)
 
 bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why)
 {
+	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
 	for (int n = 0; n < g->nnics; n++) {
@@ -150,7 +151,8 @@ bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why)
 	}
 	error = ep_thread_start(&g->watcher, ep_gda_watch_main, g);
 	if (error) {
-		return ep_reason_set(why, "no thread to watch RDMA from: %s", strerror(error));
+		return ep_reason_set(why, "no thread to watch RDMA from: %s",
+				     ep_thread_error_print(error, text));
 	}
 	g->watching = true;
 	return true;

@@ -18,15 +18,19 @@ static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap *heap,
 
 	if (err != cudaSuccess) {
 		const char *files = ep_no_files();
+		char hosts[EP_IDENT_HOSTS_TEXT];
 
 		(void)cudaGetLastError();
-		return ep_fail(ncclUnhandledCudaError,
-			       "GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; %s",
-			       idents[heap->rank].bus_id, heap->rank, idents[peer].bus_id, peer,
-			       cudaGetErrorString(err),
-			       files ? files
-				     : "both processes need the same IPC namespace, and GPUs with "
-				       "peer access to each other");
+		return ep_fail(
+			ncclUnhandledCudaError,
+			"GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; %s",
+			idents[heap->rank].bus_id, heap->rank, idents[peer].bus_id, peer,
+			cudaGetErrorString(err),
+			files ? files
+			: *ep_ident_hosts_print(&idents[heap->rank], &idents[peer], hosts)
+				? hosts
+				: "both processes need the same IPC namespace, and GPUs with "
+				  "peer access to each other");
 	}
 	return ncclSuccess;
 }

@@ -71,6 +71,7 @@ struct ep_multicast_got {
 /* All that this rank needs to ask. */
 static ncclResult_t ep_multicast_prepare(struct ep_timed_call **call, struct ep_multicast_job *job)
 {
+	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
 	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
@@ -81,7 +82,7 @@ static ncclResult_t ep_multicast_prepare(struct ep_timed_call **call, struct ep_
 	return error ? ep_fail(ncclSystemError,
 			       "no thread for NCCL's multicast: %s; "
 			       "NCCL_EP_NVLS=0 does without",
-			       strerror(error))
+			       ep_thread_error_print(error, text))
 		     : ncclSuccess;
 }
 

@@ -26,6 +26,7 @@ static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *
 static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_rank,
 				       const struct ep_ident *peer, int peer_rank)
 {
+	char hosts[EP_IDENT_HOSTS_TEXT];
 	int device, can = 0;
 
 	if (self->mig || peer->mig) {
@@ -45,9 +46,12 @@ static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_ran
 	EP_CUDA(cudaDeviceCanAccessPeer(&can, self->device, device), "querying peer access");
 	if (!can) {
 		return ep_fail(ncclInvalidUsage,
-			       "GPU %s of rank %d has no peer access to GPU %s of rank %d: choose "
-			       "GPUs that are connected by NVLink or PCIe peer-to-peer",
-			       self->bus_id, self_rank, peer->bus_id, peer_rank);
+			       "GPU %s of rank %d has no peer access to GPU %s of rank %d: %s",
+			       self->bus_id, self_rank, peer->bus_id, peer_rank,
+			       *ep_ident_hosts_print(self, peer, hosts)
+				       ? hosts
+				       : "choose GPUs that are connected by NVLink or PCIe "
+					 "peer-to-peer");
 	}
 	return ncclSuccess;
 }

@@ -81,6 +81,7 @@ static void ep_window_register(void *arg)
 static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_timed_call **call,
 				      int rank)
 {
+	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
 	job->window = calloc(1, sizeof(*job->window));
@@ -94,7 +95,7 @@ static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_timed
 	}
 	return error ? ep_fail(ncclSystemError,
 			       "rank %d has no thread to register its memory with NCCL: %s", rank,
-			       strerror(error))
+			       ep_thread_error_print(error, text))
 		     : ncclSuccess;
 }
 

@@ -9,6 +9,7 @@
  *     mappings across   two GPUs with different bus ids on two hosts of a domain
  *     mappings apart   GPUs of ranks 0 and 2 of a host have no access to each other
  *     mappings mig      rank 1's GPU is a MIG instance
+ *     mappings one_host two hosts with one NCCL_HOSTID
  *     mappings p2p      NCCL is told to do without peer access, by one variable or another
  *     mappings uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
  */
@@ -185,6 +186,26 @@ static void apart(struct world *w)
 	}
 }
 
+/* One NCCL_HOSTID on hosts that share nothing: both names are in the error, and the variable. */
+static void one_host(struct world *w)
+{
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+	const char *text = "";
+	ncclResult_t code;
+
+	for (int i = 0; i < 2; i++) {
+		choose(i ? "auto" : "ipc", "0");
+		world_meet(w);
+		CHECK(ncclEpCreateGroup(&group, w->comm, &config) != ncclSuccess && !group);
+		OK(ncclEpExtGetLastError(NULL, &code, &text));
+		CHECK_HAS(text, "vc-node-0");
+		CHECK_HAS(text, "vc-node-1");
+		CHECK_HAS(text, "count as one by NCCL_HOSTID");
+	}
+}
+
 static void old(struct world *w)
 {
 	choose("auto", "0");
@@ -300,9 +321,10 @@ static void run(struct world *w, void *name)
 		const char *name;
 		void (*fn)(struct world *w);
 	} table[] = {
-		{ "host", host },     { "threads", threads }, { "old", old },
-		{ "domain", domain }, { "uneven", uneven },   { "across", across },
-		{ "apart", apart },   { "mig", mig },         { "p2p", p2p },
+		{ "host", host },         { "threads", threads }, { "old", old },
+		{ "domain", domain },     { "uneven", uneven },   { "across", across },
+		{ "apart", apart },       { "mig", mig },         { "p2p", p2p },
+		{ "one_host", one_host },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {

@@ -102,6 +102,7 @@ ncclResult_t ep_net_async_add(const void *handle, int fd, ep_net_async_fn *fn)
 {
 	struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP,
 				     .data.u64 = (uintptr_t)handle };
+	char text[EP_THREAD_ERROR_TEXT];
 	bool good = false;
 
 	pthread_mutex_lock(&ep_net_async_lock);
@@ -116,7 +117,7 @@ ncclResult_t ep_net_async_add(const void *handle, int fd, ep_net_async_fn *fn)
 	pthread_mutex_unlock(&ep_net_async_lock);
 	return good ? ncclSuccess
 		    : ep_fail(ncclSystemError, "no thread for control messages of a connection: %s",
-			      strerror(errno));
+			      ep_thread_error_print(errno, text));
 }
 
 void ep_net_async_remove(int fd)
