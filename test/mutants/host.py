@@ -134,6 +134,6 @@ MUTANTS += [
      "old": "\tif (result != ncclSuccess) {\n\t\tep_call_stay(group);\n\t}\n", "new": "", "tests": ["group_life"]},
     # With masks, too, the group's last error names who was lost.
     {"name": "masked_unsaid", "file": "plugin/ep/record.c",
-     "old": "\t(void)ep_fail(ncclRemoteError,\n\t\t      \"%s %u: rank %d waited for",
+     "old": "\t(void)ep_fail(\n\t\tncclRemoteError,\n\t\t\"%s %u: rank %d waited for",
      "new": "\tEP_WARN(\"%s %u: rank %d waited for", "tests": ["masks"]},
 ]

@@ -13,7 +13,7 @@
 
 #define EP_NET_COUNTS_NAME "nccl-ep-net."
 #define EP_NET_COUNTS_MAGIC 0x746e756f432d7065ull
-#define EP_NET_COUNTS_VERSION 2u /* any change of what follows */
+#define EP_NET_COUNTS_VERSION 2u    /* any change of what follows */
 #define EP_NET_COUNTS_ENTRIES 4096u /* at most */
 #define EP_NET_COUNTS_STEP 64u      /* entries that the file grows by */
 #define EP_NET_COUNTS_PATHS 8
