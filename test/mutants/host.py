@@ -115,6 +115,10 @@ MUTANTS = [
 MUTANTS += [
     {"name": "perf_skips_refusal", "file": "tools/perf/buffers.c",
      "old": "\trank->refused = true;\n", "new": "", "tests": ["ep_perf"]},
+    # A rank that dies is named before rows are judged that it could not send.
+    {"name": "perf_lost_is_wrong", "file": "tools/perf/run.c",
+     "old": "\tPERF_CUDA(rank, cudaStreamSynchronize(rank->stream));\n\texpect_no_failure(rank);\n",
+     "new": "\tPERF_CUDA(rank, cudaStreamSynchronize(rank->stream));\n", "tests": ["ep_perf"]},
     {"name": "perf_disk_full", "file": "tools/perf/ep_perf.c",
      "old": "perf->refused || perf->unwritten", "new": "perf->refused", "tests": ["ep_perf"]},
     # ---- calls beside other calls ----
@@ -136,4 +140,11 @@ MUTANTS += [
     {"name": "masked_unsaid", "file": "plugin/ep/record.c",
      "old": "\t(void)ep_fail(\n\t\tncclRemoteError,\n\t\t\"%s %u: rank %d waited for",
      "new": "\tEP_WARN(\"%s %u: rank %d waited for", "tests": ["masks"]},
+    # Pages have the limits of the library, the defaults of its variables, and the codes that its calls return.
+    {"name": "limit_unwritten", "file": "plugin/ep/group_config.c", "old": "c->max_token_bytes > 1u << 24) {",
+     "new": "c->max_token_bytes > 1u << 23) {", "tests": ["pages"]},
+    {"name": "default_unwritten", "file": "plugin/core/param.c", "old": "\"NCCL_EP_CLOSE_TIMEOUT_MS\", 10000, 0,",
+     "new": "\"NCCL_EP_CLOSE_TIMEOUT_MS\", 20000, 0,", "tests": ["pages"]},
+    {"name": "code_unwritten", "file": "plugin/ep/query.c", "old": "ep_fail(ncclSystemError, \"ncclEpExtDeviceMemory: out of",
+     "new": "ep_fail(ncclRemoteError, \"ncclEpExtDeviceMemory: out of", "tests": ["returns"]},
 ]
