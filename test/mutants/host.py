@@ -111,6 +111,16 @@ MUTANTS = [
      "old": "\t\tep_halves_forget(h);", "new": "\t\t(void)h;", "tests": ["given_up"]},
 ]
 
+# The wheel's variable has two values, and whatever else is wrong there ends the program.
+MUTANTS += [
+    {"name": "wheel_value", "file": "tools/wheel/switchyard/_auto.py",
+     "old": '!= "1":', "new": '== "0":', "tests": ["switchyard"]},
+    {"name": "wheel_goes_on", "file": "tools/wheel/switchyard.pth",
+     "old": "os._exit(1)", "new": "pass", "tests": ["switchyard"]},
+    {"name": "wheel_blank", "file": "tools/wheel/switchyard/__init__.py",
+     "old": 'if " " in LIBRARY or', "new": "if", "tests": ["switchyard"]},
+]
+
 # The status of ep_perf says what has not worked.
 MUTANTS += [
     {"name": "perf_skips_refusal", "file": "tools/perf/buffers.c",
