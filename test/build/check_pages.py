@@ -120,6 +120,10 @@ def check_limits():
                  "more than %s tokens of a rank" % limit["max_dispatch_tokens_per_rank"][1]):
         if text not in readme:
             complain("README.md does not say '%s'" % text)
+    sizing = (ROOT / "doc/sizing.md").read_text(encoding="utf-8")
+    for text in ("| ranks | 1 to %s |" % limit["ranks"][0], "| top-k | 1 to %s |" % limit["num_topk of a handle"][0]):
+        if text not in sizing:
+            complain("sizing.md does not say '%s'" % text)
 
 
 def check_defaults():
@@ -139,8 +143,35 @@ def check_defaults():
             seen += 1
             if name in unset and str(stated) != unset[name]:
                 complain("%s: %s is %s if it is not set, not %s %s" % (file.name, name, unset[name], number, unit))
+    check_durations(unset)
     if len(unset) < 50 or len(rows) < 20 or seen < 7:
         complain("%d variables, %d of them in rdma.md, %d with a default beside the name" % (len(unset), len(rows), seen))
+
+
+# Durations that a page states ({}: the number), and the constant of the source that they are.
+DURATIONS = (
+    ("doc/troubleshooting.md", "waits up to {} s for ranks of the node", "plugin/peer/leave.c", "EP_HEAP_PATIENCE_NS", 10**9),
+    ("doc/architecture.md", "looks for a path for {} s", "plugin/net/p2p/net_paths.c", "EP_NET_LOST_NS", 10**9),
+    ("doc/failures.md", "that is not 0, else {} s", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
+    ("doc/rdma.md", "completions in host memory every {} ms", "plugin/gda/watch.c", "EP_GDA_TICK_MS", 1),
+    ("doc/rdma.md", "in at most {} ms of 20", "plugin/gda/late.h", "EP_GDA_ASK_NS", 10**6),
+    ("doc/man/ncclEpMaskClean.3", "Masked ranks are waited for {} s", "device/group/clean.cu", "EP_CLEAN_GRACE_NS", 10**9),
+    ("doc/man/ncclEpMaskUpdate.3", "or {} s if that is longer", "device/group/group_remote.h", "EP_REMOTE_MASKED_NS", 10**9),
+    ("doc/man/nccl_ep.7", "({} s, or", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
+)
+
+
+def constant(path, name):
+    return int(re.search(r"^#define %s (\d+)" % name, (ROOT / path).read_text(encoding="utf-8"), re.M)[1])
+
+
+def check_durations(unset):
+    """And the sum of three timeouts and the close timeout."""
+    expected = [(page, words.format("%g" % (constant(path, name) / unit))) for page, words, path, name, unit in DURATIONS]
+    longest = 3 * constant("plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS") // 10**9 + int(unset["NCCL_EP_CLOSE_TIMEOUT_MS"]) // 1000
+    for page, words in [*expected, ("doc/troubleshooting.md", "`NCCL_EP_CLOSE_TIMEOUT_MS`: %d s by default" % longest)]:
+        if words not in re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8")):
+            complain("%s does not say '%s'" % (page, words))
 
 
 def check_commits():
