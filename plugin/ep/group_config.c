@@ -187,7 +187,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 static const struct {
 	const char *what;
 	const char *words[3];
-} ep_agreed_fields[EP_GROUP_AGREED] = {
+} ep_agreed_fields[] = {
 	{ "config->algorithm", { "LOW_LATENCY", "HIGH_THROUGHPUT" } },
 	{ "config->num_experts", { NULL } },
 	{ "config->max_dispatch_tokens_per_rank", { NULL } },
@@ -206,6 +206,7 @@ static const struct {
 	{ "the library's heap layout", { NULL } },
 	{ "the library's version", { NULL } },
 };
+_Static_assert(EP_ARRAY_SIZE(ep_agreed_fields) == EP_GROUP_AGREED, "EP_GROUP_AGREED");
 
 struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 {
