@@ -2,16 +2,15 @@
 /*
  * ep_info --live on boards that this process makes: groups before their first exchange, waits that stand still, boards
  * that hold anything, and of other users. Boards of other processes may be there too, so each group here has a number of
- * experts of its own. The time between two looks does not pass: a step of the test takes its place.
+ * experts of its own.
  */
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "core/board.h"
 #include "device/group/wait_word.h"
 #include "support/check.h"
+#include "support/look.h"
 #include "tools/ep_info_live.h"
 
 #define BOARDS 8
@@ -21,58 +20,52 @@ static struct board {
 	struct ep_shared_file file;
 } boards[BOARDS];
 static int made;
-static void (*between)(void); /* two looks */
-static char text[1 << 20];
+static char *text;         /* of the last look, */
+static char seen[1 << 14]; /* and what it has of the groups asked for */
 
-/* In place of the C library's. */
-int nanosleep(const struct timespec *time, struct timespec *left)
+static void print(void *format)
 {
-	(void)time;
-	(void)left;
-	if (between) {
-		between();
-	}
-	return 0;
+	CHECK_INT(ep_info_live(*(enum ep_live_format *)format), 0);
 }
 
-/* What ep_info prints in that format. */
 static const char *look(enum ep_live_format format)
 {
-	int out = memfd_create("out", 0), before = dup(STDOUT_FILENO);
-	ssize_t n;
-
-	NEED(out >= 0 && before >= 0 && fflush(stdout) == 0 && dup2(out, STDOUT_FILENO) >= 0);
-	CHECK_INT(ep_info_live(format), 0);
-	NEED(dup2(before, STDOUT_FILENO) >= 0);
-	n = pread(out, text, sizeof(text) - 1, 0);
-	NEED(n >= 0);
-	text[n] = '\0';
-	close(out);
-	close(before);
+	text = look_at(print, &format);
 	return text;
 }
 
-/* The part of the table about the groups of so many experts. */
-static const char *table(uint32_t experts)
+/* The part of the JSON about the group of that number. */
+static void json(uint64_t team)
 {
-	static char part[1 << 14];
+	const char *at, *end;
+	char key[48];
+
+	snprintf(key, sizeof(key), "{\"group\":\"%016llx\"", (unsigned long long)team);
+	at = strstr(look(EP_LIVE_JSON), key);
+	end = at ? strstr(at + 1, "{\"group\":") : NULL;
+	snprintf(seen, sizeof(seen), "%.*s", at && end ? (int)(end - at) : (int)sizeof(seen),
+		 at ? at : "");
+}
+
+/* The part of the table about the groups of so many experts. */
+static void table(uint32_t experts)
+{
 	char key[32];
 	size_t n = 0;
 
 	snprintf(key, sizeof(key), " %u experts, ", experts);
 	look(EP_LIVE_TABLE);
-	part[0] = '\0';
+	seen[0] = '\0';
 	for (const char *at = text; at && *at;) {
 		const char *end = strstr(at, "\nGroup "), *line = strchr(at, '\n');
 		const char *found = strstr(at, key);
 
 		if (found && line && found < line) {
-			n += (size_t)snprintf(part + n, sizeof(part) - n, "%.*s\n",
+			n += (size_t)snprintf(seen + n, sizeof(seen) - n, "%.*s\n",
 					      (int)(end ? end - at : (long)strlen(at)), at);
 		}
 		at = end ? end + 1 : NULL;
 	}
-	return part;
 }
 
 static int count(const char *in, const char *what)
@@ -117,7 +110,7 @@ static struct ep_board *make(uint64_t team, int rank, int nranks, uint32_t exper
 
 static void drop_all(void)
 {
-	between = NULL;
+	look_between = NULL;
 	while (made > 0) {
 		struct board *b = &boards[--made];
 
@@ -141,53 +134,32 @@ static void call(struct ep_board *b, uint64_t number, uint32_t kind)
 	b->calls = number;
 }
 
-/* No two lines of Prometheus are of one series, else it refuses all of them. */
-static void check_series(void)
-{
-	char *lines[4096], *save = NULL;
-	int n = 0;
-
-	look(EP_LIVE_PROMETHEUS);
-	for (char *l = strtok_r(text, "\n", &save); l && n < 4096;
-	     l = strtok_r(NULL, "\n", &save)) {
-		if (*l != '#') {
-			*strrchr(l, ' ') = '\0';
-			for (int i = 0; i < n; i++) {
-				CHECK(strcmp(l, lines[i]) != 0, "twice: %s", l);
-			}
-			lines[n++] = l;
-		}
-	}
-	CHECK(n > 0);
-}
-
 /* Groups without a number yet of one launcher: it is not known which page is of which. */
 static void test_one_launcher(void)
 {
-	const char *seen;
-
 	make(0, 0, 3, 9001);
 	make(0, 1, 3, 9001);
-	seen = table(9001);
+	table(9001);
 	CHECK_HAS(seen, "(before its first exchange)");
 	CHECK_HAS(seen, "\n  held up by rank 2, which has no page here: ");
 	CHECK_INT(count(seen, "held up by"), 1);
 	make(0, 1, 3, 9001);
-	seen = table(9001);
+	table(9001);
 	CHECK_HAS(seen, "(at least 2 groups before their first exchange)");
 	CHECK_HAS(seen, "\n  held up by rank 0, which has no page of one of these groups: ");
 	CHECK_HAS(seen, "\n  held up by rank 2, which has no page here: ");
 	CHECK_INT(count(seen, "held up by"), 2);
 	CHECK_HAS(look(EP_LIVE_JSON), "\"groups_at_least\":2,");
-	check_series();
+	look(EP_LIVE_PROMETHEUS);
+	look_check_series(text);
 	drop_all();
 	make(0, 0, 2, 9002);
 	make(0, 1, 2, 9002);
-	seen = table(9002);
+	table(9002);
 	CHECK_HAS(seen, "\n  all ranks are here: they are of different groups");
 	CHECK_INT(count(seen, "held up by"), 0);
 	boards[0].board->exchange.begun = boards[0].board->exchange.ended = 0;
-	seen = table(9002);
+	table(9002);
 	CHECK_HAS(seen, "\n  held up by rank 0: process ");
 	CHECK_INT(count(seen, "held up by"), 1);
 	drop_all();
@@ -196,12 +168,10 @@ static void test_one_launcher(void)
 /* Different launchers start different jobs: each has its own culprit. */
 static void test_launchers(void)
 {
-	const char *seen;
-
 	make(0, 0, 3, 9003);
 	make(0, 1, 3, 9003);
 	make(0, 2, 3, 9003)->parent++;
-	seen = table(9003);
+	table(9003);
 	CHECK_INT(count(seen, "Group 0000000000000000 (before its first exchange)"), 2);
 	CHECK_INT(count(seen, "held up by rank 0"), 1);
 	CHECK_INT(count(seen, "held up by rank 1"), 1);
@@ -209,8 +179,10 @@ static void test_launchers(void)
 	boards[2].board->parent--;
 	boards[2].board->rank = 0;
 	boards[2].board->nranks = 3;
-	CHECK_INT(count(table(9003), "at least 2 groups"), 1);
-	check_series();
+	table(9003);
+	CHECK_INT(count(seen, "at least 2 groups"), 1);
+	look(EP_LIVE_PROMETHEUS);
+	look_check_series(text);
 	drop_all();
 }
 
@@ -226,14 +198,15 @@ static void go_on(void)
 
 static void check_stale(bool shown)
 {
-	const char *seen = table(9004);
+	table(9004);
 
 	CHECK_INT(count(seen, " s, over or not seen to run: its token counts, dispatch 7"), shown);
 	CHECK_INT(count(seen, "\n  perhaps held up by rank 1: process 1001 on host1"), shown);
 	CHECK_INT(count(seen, "held up by"), shown);
-	look(EP_LIVE_JSON);
-	CHECK_INT(strstr(text, "\"stale_waits\":[{\"rank\":1,\"process\":1001,") != NULL, shown);
-	CHECK_INT(strstr(text, "\"perhaps_held_up_by\":[1]") != NULL, shown);
+	json(0x9004);
+	CHECK_INT(count(seen, "\"stale_waits\":[{\"rank\":1,\"process\":1001,"), shown);
+	CHECK_INT(count(seen, "\"perhaps_held_up_by\":[1]"), shown);
+	CHECK_INT(count(seen, "\"held_up_by\":[]"), 1);
 }
 
 /* A wait that stands still is none, unless nothing shows that it is over. */
@@ -258,8 +231,9 @@ static void test_stale(void)
 	check_stale(false);
 	b->seen_ns += b->timeout_ns;
 	check_stale(true);
-	between = go_on;
-	CHECK_INT(count(table(9004), "\n  held up by rank 1: process 1001"), 1);
+	look_between = go_on;
+	table(9004);
+	CHECK_INT(count(seen, "\n  held up by rank 1: process 1001"), 1);
 	drop_all();
 }
 
@@ -271,11 +245,14 @@ static void test_bytes(void)
 	struct ep_board_rank *ranks = (void *)((char *)b + b->ranks_off);
 
 	call(b, 1, EP_BOARD_NONE);
-	CHECK_HAS(table(9005), "  none 0.0 s ago");
+	table(9005);
+	CHECK_HAS(seen, "  none 0.0 s ago");
 	call(b, 2, EP_BOARD_KINDS);
-	CHECK_HAS(table(9005), "  unknown 0.0 s ago");
+	table(9005);
+	CHECK_HAS(seen, "  unknown 0.0 s ago");
 	call(b, 3, EP_BOARD_COMBINE);
-	CHECK_HAS(table(9005), "  Combine 0.0 s ago");
+	table(9005);
+	CHECK_HAS(seen, "  Combine 0.0 s ago");
 	call(b, UINT64_MAX, EP_BOARD_COMBINE);
 	strcpy(b->mode, escape);
 	strcpy(b->library, escape);
@@ -290,10 +267,7 @@ static void test_bytes(void)
 	b->seen_calls = b->calls;
 	for (int format = EP_LIVE_TABLE; format <= EP_LIVE_PROMETHEUS; format++) {
 		look((enum ep_live_format)format);
-		for (const char *c = text; *c; c++) {
-			CHECK(*c == '\n' || (*c >= ' ' && *c <= '~'), "%d in format %d", *c,
-			      format);
-		}
+		look_check_plain(text);
 		if (format != EP_LIVE_TABLE) {
 			CHECK_HAS(text, "\"?[31m??? \\\"b\\\" \\\\c\"");
 		}
@@ -309,11 +283,13 @@ static void test_users(void)
 	if (geteuid() != 0 || chown(boards[1].file.path, 65534, 65534) != 0) {
 		puts("not root: pages of other users were not tried");
 	} else {
-		CHECK_HAS(table(9006), "Group 0000000000009006 of user 65534: ");
+		table(9006);
+		CHECK_HAS(seen, "Group 0000000000009006 of user 65534: ");
 		CHECK_HAS(text, "Group 0000000000009006: ");
 		CHECK_HAS(look(EP_LIVE_JSON), "\"user\":65534,");
 	}
-	check_series();
+	look(EP_LIVE_PROMETHEUS);
+	look_check_series(text);
 	drop_all();
 }
 
