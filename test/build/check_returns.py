@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether RETURN VALUE of each manual page has the codes that its call returns, and no others.
+"""Whether RETURN VALUE of each manual page has the codes that its call returns, and no others, which the headers'
+comments do not have either.
 
 A call returns the codes in the functions that it reaches, by name, in the sources. The common errors of calls on a
 group or a handle, and of CUDA, are in nccl_ep(7), "Errors"; pages of calls that return them refer to it.
@@ -88,6 +89,21 @@ def check(call, common):
         complain('%s.3 %s nccl_ep(7) for the errors of every call' % (call, 'refers to' if refers else 'does not refer to'))
 
 
+def check_headers(common):
+    """A comment in a header has no code that the call does not return. (Its conventions have the common ones.)"""
+    seen = 0
+    for header in ('nccl_ep.h', 'nccl_ep/ext.h'):
+        text = (ROOT / 'include' / header).read_text(encoding='utf-8')
+        for comment, call in re.findall(r'(/\*(?:(?!\*/).)*\*/)\nncclResult_t (ncclEp\w+)\(', text, re.S):
+            names, begun = reached(call, True)
+            stated = set(CODE.findall(comment))
+            seen += len(stated)
+            for code in sorted(stated - codes_of(names) - (common if begun else set())):
+                complain('%s: %s has %s, which it does not return' % (header, call, code))
+    if seen < 20:
+        complain('the headers have %d codes of calls' % seen)
+
+
 def main():
     read_sources()
     functions = re.findall(r'^ncclResult_t (ncclEp\w+)\(', (ROOT / 'plugin/ep/api.c').read_text(encoding='utf-8'), re.M)
@@ -103,6 +119,7 @@ def main():
         complain('nccl_ep.7, Errors: %s' % sorted(common ^ found))
     for call in functions:
         check(call, common)
+    check_headers(common)
     print('%d calls, %d functions, %d problems' % (len(functions), len(bodies), problems))
     return problems != 0
 
