@@ -170,8 +170,8 @@ EP_DEV_COLD bool ep_ht_marks_agree(const struct ep_ht_common &c, struct ep_op op
 
 /*
  * Waits until all ranks have started the step and want the same. From then on their heaps and their
- * windows may be written, by bulk copies, too: marks announce what earlier kernels did, which needs
- * no fence (device/simt/bulk.h).
+ * windows may be written, by bulk copies, too. Marks announce what earlier kernels did, which needs
+ * no fence (device/simt/bulk.h); a wait that lasts acquires words of this step, which does.
  */
 template <bool NODES>
 EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry)
@@ -198,6 +198,7 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry)
 		}
 		return false;
 	}
+	ep_bulk_fence_global();
 	return agreed != 0;
 }
 
