@@ -451,7 +451,7 @@ MUTANTS += [
         ("CALL", "mismatch"), ("LAYOUT", "mismatch"), ("TOPK", "mismatch"), ("RECIPE", "mismatch"),
         ("TOKENS_TYPE", "mismatch"), ("TOKENS_EXTENT", "mismatch"), ("SCALES_TYPE", "mismatch"),
         ("SCALES_EXTENT", "mismatch"), ("DIRECTION", "ht_mismatch"), ("ALIGNMENT", "ht_mismatch"),
-        ("WINDOW", "ht_mismatch"), ("TOKENS_OFFSET", "ht_mismatch"), ("SCALES_OFFSET", "ht_mismatch"))
+        ("WINDOW", "ht_mismatch"), ("TOKENS_OFFSET", "ht_mismatch"), ("SCALES_OFFSET", "ht_mismatch")),
     # Bulk copies come behind what a wait for the other ranks has acquired.
     {"name": "begin_unfenced", "file": "device/ht/ht_step.h",
      "old": "\tep_bulk_fence_global();\n\treturn agreed != 0;", "new": "\treturn agreed != 0;", "tests": ["groups_crowded"]},
