@@ -34,6 +34,8 @@ MUTANTS = [
     # Groups that have no number yet differ by their launchers, ...
     {"name": "launchers_joined", "file": "tools/ep_info_live_read.c",
      "old": "compare((uint32_t)x->parent, (uint32_t)y->parent)", "new": "0", "tests": ["live"]},
+    {"name": "launcher_unknown", "file": "plugin/core/board.c",
+     "old": "\tb->parent = (int32_t)getppid();\n", "new": "", "tests": ["board"]},
     # ... and of one launcher each group has its culprit.
     {"name": "groups_joined", "file": "tools/ep_info_live_read.c",
      "old": "\t\tmost = same > most ? same : most;\n", "new": "", "tests": ["live"]},

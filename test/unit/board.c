@@ -35,6 +35,7 @@ static void test_whose(void)
 	NEED(stat(file.path, &st) == 0);
 	CHECK_INT(st.st_size, ep_board_bytes(RANKS));
 	CHECK_INT(b->pid, getpid());
+	CHECK_INT(b->parent, getppid());
 	CHECK_INT(ep_board_life(b, true), EP_BOARD_LIVES);
 	CHECK(!ep_board_sound(b, b->bytes), "it has not been shown yet");
 	ep_board_show(b);

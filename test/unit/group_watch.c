@@ -52,9 +52,9 @@ static void check_line(int late, const char *want)
 	}
 	snprintf(g->idents[2].hostname, sizeof(g->idents[2].hostname), "host2");
 	g->idents[2].pid = 1002;
-	pthread_mutex_lock(&lock);
 	lines = 0;
 	ep_watch_begin(g);
+	pthread_mutex_lock(&lock);
 	while (!lines) {
 		pthread_cond_wait(&changed, &lock);
 	}
