@@ -6,6 +6,7 @@ library: sizes, limits, defaults of variables, and commits that were measured.
   check_pages.py SOURCE_ROOT VCLUSTER_DIR ENV_PAGE
 """
 import ctypes
+import json
 import re
 import shutil
 import subprocess
@@ -174,6 +175,19 @@ def check_durations(unset):
             complain("%s does not say '%s'" % (page, words))
 
 
+def check_tests():
+    """Tests that pages name exist, in a build that has them all."""
+    tests = {test["name"] for test in json.loads((VCLUSTER.parent.parent / "meson-info/intro-tests.json").read_text(encoding="utf-8"))}
+    if len(tests) < 800:
+        print("no names of tests to compare with: this build has not all of them")
+        return
+    for file in [*ROOT.glob("doc/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        text = file.read_text(encoding="utf-8")
+        for name in re.findall(r"[Tt]ests?\s+`(\w+)`", text) + re.findall(r"meson test [^\n]*?-v ([a-z]\w+)", text):
+            if name not in tests:
+                complain("%s names the test %s, which there is not" % (file.name, name))
+
+
 def check_commits():
     """What was measured can be built again: performance.md names commits that are here."""
     git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]
@@ -193,6 +207,7 @@ def check_commits():
 check_quotes()
 check_model()
 check_defaults()
+check_tests()
 check_commits()
 if VCLUSTER.is_dir():
     check_python()
