@@ -16,7 +16,8 @@
  *
  * - R ranks, E experts, L = E/R, T tokens of this call, K = top-k, H elements per token,
  *   B = max_dispatch_tokens_per_rank (T <= B). Tensors are dense, row-major, in device memory.
- * - Calls return after enqueueing on the stream they are given, unless stated otherwise.
+ * - Calls return after enqueueing on the stream they are given, unless stated otherwise. A stream of another
+ *   device than the communicator's is ncclInvalidUsage.
  *   UpdateHandle, Dispatch, Combine and Complete may be captured into CUDA graphs.
  * - Nothing is written to an output on failure. Mistakes of the caller are ncclInvalidArgument
  *   (a value) or ncclInvalidUsage (a combination or order of calls), failures of the CUDA runtime
@@ -42,6 +43,8 @@
  *   occupy while it waits for peers is divided among the groups of a process that use one GPU, so
  *   that no order of launches locks up. Numbers of SMs that the caller chooses are not reduced in
  *   high throughput; CreateGroup warns if they leave other groups too few.
+ * - No wait ends because its communicator is aborted: kernels of the group wait for a peer until it comes or
+ *   its timeout is over, also for a rank that has destroyed its group.
  * - A child of fork() can neither use nor destroy what its parent has made: every call with a group or
  *   a handle is ncclInvalidUsage there, and does nothing.
  */
@@ -206,9 +209,11 @@ typedef struct {
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	unsigned int version; /* NCCL_EP_API_VERSION; not examined */
+	unsigned int version; /* NCCL_EP_API_VERSION; not examined: the size is */
 	ncclEpAlgorithm_t algorithm;
-	unsigned int num_experts; /* E: a multiple of R. Required */
+	/* E: a multiple of R. Required. Low latency: up to 16383 R, and E * B up to 2^31 - 1; high
+	 * throughput: up to 65535. */
+	unsigned int num_experts;
 	/* B. Required. Low latency: 1 .. 65535; high throughput: up to 2^31 / R, at most 2^24. */
 	unsigned int max_dispatch_tokens_per_rank;
 	/* High throughput: M, the most rows that a rank receives, B at least (flat: tokens;
@@ -218,7 +223,8 @@ typedef struct {
 	unsigned int max_recv_tokens_per_rank;
 	/*
 	 * Bytes of the largest row: H times the element size, plus the bytes of its scales where
-	 * they travel with it. Required. High throughput: a multiple of 16.
+	 * they travel with it. Required, up to 2^24. High throughput: a multiple of 16. Low latency: R * B
+	 * times its units of 16 bytes up to 2^31 - 1.
 	 */
 	unsigned int max_token_bytes;
 	/*
@@ -236,7 +242,7 @@ typedef struct {
 	 * the GPU. The environment variable NCCL_EP_COMM_SMS wins if the device has as many. */
 	unsigned int max_num_sms;
 	/* Both functions or none. Handle memory and the group's own state come from here; memory
-	 * that peers map comes from cudaMalloc in any case. */
+	 * that peers map comes from cudaMalloc or ncclMemAlloc in any case. */
 	ncclEpAllocConfig_t alloc;
 	/* Low latency: non-zero lets operations continue without a rank that does not arrive; see
 	 * ncclEpMaskQuery. */
@@ -290,8 +296,8 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * while streams are being captured, on any rank; nothing of it becomes part of a graph.
  *
  * ncclInvalidArgument: NULL, unusable config, a field out of its range, or ranks that disagree.
- * ncclInvalidUsage: one of alloc_fn and free_fn alone; max_num_sms above the device's; a
- *   malformed NCCL_EP_ environment variable; a rank on a MIG instance or without peer access to
+ * ncclInvalidUsage: one of alloc_fn and free_fn alone; max_num_sms above the device's; more than
+ *   1024 ranks; a malformed NCCL_EP_ environment variable; a rank on a MIG instance or without peer access to
  *   another (the text names the two GPUs).
  * ncclRemoteError: another rank failed or did not arrive.
  */
@@ -323,8 +329,8 @@ ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	/* High throughput, expert-major: rows of a zone are a multiple of this power of two; 0: 1.
-	 * The same on all ranks. */
+	/* High throughput, expert-major: rows of a zone are a multiple of this power of two, up to
+	 * 2^30; 0: 1. The same on all ranks. Other layouts do not examine it. */
 	size_t dispatch_output_per_expert_alignment;
 } ncclEpHandleConfig_t;
 
@@ -366,7 +372,8 @@ typedef struct ncclEpHandle *ncclEpHandle_t;
 /*
  * Bytes of device memory that a handle of this layout and K needs, for callers that provide it.
  * ncclInvalidArgument: NULL group or size_out, unusable config, a layout that the group's
- * algorithm does not have, num_topk outside 1 .. min(E, 32), an alignment that is no power of two.
+ * algorithm does not have, num_topk outside 1 .. min(E, 32), or, expert-major in high throughput, an
+ * alignment that is no power of two up to 2^30.
  */
 ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 				 const ncclEpHandleConfig_t *config, size_t *size_out,
@@ -413,8 +420,10 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
  * int64, all of one type (flat: expert_counters are int32 whatever the total is). They are
  * overwritten; extents may be larger. More rows than max_recv_tokens_per_rank for some rank end
  * the group with an error on all ranks that names that rank and the number, unless overflow_policy is
- * DROP. Then the total is that of all rows, counters and offsets are those of what is kept: a row
- * if its place in the flat order is below M, and an expert-major row if its own place is, too.
+ * DROP. Then the total is that of all rows. A row is kept if its place in the flat order is below M, and
+ * an expert-major row if its own place is, too. Flat counters are those of kept rows. Expert-major
+ * counters and offsets are those of zones, cut off at M: rows of a zone that are not kept, by their place in
+ * the flat order, are zeros in it.
  *
  * ncclInvalidArgument: NULL or wrong shape or type. ncclInvalidUsage: an operation is pending.
  */

@@ -121,6 +121,7 @@ ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uin
  * hold it, and it is not collective. Ids that are no experts are not counted, rows beyond a limit of
  * receivers are. Low latency reads the routing's topk_idx, as a dispatch does.
  * ncclInvalidArgument: the handle has no routing; rows is NULL or not aligned.
+ * ncclInvalidUsage: the stream is of another device.
  */
 ncclResult_t ncclEpExtAddExpertRows(ncclEpHandle_t handle, uint64_t *rows, cudaStream_t stream);
 

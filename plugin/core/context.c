@@ -11,7 +11,8 @@ static CUresult (*ep_cu_context_id)(CUcontext context, unsigned long long *id);
 static CUresult (*ep_cu_primary_state)(CUdevice device, unsigned int *flags, int *active);
 static CUresult (*ep_cu_primary_retain)(CUcontext *context, CUdevice device);
 static CUresult (*ep_cu_primary_release)(CUdevice device);
-static bool ep_context_has_id;
+static CUresult (*ep_cu_stream_context)(CUstream stream, CUcontext *context);
+static bool ep_context_has_id, ep_context_has_streams;
 static pthread_once_t ep_context_once = PTHREAD_ONCE_INIT;
 
 static void ep_context_init(void)
@@ -20,6 +21,8 @@ static void ep_context_init(void)
 			    ep_driver_find("cuDevicePrimaryCtxGetState", &ep_cu_primary_state) &&
 			    ep_driver_find("cuDevicePrimaryCtxRetain", &ep_cu_primary_retain) &&
 			    ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
+	ep_context_has_streams = ep_context_has_id &&
+				 ep_driver_find("cuStreamGetCtx", &ep_cu_stream_context);
 }
 
 /* *id: the number of the device's primary context; 0: it has none. False: the driver does not report it. */
@@ -73,6 +76,28 @@ bool ep_context_ended(const struct ep_context *context)
 		return false;
 	}
 	return ep_context_primary(context->device, &id) && id != context->id;
+}
+
+int ep_context_stream_device(cudaStream_t stream)
+{
+	unsigned long long id, primary;
+	CUcontext context;
+	int devices = 0;
+
+	pthread_once(&ep_context_once, ep_context_init);
+	if (!ep_context_has_streams || ep_cu_stream_context(stream, &context) != CUDA_SUCCESS ||
+	    ep_cu_context_id(context, &id) != CUDA_SUCCESS) {
+		return -1;
+	}
+	if (cudaGetDeviceCount(&devices) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	for (int device = 0; device < devices; device++) {
+		if (ep_context_primary(device, &primary) && primary == id) {
+			return device;
+		}
+	}
+	return -1;
 }
 
 bool ep_pinned_take(struct ep_pinned *pinned, void *host, size_t bytes, struct ep_reason *why)

@@ -201,7 +201,8 @@ static ncclResult_t ep_call_begin_masked(struct ep_call *call, struct ncclEpGrou
 		return ep_call_end(call, ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, name));
 	}
 	if (!pointer) {
-		return ep_call_end(call, ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name));
+		return ep_call_end(call,
+				   ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name, "mask"));
 	}
 	return ncclSuccess;
 }

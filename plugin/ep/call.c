@@ -122,7 +122,7 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 	if (!group->config.enable_mask) {
 		result = ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, name);
 	} else if (!error) {
-		result = ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name);
+		result = ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name, "error");
 	} else {
 		entered = pthread_mutex_trylock(&group->lock) == 0;
 		*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;

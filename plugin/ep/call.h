@@ -9,7 +9,7 @@
 #define EP_CALL_NO_MASK                                                                            \
 	"%s: the group was created without enable_mask, or in high throughput mode, which has no " \
 	"masks"
-#define EP_CALL_NO_POINTER "%s: the pointer argument is NULL"
+#define EP_CALL_NO_POINTER "%s: %s is NULL"
 
 /*
  * Begins a call: checks the object, takes the group's lock, makes its device current and looks for

@@ -27,8 +27,10 @@ static ncclResult_t ep_combine_check_recipe(const struct ep_combine *c)
 			       limits->mode);
 	}
 	if ((unsigned int)c->config.pass_direction > NCCL_EP_BWD_PASS) {
-		return ep_fail(ncclInvalidArgument, "config->pass_direction is %d",
-			       (int)c->config.pass_direction);
+		return ep_fail(ncclInvalidArgument,
+			       "ncclEpCombine: config->pass_direction is %d, the largest value is "
+			       "%d",
+			       (int)c->config.pass_direction, NCCL_EP_BWD_PASS);
 	}
 	return ncclSuccess;
 }

@@ -57,8 +57,10 @@ static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *dispat
 			       limits->mode);
 	}
 	if ((unsigned int)dispatch->config.pass_direction > NCCL_EP_BWD_PASS) {
-		return ep_fail(ncclInvalidArgument, "config->pass_direction is %d",
-			       (int)dispatch->config.pass_direction);
+		return ep_fail(ncclInvalidArgument,
+			       "ncclEpDispatch: config->pass_direction is %d, the largest value is "
+			       "%d",
+			       (int)dispatch->config.pass_direction, NCCL_EP_BWD_PASS);
 	}
 	return ncclSuccess;
 }

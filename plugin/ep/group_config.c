@@ -45,9 +45,8 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 
 	if (nranks < 1 || (uint32_t)nranks > limits->max_ranks) {
-		return ep_fail(ncclInvalidUsage,
-			       "the communicator has %d ranks, %s mode takes at most %u", nranks,
-			       limits->mode, limits->max_ranks);
+		return ep_fail(ncclInvalidUsage, "a group of %d ranks: %s mode takes 1 to %u",
+			       nranks, limits->mode, limits->max_ranks);
 	}
 	if (c->num_experts == 0 || c->num_experts % (uint32_t)nranks) {
 		return ep_fail(ncclInvalidArgument,
@@ -155,7 +154,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->timeout_ns = ep_config_timeout(c, params);
 	out->enable_mask = c->enable_mask && out->algo->limits.masks;
 	out->live = params->value[EP_PARAM_LIVE] != 0;
-	out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2;
+	out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE;
 	out->zero_copy = c->zero_copy;
 	out->alloc = c->alloc;
 	out->direct_bytes = params->value[EP_PARAM_LL_DIRECT_BYTES];

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "core/context.h"
 #include "core/cuda.h"
 #include "ep/kernel.h"
 
@@ -43,6 +44,21 @@ ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int devi
 	return ncclSuccess;
 }
 
+/* A launch has failed: perhaps since the stream is of another device. */
+static ncclResult_t ep_kernel_refused(cudaError_t err, cudaStream_t stream, const char *what)
+{
+	int device = ep_context_stream_device(stream), current = -1;
+
+	if (cudaGetDevice(&current) != cudaSuccess || device < 0 || device == current) {
+		return ep_fail_cuda(err, what);
+	}
+	(void)cudaGetLastError();
+	return ep_fail(ncclInvalidUsage,
+		       "%s: the stream is of device %d, and the group of device %d: pass a stream "
+		       "that was made on the group's device",
+		       what, device, current);
+}
+
 ncclResult_t ep_kernel_launch(const void *kernel, void *args, uint32_t blocks, uint32_t threads,
 			      uint32_t shared_bytes, cudaStream_t stream, const char *what)
 {
@@ -54,6 +70,7 @@ ncclResult_t ep_kernel_launch(const void *kernel, void *args, uint32_t blocks, u
 		.stream = stream,
 	};
 
-	EP_CUDA(cudaLaunchKernelExC(&config, kernel, params), what);
-	return ncclSuccess;
+	cudaError_t err = cudaLaunchKernelExC(&config, kernel, params);
+
+	return err == cudaSuccess ? ncclSuccess : ep_kernel_refused(err, stream, what);
 }

@@ -99,7 +99,6 @@ struct ncclEpGroup {
 
 	struct ep_pinned shared; /* records, flag and ranks, by two addresses; and `copied` */
 	void *copied;            /* what the host copies from heaps, to explain a record */
-	bool copy_late;          /* such a copy has not ended, and writes there yet */
 	struct ep_record *records;
 	uint32_t *async_error;
 	struct ep_record *records_dev;

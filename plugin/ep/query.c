@@ -131,9 +131,13 @@ ncclResult_t ep_query_expert_rows(const struct ncclEpHandle *handle, uint64_t *r
 	uint32_t blocks;
 
 	EP_CHECK(ep_handle_check_routed(handle, name));
-	if (!rows || (uintptr_t)rows % sizeof(*rows)) {
-		return ep_fail(ncclInvalidArgument, "%s: rows is %p: %s", name, (void *)rows,
-			       rows ? "it must be aligned to 8 bytes" : "it is required");
+	if (!rows) {
+		return ep_fail(ncclInvalidArgument, "%s: rows is NULL", name);
+	}
+	if ((uintptr_t)rows % sizeof(*rows)) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: rows is %p: it must be aligned to %zu bytes", name,
+			       (void *)rows, sizeof(*rows));
 	}
 	handle->group->config.algo->selections(handle, &args);
 	args.rows = rows;

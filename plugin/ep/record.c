@@ -92,7 +92,8 @@ static void ep_record_read(void *arg)
 
 /*
  * Copies from the heap of rank r, which is mapped here. False: it failed, or did not end in time.
- * The copy that did not end owns the pinned memory for good, which is freed once the device rests.
+ * The copy that did not end owns the pinned memory for good, which is freed once the device rests. None
+ * follows it: a group explains one failure, and gives up at the first copy that fails.
  */
 static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off,
 			   size_t bytes)
@@ -105,11 +106,7 @@ static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint
 				       .error = cudaErrorUnknown };
 	int error;
 
-	if (group->copy_late) {
-		return false;
-	}
 	error = ep_timed_call(ep_record_read, &read, sizeof(read), EP_RECORD_READ_NS);
-	group->copy_late = error == ETIMEDOUT;
 	if (error || read.error != cudaSuccess) {
 		return false;
 	}

@@ -189,7 +189,7 @@ static const char *model_room(const struct fuzz *f, const struct dispatch *d, ui
 			      enum model_fate *fate)
 {
 	const struct oracle_ht *h = &f->ht->b.h;
-	bool v1 = f->config.version < 2, eager = !h->limit;
+	bool v1 = f->config.size < NCCL_EP_GROUP_CONFIG_V2_SIZE, eager = !h->limit;
 	uint64_t all = d->to.t.size[0];
 	/* Peers store to a window, where the host looks up who comes; else a tensor for any routing will do. */
 	bool asks = rows < ht_most_rows(h) || (eager && !h->expert_major && d->out.tokens->win_hdl);

@@ -103,8 +103,10 @@ static void choose(struct test_case *c, uint64_t number)
 	if (DRAW(2) && (c->h.limit || !c->h.expert_major)) {
 		c->config.num_topk = 0;
 	}
-	if (DRAW(4) == 0) {
-		c->config.version = 1;
+	if (DRAW(4) == 0 && c->h.limit && !c->h.drop &&
+	    c->config.zero_copy == NCCL_EP_ZERO_COPY_AUTO) {
+		c->config.size = NCCL_EP_GROUP_CONFIG_V1_SIZE;
+		c->config.num_topk = 0;
 	}
 	c->state = state;
 }

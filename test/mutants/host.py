@@ -148,8 +148,8 @@ MUTANTS += [
      "old": "\tif (result != ncclSuccess) {\n\t\tep_call_stay(group);\n\t}\n", "new": "", "tests": ["group_life"]},
     # With masks, too, the group's last error names who was lost.
     {"name": "masked_unsaid", "file": "plugin/ep/record.c",
-     "old": "\t(void)ep_fail(\n\t\tncclRemoteError,\n\t\t\"%s %u: rank %d waited for",
-     "new": "\tEP_WARN(\"%s %u: rank %d waited for", "tests": ["masks"]},
+     "old": "\t(void)ep_fail(\n\t\tncclRemoteError,\n\t\t\"%s %u: rank %d waited for rank %u (timeout %llu ms): %s",
+     "new": "\tEP_WARN(\n\t\t\"%s %u: rank %d waited for rank %u (timeout %llu ms): %s", "tests": ["masks"]},
     # Pages have the limits of the library, the defaults of its variables, and the codes that its calls return.
     {"name": "limit_unwritten", "file": "plugin/ep/group_config.c", "old": "c->max_token_bytes > 1u << 24) {",
      "new": "c->max_token_bytes > 1u << 23) {", "tests": ["pages"]},
@@ -157,4 +157,26 @@ MUTANTS += [
      "new": "\"NCCL_EP_CLOSE_TIMEOUT_MS\", 20000, 0,", "tests": ["pages"]},
     {"name": "code_unwritten", "file": "plugin/ep/query.c", "old": "ep_fail(ncclSystemError, \"ncclEpExtDeviceMemory: out of",
      "new": "ep_fail(ncclRemoteError, \"ncclEpExtDeviceMemory: out of", "tests": ["returns"]},
+    # The caller's current device is the same behind a call.
+    {"name": "device_left", "file": "plugin/ep/call.c",
+     "old": "\tif (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {\n\t\t(void)cudaGetLastError();\n\t}\n\tep_show_end",
+     "new": "\tep_show_end", "tests": ["proto/misuse"]},
+    # A stream of another device is refused by name.
+    {"name": "stream_elsewhere", "file": "plugin/ep/kernel.c",
+     "old": "device < 0 || device == current", "new": "device < 1000", "tests": ["proto/misuse"]},
+    # A window's offset near 2^64 does not begin again at the window's start.
+    {"name": "window_wraps", "file": "plugin/ep/tensor.c",
+     "old": "\treturn last < tensor->win_offset ||\n\t       (", "new": "\treturn (", "tests": ["proto/misuse"]},
+    # A config's size alone says which version it is of.
+    {"name": "version_examined", "file": "plugin/ep/group_config.c",
+     "old": "out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE;",
+     "new": "out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2;", "tests": ["ht_config"]},
+    # ---- the library's threads ----
+    # A moment without room for a thread passes,
+    {"name": "thread_tried_once", "file": "plugin/core/timed_call.c",
+     "old": "#define EP_THREAD_TRIES 10", "new": "#define EP_THREAD_TRIES 1", "tests": ["threads"]},
+    # ... and no thread takes a signal of the program.
+    {"name": "thread_signalled", "file": "plugin/core/timed_call.c",
+     "old": "\tpthread_sigmask(SIG_SETMASK, &all, &before);\n\terror",
+     "new": "\tpthread_sigmask(SIG_SETMASK, NULL, &before);\n\terror", "tests": ["threads"]},
 ]

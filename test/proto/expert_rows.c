@@ -88,7 +88,7 @@ static void low_latency(struct world *w, uint32_t flags)
 	check_counts(&c, w);
 	NEED_CUDA(cudaGraphExecDestroy(graph));
 	CHECK_REASON(ncclEpExtAddExpertRows(b.handle, NULL, w->stream), ncclInvalidArgument,
-		     "it is required");
+		     "ncclEpExtAddExpertRows: rows is NULL");
 	CHECK_REASON(ncclEpExtAddExpertRows(b.handle, (uint64_t *)((char *)c.device + 4),
 					    w->stream),
 		     ncclInvalidArgument, "aligned to 8 bytes");

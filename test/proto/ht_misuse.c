@@ -421,7 +421,7 @@ static void run(struct world *w, void *arg)
 			 h.limit, (int)s->quant);
 		config.max_num_sms = 2;
 		config.enable_mask = i & 1; /* is ignored */
-		config.version = s->v1 ? 1 : NCCL_EP_API_VERSION;
+		config.size = s->v1 ? NCCL_EP_GROUP_CONFIG_V1_SIZE : NCCL_EP_GROUP_CONFIG_V2_SIZE;
 		config.zero_copy = s->on ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		ht_open(b, w, group, &h, s->eager || !s->em ? HT_OWN_MEM : 0);

@@ -194,6 +194,51 @@ static void order(struct bench *b)
 	OK(ncclEpHandleDestroy(fresh));
 }
 
+/* Windows that do not hold the tensor, one of which ends where addresses begin again. */
+static void windows(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p)
+{
+	const uint64_t offsets[] = { 1ull << 40, -1ull << 6, -1ull << 12 };
+	struct bench bench;
+	struct call c;
+
+	check_context("windows");
+	bench_open(&bench, w, group, p, BENCH_WINDOW);
+	NEED_OK(bench_update(&bench, w->stream));
+	fill(&c, &bench);
+	c.t[OT].t.data = NULL;
+	CHECK(c.t[OT].t.win_hdl);
+	watch_start();
+	for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+		c.t[OT].t.win_offset = offsets[i];
+		CHECK_REASON(dispatch(&c), IA, "do not lie in its window");
+	}
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+	bench_close(&bench);
+}
+
+/* The caller's device is another one, and stays so. A stream of it is refused by name. */
+static void elsewhere(struct bench *b)
+{
+	int own = b->w->device, other = own ? 0 : 1, current = -1;
+	cudaStream_t stream;
+	char part[96];
+
+	check_context("another device");
+	snprintf(part, sizeof(part), "the stream is of device %d, and the group of device %d",
+		 other, own);
+	NEED_CUDA(cudaSetDevice(other));
+	NEED_CUDA(cudaStreamCreate(&stream));
+	CHECK_REASON(bench_dispatch(b, stream), IU, part);
+	NEED_CUDA(cudaGetDevice(&current));
+	CHECK_INT(current, other);
+	OK(bench_dispatch(b, b->w->stream));
+	NEED_CUDA(cudaGetDevice(&current));
+	CHECK_INT(current, other);
+	NEED_CUDA(cudaStreamDestroy(stream));
+	NEED_CUDA(cudaSetDevice(own));
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+}
+
 static void run(struct world *w, void *arg)
 {
 	for (int i = 0; i < 6; i++) {
@@ -219,6 +264,8 @@ static void run(struct world *w, void *arg)
 				TRY(rm_dispatch, dispatch);
 			}
 			order(b);
+			windows(w, group, &p);
+			elsewhere(b);
 		} else if (p.quant == ORACLE_QUANT_FP8) {
 			TRY(fp8_dispatch, dispatch);
 		} else {

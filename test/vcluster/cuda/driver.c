@@ -12,6 +12,7 @@
 #include <cuda.h>
 #include "cuda/device.h"
 #include "cuda/memory.h"
+#include "cuda/stream.h"
 #include "cuda/vmm.h"
 #include "exec/grid.h"
 
@@ -300,6 +301,19 @@ static CUresult vc_cu_ctx_get_id(CUcontext context, unsigned long long *id)
 	return CUDA_SUCCESS;
 }
 
+static CUresult vc_cu_stream_get_ctx(CUstream handle, CUcontext *context)
+{
+	struct CUstream_st *stream;
+
+	pthread_mutex_lock(&vc_lock);
+	stream = vc_stream_find(handle);
+	if (stream) {
+		*context = (CUcontext)(uintptr_t)(stream->device + 1);
+	}
+	pthread_mutex_unlock(&vc_lock);
+	return stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
 struct vc_entry {
 	const char *name;
 	unsigned int version; /* CUDA release that brought it */
@@ -320,6 +334,7 @@ static const struct vc_entry vc_entries[] = {
 	VC_ENTRY("cuDevicePrimaryCtxRetain", 7000, vc_cu_primary_retain),
 	VC_ENTRY("cuDevicePrimaryCtxRelease", 11000, vc_cu_primary_release),
 	VC_ENTRY("cuCtxGetId", 12000, vc_cu_ctx_get_id),
+	VC_ENTRY("cuStreamGetCtx", 9020, vc_cu_stream_get_ctx),
 	VC_ENTRY("cuMemGetAddressRange", 3020, vc_cu_mem_get_address_range),
 	VC_ENTRY("cuMemGetHandleForAddressRange", 11070, vc_cu_mem_get_handle),
 	VC_ENTRY("cuPointerGetAttribute", 4000, vc_cu_pointer_get_attribute),
