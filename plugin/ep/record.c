@@ -17,6 +17,7 @@
 #include "ep/record.h"
 #include "ep/remote.h"
 #include "ep/signature.h"
+#include "peer/peer_state.h"
 
 /* A copy from a heap takes microseconds, or the GPU that has it no longer answers. */
 #define EP_RECORD_READ_NS 5000000000ull
@@ -130,6 +131,19 @@ static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char 
 		}
 	}
 	free(progress);
+}
+
+/*
+ * Whether the rank has destroyed its group, as far as its farewell in this rank's heap shows: by windows and
+ * within a process there is none.
+ */
+static bool ep_record_left(struct ncclEpGroup *group, uint32_t r)
+{
+	uint64_t farewell = 0;
+
+	return ep_record_copy(group, &farewell, (uint32_t)group->rank, EP_HEAP_FAREWELL(r),
+			      sizeof(farewell)) &&
+	       farewell == ep_heap_farewell_value(&group->peer_heap);
 }
 
 /* A peer's signature follows its mark within microseconds, or never. */
@@ -270,6 +284,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 								      : group->rank];
 	const char *name = ep_record_operation(record);
 	char behind[200], shared[80], link[420];
+	bool left;
 
 	EP_CHECK(ep_record_routed(group, record));
 	if (ep_record_misuse(record)) {
@@ -306,14 +321,18 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			link[0] ? link : ep_record_status(record, link, sizeof(link)));
 	}
 	ep_record_stragglers(group, record->step, behind, sizeof(behind));
+	/* (no copy follows one that has failed) */
+	left = behind[0] && ep_record_left(group, record->peer);
 	ep_resident_describe(&group->resident, shared, sizeof(shared));
 	return ep_fail(
 		ncclRemoteError,
 		"%s %u: rank %d waited for rank %u (pid %d on %s, GPU %s; timeout %llu ms): %s did "
-		"not come%s%s; look for that rank's own error, then destroy the group%s%s",
+		"not come%s%s; %s, then destroy the group%s%s",
 		name, record->step, group->rank, record->peer, peer->pid, peer->hostname,
 		peer->bus_id, (unsigned long long)(group->config.timeout_ns / 1000000),
 		ep_wait_name(record->site), behind[0] ? "; not started yet by rank" : "", behind,
+		left ? "that rank has left: see why it has destroyed its group"
+		     : "look for that rank's own error",
 		shared, link);
 }
 

@@ -11,6 +11,7 @@
  *     leave killed      a rank is killed while memory of others waits for it
  *     leave far kill    a remote rank is killed: the neighbours' memory does not wait for it
  *     leave far stop    the same for a rank that stops, and destroys its group later
+ *     leave early       a rank that has left is named as that
  *     leave forked      children of fork() are refused every call, and their parents take no harm
  */
 #include <dirent.h>
@@ -25,7 +26,8 @@
 
 #define GROUPS 6
 #define ROUNDS 6
-#define SOON 32.0   /* seconds */
+#define SOON 32.0 /* seconds */
+#define EARLY_MS 4000.0
 #define AT_ONCE 0.9 /* without the second that is given to ranks of the node */
 
 enum {
@@ -453,12 +455,37 @@ static void forked(struct world *w)
 	OK(ncclEpHandleDestroy(orphan));
 }
 
+/* Rank 1 destroys its group, and rank 0 goes on: what it waits for has left, which its farewell shows. */
+static void early(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
+	struct bench b;
+
+	bench_open(&b, w, bench_group_bounded(w->comm, &p, 0, EARLY_MS), &p, 0);
+	bench_pair(&b);
+	world_meet(w);
+	if (w->rank == 1) {
+		bench_end(&b);
+		world_raise(w, FLAG_LEFT, 1);
+	}
+	NEED(world_await(w, FLAG_LEFT, 1, 1, 60));
+	if (w->rank == 0) {
+		OK(bench_update(&b, w->stream));
+		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
+		CHECK_LAST(b.group, ncclRemoteError, "that rank has left");
+		bench_end(&b);
+	}
+}
+
 static void run(struct world *w, void *arg)
 {
 	char **argv = arg;
 
 	check_context("rank %d", w->rank);
-	if (!strcmp(argv[1], "order")) {
+	if (!strcmp(argv[1], "early")) {
+		early(w);
+	} else if (!strcmp(argv[1], "order")) {
 		order(w);
 	} else if (!strcmp(argv[1], "one_thread")) {
 		one_thread(w);

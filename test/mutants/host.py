@@ -189,4 +189,8 @@ MUTANTS += [
     # A rank's own error stands where the exchange that would spread it fails.
     {"name": "own_error_lost", "file": "plugin/core/bootstrap.c",
      "old": "\t\t(void)ep_fail_again(&first);\n", "new": "", "tests": ["bootstrap"]},
+    # A rank that waits for one that has destroyed its group says that it has left.
+    {"name": "left_unsaid", "file": "plugin/ep/record.c",
+     "old": "left = behind[0] && ep_record_left(group, record->peer);",
+     "new": "left = behind[0] && !ep_record_left(group, record->peer);", "tests": ["leave_early_ipc"]},
 ]
