@@ -132,9 +132,31 @@ const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT
 	return text;
 }
 
+/* A rank that has refused a call may make the right one: it gets this long. */
+#define EP_BOOT_REFUSED_NS 2000000000ull
+
+/* Fails if a rank has refused to come for a while. *since: from when on, 0: none has. */
+static ncclResult_t ep_boot_check_refused(struct ep_boot *boot, uint64_t now, uint64_t *since,
+					  const char *what)
+{
+	int r = boot->refused ? boot->refused(boot->refused_arg) : -1;
+
+	*since = r < 0 ? 0 : *since ? *since : now;
+	if (r < 0 || now - *since < EP_BOOT_REFUSED_NS) {
+		return ncclSuccess;
+	}
+	boot->stuck = true;
+	return ep_fail(
+		ncclRemoteError,
+		"%s: rank %d (pid %d on %s) has refused its call, whose topk_idx or num_topk "
+		"is wrong, and does not come: see its own error. Abort the communicator: its "
+		"collective still waits on the device",
+		what, r, boot->idents[r].pid, boot->idents[r].hostname);
+}
+
 static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 {
-	uint64_t start = ep_now_ns(), checked = start;
+	uint64_t start = ep_now_ns(), checked = start, refused = 0;
 	char gone[EP_BOOT_GONE_TEXT];
 
 	for (;;) {
@@ -150,6 +172,9 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 		if (state == cudaSuccess || now - checked > 100000000) {
 			checked = now;
 			error = ep_boot_nccl_error(boot);
+			EP_CHECK(state == cudaSuccess
+					 ? ncclSuccess
+					 : ep_boot_check_refused(boot, now, &refused, what));
 		}
 		if (error != ncclSuccess && error != ncclInProgress) {
 			boot->stuck = state != cudaSuccess;

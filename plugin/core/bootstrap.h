@@ -33,6 +33,9 @@ struct ep_boot {
 	uint64_t timeout_ns;
 	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
 	struct ep_board *board;        /* shows its exchanges; NULL: nobody sees them */
+	/* Returns a rank that refuses to make an exchange, or -1. Asked while this one waits there; NULL: none. */
+	int (*refused)(const void *arg);
+	const void *refused_arg;
 	/*
 	 * NCCL still has what this rank has given it, on the stream or in another thread: what NCCL or
 	 * the device may use cannot be freed, and freeing anything else on the device may wait for ever.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include "core/bootstrap.h"
 #include "core/cuda.h"
@@ -10,6 +11,7 @@
 #include "ep/halves.h"
 #include "ep/later.h"
 #include "ep/remote.h"
+#include "peer/leave.h"
 #include "peer/peer_heap.h"
 
 #define EP_GROUP_HEAP_LINE 128u /* areas that different ranks poll do not share a cache line */
@@ -162,6 +164,36 @@ static ncclResult_t ep_group_growth_exchange(struct ep_boot *boot, uint32_t topk
 	return ncclSuccess;
 }
 
+/* Returns a rank of this node that has refused its call, or -1. */
+static int ep_group_heap_refuser(const void *arg)
+{
+	const struct ncclEpGroup *g = arg;
+	uint64_t value = ep_heap_refusal_value(&g->peer_heap), *words;
+	int found = -1;
+
+	words = calloc((size_t)g->nranks, sizeof(*words));
+	if (words &&
+	    cudaMemcpyAsync(words, g->peer_heap.base[g->rank] + EP_HEAP_FAREWELL(0),
+			    8 * (size_t)g->nranks, cudaMemcpyDefault, g->stream) == cudaSuccess) {
+		bool there = cudaStreamSynchronize(g->stream) == cudaSuccess;
+
+		for (int r = g->nranks - 1; there && r >= 0; r--) {
+			found = words[r] == value ? r : found;
+		}
+	}
+	(void)cudaGetLastError();
+	free(words);
+	return found;
+}
+
+void ep_group_heap_refuse(struct ncclEpGroup *g)
+{
+	if (g->heap.topk < ep_min_u64(g->config.num_experts, g->config.algo->limits.max_topk)) {
+		ep_heap_notify(&g->peer_heap, ep_heap_refusal_value(&g->peer_heap));
+		g->heap_refused = true;
+	}
+}
+
 /*
  * Replaces the heap by one for handles of `topk`. Collective; `mine` is what is wrong on this rank
  * already. The old heap serves as long as the ranks do not agree that all have a new one.
@@ -177,7 +209,10 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 	EP_CHECK(ep_boot_open_known(&boot, g->comm, g->rank, g->nranks, timeout_ns, &mine));
 	boot.idents = g->idents;
 	boot.board = g->show.board;
+	boot.refused = ep_group_heap_refuser;
+	boot.refused_arg = g;
 	result = ep_group_growth_exchange(&boot, topk, mine);
+	boot.refused = NULL;
 	if (result == ncclSuccess) {
 		mine = ep_group_settle_heap(g, topk, timeout_ns, &boot.busy);
 		result = ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,
@@ -227,6 +262,10 @@ void ep_group_heap_warn(struct ncclEpGroup *g, uint32_t topk)
 
 ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk, ncclResult_t mine)
 {
+	if (g->heap_refused) {
+		ep_heap_notify(&g->peer_heap, 0);
+		g->heap_refused = false;
+	}
 	if (topk <= g->heap.topk) {
 		return mine;
 	}

@@ -30,4 +30,7 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *group, struct ep_boot *boot)
  */
 ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *group, uint32_t topk, ncclResult_t mine);
 
+/* This rank refuses a call for whose top-k the others may be enlarging their heaps. */
+void ep_group_heap_refuse(struct ncclEpGroup *group);
+
 #endif

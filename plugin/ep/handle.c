@@ -140,8 +140,10 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 	if (mine == ncclSuccess) {
 		mine = ep_handle_new(&h, g, layout, &own, num_topk, handle_mem);
 	}
-	if (num_topk >= 1 && (uint64_t)num_topk <= most) { /* with another top-k nobody exchanges */
+	if (num_topk >= 1 && (uint64_t)num_topk <= most) {
 		mine = ep_group_heap_reserve(g, (uint32_t)num_topk, mine);
+	} else { /* whether the others exchange depends on their top-k, which this rank lacks */
+		ep_group_heap_refuse(g);
 	}
 	EP_CHECK_GOTO(mine, err_free);
 	if (!handle_mem) {

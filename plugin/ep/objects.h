@@ -69,6 +69,7 @@ struct ncclEpGroup {
 	struct ep_heap peer_heap;
 	struct ep_group_heap heap; /* layout of peer_heap */
 	bool heap_warned;          /* that it is larger than the caller wants */
+	bool heap_refused;         /* its peers are notified that this rank refuses a larger one */
 	struct ep_dev_group dev;   /* as kernels see the group; filled when the heap is bound */
 	bool lines;
 	struct ep_windows windows;

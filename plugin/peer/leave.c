@@ -338,6 +338,20 @@ void ep_heap_reap(ncclComm_t comm)
 	pthread_mutex_unlock(&ep_heap_lock);
 }
 
+void ep_heap_notify(const struct ep_heap *heap, uint64_t word)
+{
+	const struct ep_heap_entry *e = heap->entry;
+
+	for (int r = 0; r < e->nranks; r++) {
+		if (heap->mapping[r] && !ep_ident_gone(&e->idents[e->rank], &e->idents[r])) {
+			(void)cudaMemcpyAsync(heap->base[r] + EP_HEAP_FAREWELL(e->rank), &word,
+					      sizeof(word), cudaMemcpyDefault, e->stream);
+		}
+	}
+	(void)cudaStreamSynchronize(e->stream);
+	(void)cudaGetLastError();
+}
+
 /* False: a call of CUDA has failed. */
 static bool ep_heap_farewell_write(const struct ep_heap *heap)
 {

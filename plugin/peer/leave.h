@@ -11,6 +11,9 @@
  */
 void ep_heap_farewell(struct ep_heap *heap);
 
+/* Writes a word where the farewell will be, in the heaps of all peers of this node. A failure is no error. */
+void ep_heap_notify(const struct ep_heap *heap, uint64_t word);
+
 /* Between the two: an INFO line, once, names a remote rank that has not left and is waited for until then. */
 void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns);
 

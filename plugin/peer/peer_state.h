@@ -61,6 +61,12 @@ static inline uint64_t ep_heap_farewell_value(const struct ep_heap *heap)
 	return heap->team;
 }
 
+/* In its place: the rank has refused a call, in which the others may wait for it. */
+static inline uint64_t ep_heap_refusal_value(const struct ep_heap *heap)
+{
+	return ~heap->team;
+}
+
 /*
  * The connections by which remote ranks write a heap. cut is called once, by any thread, when no
  * remote rank needs them any more or deadline_ns is over, and before the heap is freed: afterwards

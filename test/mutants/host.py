@@ -193,4 +193,10 @@ MUTANTS += [
     {"name": "left_unsaid", "file": "plugin/ep/record.c",
      "old": "left = behind[0] && ep_record_left(group, record->peer);",
      "new": "left = behind[0] && !ep_record_left(group, record->peer);", "tests": ["leave_early_ipc"]},
+    # A rank that refuses its call where the heap may have to grow is named by those who wait,
+    {"name": "refused_untold", "file": "plugin/ep/handle.c",
+     "old": "\t\tep_group_heap_refuse(g);\n", "new": "\t\t(void)ep_group_heap_refuse;\n", "tests": ["group_life"]},
+    # ... unless it comes after all.
+    {"name": "refused_forever", "file": "plugin/core/bootstrap.c",
+     "old": "#define EP_BOOT_REFUSED_NS 2000000000ull", "new": "#define EP_BOOT_REFUSED_NS 0ull", "tests": ["group_life"]},
 ]

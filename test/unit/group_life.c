@@ -308,6 +308,53 @@ static void test_absent_at_growth(struct world *w)
 	OK(ncclEpGroupDestroy(g));
 }
 
+/*
+ * The heap has to grow, and rank 1 refuses its call, because it lacks the top-k that would tell it so: the
+ * others name it soon. If it makes the right call soon enough, nothing has happened.
+ */
+static void test_refused_at_growth(struct world *w, int how)
+{
+	ncclEpTensor_t ids = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 1, .datatype = ncclInt32 };
+	ncclComm_t own = world_comm(w, (1 << RANKS) - 1);
+	ncclEpGroupConfig_t c = config_make();
+	size_t sizes[2] = { 0, 32 };
+	ncclEpHandle_t h = NULL;
+	ncclEpGroup_t g = NULL;
+	double start;
+
+	check_context("refused at growth, %d", how);
+	ids.sizes = sizes;
+	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "60000", 1);
+	OK(ncclEpCreateGroup(&g, own, &c));
+	unsetenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS");
+	world_meet(w);
+	start = world_now();
+	if (w->rank == 1) {
+		if (how == 0) {
+			CHECK_RESULT(ncclEpCreateHandle(&h, g, NCCL_EP_LAYOUT_RANK_MAJOR, &ids,
+							NULL, NULL, w->stream),
+				     ncclInvalidArgument);
+		} else {
+			CHECK_RESULT(ncclEpInitHandle(&h, g, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 33,
+						      NULL),
+				     ncclInvalidArgument);
+		}
+	}
+	if (how == 2) {
+		usleep(w->rank == 1 ? 700000 : 0);
+		OK(ncclEpInitHandle(&h, g, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL));
+		OK(ncclEpHandleDestroy(h));
+	} else if (w->rank != 1) {
+		CHECK_REASON(ncclEpInitHandle(&h, g, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL),
+			     ncclRemoteError, "has refused its call");
+		CHECK_LAST(g, ncclRemoteError, "rank 1 (pid ");
+		CHECK(world_now() - start < 10);
+	}
+	world_meet(w);
+	OK(ncclCommAbort(own));
+	OK(ncclEpGroupDestroy(g));
+}
+
 static void test_absent_at_creation(struct world *w, ncclComm_t comm)
 {
 	ncclEpGroupConfig_t c = config_make();
@@ -465,6 +512,9 @@ static void run(struct world *w, void *arg)
 	test_made_again(w);
 	test_failures(w);
 	test_absent_at_growth(w);
+	for (int how = 0; how < 3; how++) {
+		test_refused_at_growth(w, how);
+	}
 	OK(ncclEpCreateGroup(&late, comm, &c));
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3600000", 1);
 	OK(ncclEpCreateGroup(&never, comm, &c));
