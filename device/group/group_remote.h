@@ -124,7 +124,7 @@ EP_DEV bool ep_remote_idle(const struct ep_mlx5_post &post)
 	return ep_shfl_u32(EP_FULL_MASK, idle, 0) != 0;
 }
 
-#define EP_REMOTE_STEP_WQES 2 /* of a step, to a peer that is active */
+#define EP_REMOTE_STEP_WQES 2 /* of a step, to a peer that is active; of a silent one the first */
 
 /*
  * Posts this rank's progress word to remote peers, then its signature: who has its mark knows that it has
@@ -173,15 +173,18 @@ EP_DEV void ep_remote_post_step(const struct ep_dev_group &g, const struct ep_op
  */
 EP_DEV_COLD void ep_remote_publish(const struct ep_dev_group &g, struct ep_op op, uint32_t origin)
 {
+	bool silent = ep_signature_silent(g, origin);
+	uint64_t posted = silent ? 1 : EP_REMOTE_STEP_WQES;
+
 	ep_block_sync(); /* NICs read what one warp has stored, ep_step_publish() */
-	ep_remote_post_step(g, op, ep_signature_silent(g, origin));
+	ep_remote_post_step(g, op, silent);
 	for (uint32_t r = ep_remote_peer(g, ep_warp()); r < g.nranks;
 	     r = ep_remote_peer(g, r + ep_nwarps())) {
 		struct ep_mlx5_post p = ep_remote_open(g, r, g.remote->channels);
 
 		p.timeout_ns = ep_remote_left(g, op, true);
 		/* all but what has just been posted */
-		if (!ep_mlx5_wait(&p, p.end - EP_REMOTE_STEP_WQES, EP_MLX5_ERR_COMPLETION,
+		if (!ep_mlx5_wait(&p, p.end - posted, EP_MLX5_ERR_COMPLETION,
 				  EP_WAIT_RDMA_COMPLETION)) {
 			ep_remote_failed(g, op, p, r, EP_WAIT_RDMA_COMPLETION);
 		}

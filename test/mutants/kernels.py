@@ -89,6 +89,10 @@ MUTANTS = [
     # Who sees itself masked looks once more before it parts.
     {"name": "masked_once", "file": "device/group/wait.h",
      "old": "\t\tspin->polls |= EP_WAIT_MASKED;\n", "new": "\t\treturn EP_CAUSE_EXCLUDED;\n", "tests": ["unit/waits"]},
+    # A step that a rank refuses, with masks, is one WQE: what came before it may be nothing.
+    {"name": "silent_two", "file": "device/group/group_remote.h",
+     "old": "uint64_t posted = silent ? 1 : EP_REMOTE_STEP_WQES;",
+     "new": "uint64_t posted = EP_REMOTE_STEP_WQES + 0 * silent;", "tests": ["nodes_given_up"]},
     # A combine refuses what was dispatched before a MaskClean.
     {"name": "receipt_round", "file": "device/group/group_step.h",
      "old": "return is_combine && found.receipt.clean_round != found.seq.clean_round ? EP_CAUSE_CLEANED",

@@ -303,9 +303,27 @@ static void growth(struct scene *s)
 	bench_end(&own.a);
 }
 
+/*
+ * The graph with the receive half alone runs, as the group's first step: the rank refuses it at once, and
+ * blames no peer for it.
+ */
+static void refused_first(struct scene *s)
+{
+	cudaGraphExec_t send = capture_send(s, &s->a), receive = capture_receive(s, &s->a);
+	double start = world_now();
+
+	launch(s, receive);
+	CHECK((world_now() - start) * 1e3 < TIMEOUT_MS / 8);
+	CHECK_INT(bench_masked(s->w, s->group), 0);
+	CHECK_REASON(bench_update(&s->b, s->w->stream), ncclInvalidUsage,
+		     "the send_only operation before it did not");
+	NEED_CUDA(cudaGraphExecDestroy(receive));
+	NEED_CUDA(cudaGraphExecDestroy(send));
+}
+
 static void (*const acts[])(struct scene *s) = {
-	by_all,           by_one, combine_by_all,   destroyed,  completed_unsent, together,
-	received_eagerly, apart,  receive_given_up, pushed_out, growth,
+	refused_first, by_all,           by_one, combine_by_all,   destroyed,  completed_unsent,
+	together,      received_eagerly, apart,  receive_given_up, pushed_out, growth,
 };
 
 static void run(struct world *w, void *arg)
