@@ -157,7 +157,7 @@ static void put_options(char *to, size_t room, const char *why)
 		{ "config->max_recv_tokens_per_rank", "--recv-tokens" },
 		{ "max_recv_tokens_per_rank", "--recv-tokens" },
 		{ "NCCL_EP_AUTO", "0" },
-		{ "the communicator has", "--ranks:" },
+		{ "a group of", "--ranks:" },
 		{ "inputs->tokens", "--hidden" },
 		{ "shape->memory_bytes", "--gpu-memory in bytes" },
 	};

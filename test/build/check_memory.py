@@ -68,7 +68,7 @@ def check_text():
 def check_refused():
     """Why not, and status 1."""
     for args, why in ((["--experts", "250"], "--experts is 250"), (["--topk", "40"], "--topk is 40"),
-                      (["--hidden", "7164"], "--hidden: rows of 7164 bf16, 2 bytes each: they need a positive multiple of 16 bytes"), (["--ranks", "2048"], "--ranks: 2048 ranks, low latency mode takes at most 1024"),
+                      (["--hidden", "7164"], "--hidden: rows of 7164 bf16, 2 bytes each: they need a positive multiple of 16 bytes"), (["--ranks", "2048"], "--ranks: 2048 ranks: low latency mode takes 1 to 1024"),
                       (["--hidden", "7104", "--fp8"], "a multiple of 128 elements"),
                       (["--mode", "ht", "--recv-tokens", "5"], "--recv-tokens is 5: it is 0, or from --tokens 128"),
                       (["--gpu-memory", "1"], "--gpu-memory in bytes is 1073741824: lower --tokens")):

@@ -80,7 +80,10 @@ static void test_limits(void)
 	CHECK_REFUSED(algorithm, (ncclEpAlgorithm_t)2, 8, ncclInvalidArgument, "algorithm is 2");
 	CHECK_REFUSED(overflow_policy, (ncclEpOverflowPolicy_t)3, 8, ncclInvalidArgument,
 		      "overflow_policy is 3");
-	CHECK_REFUSED(num_qp_per_rank, 0, 1025, ncclInvalidUsage, "has 1025 ranks");
+	CHECK_REFUSED(num_qp_per_rank, 0, 1025, ncclInvalidUsage,
+		      "1025 ranks: low latency mode takes 1 to 1024");
+	CHECK_REFUSED(num_qp_per_rank, 0, 0, ncclInvalidUsage,
+		      "0 ranks: low latency mode takes 1 to");
 	CHECK_REFUSED(num_qp_per_rank, 0, 7, ncclInvalidArgument, "multiple of the 7 ranks");
 }
 
