@@ -107,6 +107,8 @@ void ep_boot_rest(struct ep_boot *boot, int device)
 	boot->idents = NULL;
 }
 
+#define EP_BOOT_CAUSE 200u /* bytes of NCCL's words for an error */
+
 /* An error that NCCL has found by itself, such as a lost connection; looked up rarely. */
 static ncclResult_t ep_boot_nccl_error(struct ep_boot *boot)
 {
@@ -118,6 +120,23 @@ static ncclResult_t ep_boot_nccl_error(struct ep_boot *boot)
 		return ncclSuccess;
 	}
 	return error;
+}
+
+/* Records the error that NCCL has found, with NCCL's own words for the cause, where it has some. */
+static ncclResult_t ep_boot_nccl_fail(const struct ep_boot *boot, ncclResult_t error,
+				      const char *what)
+{
+	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
+	const char *last = nccl->get_last_error ? nccl->get_last_error(boot->comm) : NULL;
+	int length = last ? (int)strcspn(last, "\n") : 0;
+	char gone[EP_BOOT_GONE_TEXT];
+
+	length = (int)ep_min_u64((uint64_t)length, EP_BOOT_CAUSE);
+	return ep_fail(error,
+		       "%s: NCCL reports %s%s%.*s%s on rank %d%s; destroy the communicator and "
+		       "start again",
+		       what, ep_nccl_text(error), length ? " (" : "", length, last ? last : "",
+		       length ? ")" : "", boot->rank, ep_boot_gone(boot, gone));
 }
 
 const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT])
@@ -178,11 +197,7 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 		}
 		if (error != ncclSuccess && error != ncclInProgress) {
 			boot->stuck = state != cudaSuccess;
-			return ep_fail(error,
-				       "%s: NCCL reports %s on rank %d%s; destroy the "
-				       "communicator and start again",
-				       what, ep_nccl_text(error), boot->rank,
-				       ep_boot_gone(boot, gone));
+			return ep_boot_nccl_fail(boot, error, what);
 		}
 		if (state == cudaSuccess) {
 			return ncclSuccess;

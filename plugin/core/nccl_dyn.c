@@ -24,6 +24,7 @@ static const struct {
 	EP_NCCL(get_version, "ncclGetVersion"),
 	EP_NCCL(get_error_string, "ncclGetErrorString"),
 	EP_NCCL(comm_get_async_error, "ncclCommGetAsyncError"),
+	EP_NCCL(get_last_error, "ncclGetLastError"),
 	EP_NCCL(win_get_user_ptr, "ncclWinGetUserPtr"),
 	EP_NCCL(mem_alloc, "ncclMemAlloc"),
 	EP_NCCL(mem_free, "ncclMemFree"),

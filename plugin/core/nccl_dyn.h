@@ -25,6 +25,7 @@ struct ep_nccl_dyn {
 				   ncclComm_t comm, cudaStream_t stream);
 	/* NULL: the oldest supported release (2.28) does not have it, or we can do without */
 	ncclResult_t (*comm_get_async_error)(ncclComm_t comm, ncclResult_t *error);
+	const char *(*get_last_error)(ncclComm_t comm);
 	ncclResult_t (*win_get_user_ptr)(ncclComm_t comm, ncclWindow_t win, void **ptr);
 	/* windows; see peer/peer_window.c */
 	ncclResult_t (*mem_alloc)(void **ptr, size_t size);

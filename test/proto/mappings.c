@@ -10,6 +10,7 @@
  *     mappings apart   GPUs of ranks 0 and 2 of a host have no access to each other
  *     mappings mig      rank 1's GPU is a MIG instance
  *     mappings one_host two hosts with one NCCL_HOSTID
+ *     mappings not_there  rank 1 makes no group
  *     mappings p2p      NCCL is told to do without peer access, by one variable or another
  *     mappings uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
  */
@@ -206,6 +207,25 @@ static void one_host(struct world *w)
 	}
 }
 
+/* Rank 1 does not come within NCCL's time, which is shorter than ours: the error has NCCL's words. */
+static void not_there(struct world *w)
+{
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+	const char *text = "";
+	ncclResult_t code;
+
+	if (w->rank == 0) {
+		CHECK(ncclEpCreateGroup(&group, w->comm, &config) != ncclSuccess && !group);
+		OK(ncclEpExtGetLastError(NULL, &code, &text));
+		CHECK_HAS(text,
+			  "NCCL reports unhandled system error (waiting for all ranks: rank 1 "
+			  "did not come within 1 s");
+	}
+	world_meet(w);
+}
+
 static void old(struct world *w)
 {
 	choose("auto", "0");
@@ -321,10 +341,17 @@ static void run(struct world *w, void *name)
 		const char *name;
 		void (*fn)(struct world *w);
 	} table[] = {
-		{ "host", host },         { "threads", threads }, { "old", old },
-		{ "domain", domain },     { "uneven", uneven },   { "across", across },
-		{ "apart", apart },       { "mig", mig },         { "p2p", p2p },
+		{ "host", host },
+		{ "threads", threads },
+		{ "old", old },
+		{ "domain", domain },
+		{ "uneven", uneven },
+		{ "across", across },
+		{ "apart", apart },
+		{ "mig", mig },
+		{ "p2p", p2p },
 		{ "one_host", one_host },
+		{ "not_there", not_there },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {

@@ -75,7 +75,7 @@ static void vc_coll_run(void *arg)
 		result = vc_coll_chunk(coll, at, size);
 	}
 	if (result) {
-		atomic_store(&comm->error, (int)result);
+		vc_nccl_broken(comm, result);
 	}
 	pthread_mutex_unlock(&comm->mutex);
 }

@@ -40,10 +40,17 @@ ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const cha
 	return result;
 }
 
+void vc_nccl_broken(struct ncclComm *comm, ncclResult_t result)
+{
+	if (!atomic_load(&comm->error)) {
+		memcpy(comm->cause, vc_last_text, sizeof(comm->cause));
+		atomic_store(&comm->error, (int)result);
+	}
+}
+
 const char *ncclGetLastError(ncclComm_t comm)
 {
-	(void)comm;
-	return vc_last_text;
+	return comm && atomic_load(&comm->error) ? comm->cause : vc_last_text;
 }
 
 const char *ncclGetErrorString(ncclResult_t result)

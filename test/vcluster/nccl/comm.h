@@ -41,6 +41,7 @@ struct ncclComm {
 	uint64_t barriers;
 	pthread_mutex_t mutex; /* one operation at a time */
 	_Atomic int error;
+	char cause[512]; /* of `error`, in words; written before it */
 	_Atomic int aborted;
 	int refs;
 	_Atomic(struct ncclWindow_vidmem *) spare; /* the window that was freed last */
@@ -50,6 +51,8 @@ struct ncclComm {
 #define VC_COMM_MAGIC 0x76636e63636c0001ull
 
 /* Records and logs; returns `result`. */
+/* A collective has failed: the communicator is of no use any more. Under its mutex. */
+void vc_nccl_broken(struct ncclComm *comm, ncclResult_t result);
 ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 ncclResult_t vc_comm_check(const struct ncclComm *comm);
