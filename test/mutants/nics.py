@@ -342,6 +342,9 @@ MUTANTS = [
     # An error of a port names that port.
     {"name": "port_named", "file": "plugin/net/p2p/progress.c",
      "old": "ncclSystemError, ep_net_port_qp(c, i),", "new": "ncclSystemError, i,", "tests": ["ports"]},
+    # A port that no path goes by is named, and no other one.
+    {"name": "idle_port", "file": "plugin/net/p2p/fail.c",
+     "old": "return EP_NET_WR_FLUSH_QP(local);", "new": "return 0;", "tests": ["ports"]},
     # What a device that broke was to read for a flush is not waited for.
     {"name": "no_give_up", "file": "plugin/net/p2p/net_paths.c",
      "old": "\t\t\tep_net_flushes_give_up(c, i);", "new": "\t\t\t;", "tests": ["ports"]},

@@ -519,17 +519,18 @@ static void test_thread_sleeps(void)
 
 /* ---- errors ---- */
 
-/* An error of a port names that port, also after the queue pairs have changed theirs. */
-static void test_port_named(bool flush)
+/* An error of a port names that port, also after its queue pairs have gone to the other one. */
+static void test_port_named(bool flush, bool idle)
 {
 	struct ibv_wc wc = { .status = IBV_WC_REM_ACCESS_ERR };
 	struct ep_error error;
 	struct two t;
 
-	check_context("the port of %s", flush ? "a flush" : "a completion queue");
+	check_context("the port of %s, %s", flush ? "a flush" : "a completion queue",
+		      idle ? "with no path" : "with the other one's path");
 	two_open(&t);
 	for (uint32_t i = 0; i < 2; i++) {
-		t.c->qp[i].local_port = t.c->path[i].local_port = (uint8_t)(1 - i);
+		t.c->qp[i].local_port = t.c->path[i].local_port = (uint8_t)(idle ? 0 : 1 - i);
 	}
 	if (flush) {
 		wc.wr_id = EP_NET_WR_ID(EP_NET_WORK_FLUSH, EP_NET_WR_FLUSH_QP(1), 1, 0);
@@ -565,7 +566,8 @@ int main(void)
 	test_new_address();
 	test_one_try();
 	test_thread_sleeps();
-	test_port_named(false);
-	test_port_named(true);
+	for (int i = 0; i < 4; i++) {
+		test_port_named(i & 1, i & 2);
+	}
 	return check_end();
 }

@@ -18,7 +18,19 @@ uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local)
 			return qp;
 		}
 	}
-	return 0;
+	return EP_NET_WR_FLUSH_QP(local);
+}
+
+/* Prints a port that no queue pair goes by. */
+static const char *ep_net_idle_print(const struct ep_net_comm *c, uint32_t local,
+				     char text[EP_NET_WHICH])
+{
+	const struct ep_nic_end *end = &c->local[local].end;
+	char gid[EP_GID_TEXT];
+
+	snprintf(text, EP_NET_WHICH, "%s:%d (%s) %s %s, by which no path goes", end->name,
+		 end->port, ep_gid_print(end->gid, gid), c->sender ? "to" : "from", c->peer);
+	return text;
 }
 
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH])
@@ -37,6 +49,7 @@ const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[
 ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
 			      const char *fmt, ...)
 {
+	uint32_t local = qp < c->nqps ? c->qp[qp].local_port : qp - EP_NET_WR_FLUSH_QP(0);
 	char what[280], which[EP_NET_WHICH];
 	va_list args;
 
@@ -46,8 +59,10 @@ ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t
 	va_start(args, fmt);
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
-	code = ep_fail(code, "%s: %s%s", ep_net_qp_print(c, qp, which), what,
-		       ep_net_dev_print(c->local[c->qp[qp].local_port].dev));
+	code = ep_fail(code, "%s: %s%s",
+		       qp < c->nqps ? ep_net_qp_print(c, qp, which)
+				    : ep_net_idle_print(c, local, which),
+		       what, ep_net_dev_print(c->local[local].dev));
 	ep_error_get(NULL, &c->failed);
 	c->counts->failed = (uint32_t)code;
 	return code;
