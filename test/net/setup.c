@@ -608,6 +608,29 @@ static void test_again(void)
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 }
 
+/* A connection that NCCL has abandoned ends with its context. One of another context goes on. */
+static void test_abandoned(const char *library)
+{
+	uint8_t handle[NET_HANDLE], kept[NET_HANDLE];
+	void *listener, *comm = NULL;
+	struct net other;
+	int files;
+
+	check_context("abandoned");
+	net_load(&other, library, 11);
+	NEED(net_init(&other, -1) == NET_OK);
+	CHECK_INT(net_listen(&net, 0, handle, &listener), NET_OK);
+	memcpy(kept, handle, sizeof(kept));
+	CHECK_INT(net_connect(&net, 0, kept, &comm), NET_OK);
+	files = net_entries("/proc/self/fd");
+	CHECK_INT(net_connect(&other, 0, handle, &comm), NET_OK);
+	CHECK(!comm && net_entries("/proc/self/fd") > files);
+	CHECK_INT(net_finalize(&other), NET_OK);
+	CHECK_INT(net_entries("/proc/self/fd"), files);
+	CHECK_INT(net_connect(&net, 0, kept, &comm), NET_OK);
+	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
+}
+
 int main(int argc, char **argv)
 {
 	int files;
@@ -628,6 +651,7 @@ int main(int argc, char **argv)
 	test_alone();
 	test_again();
 	test_leftovers();
+	test_abandoned(argv[1]);
 	CHECK_INT(net_finalize(&net), NET_OK);
 	CHECK(*net_log_find(3, "was never finished"));
 	/* No device is open any more, nor a socket. */

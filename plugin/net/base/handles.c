@@ -184,16 +184,18 @@ ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
 	return ncclSuccess;
 }
 
-void *ep_net_handle_drop_any(enum ep_net_kind kind)
+void *ep_net_handle_drop_one(enum ep_net_kind kind,
+			     bool (*of)(const void *object, const void *what), const void *what)
 {
 	struct ep_net_table *t = ep_net_table(kind);
 	void *object = NULL;
 
 	pthread_mutex_lock(&ep_net_table_lock);
 	for (uint32_t i = 0; !object && i < t->n; i++) {
-		uint64_t handle = ep_net_slot(t, i)->handle;
+		const struct ep_net_slot *s = ep_net_slot(t, i);
 
-		if (handle && ep_net_kind_of((void *)(uintptr_t)handle) == kind) {
+		if (s->handle && ep_net_kind_of((void *)(uintptr_t)s->handle) == kind &&
+		    of(s->object, what)) {
 			object = ep_net_slot_drop(t, i);
 		}
 	}

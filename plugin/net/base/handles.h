@@ -101,7 +101,8 @@ void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle);
 /* Drops and frees it; a handle of no such object (any more) is an error, NULL is nothing. */
 ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
 				 void (*object_free)(void *object));
-/* Drops any one object of the kind. NULL: there is none. */
-void *ep_net_handle_drop_any(enum ep_net_kind kind);
+/* Drops one object of the kind that `of` is true of. NULL: there is none. */
+void *ep_net_handle_drop_one(enum ep_net_kind kind,
+			     bool (*of)(const void *object, const void *what), const void *what);
 
 #endif

@@ -14,7 +14,7 @@ struct ep_net_context {
 static pthread_mutex_t ep_net_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t ep_net_contexts;
 static ep_net_log_fn *ep_net_logger;
-static void (*ep_net_sweep)(void);
+static void (*ep_net_sweep)(const void *ctx);
 
 /* ---- NCCL's logger ---- */
 
@@ -105,10 +105,10 @@ ncclResult_t ep_net_context_free(void *ctx)
 	free(context);
 	pthread_mutex_lock(&ep_net_lock);
 	last = --ep_net_contexts == 0;
+	if (ep_net_sweep) {
+		ep_net_sweep(last ? NULL : ctx);
+	}
 	if (last) {
-		if (ep_net_sweep) {
-			ep_net_sweep();
-		}
 		ep_net_nics_forget();
 		ep_net_log_to(NULL);
 	}
@@ -116,7 +116,7 @@ ncclResult_t ep_net_context_free(void *ctx)
 	return ncclSuccess;
 }
 
-void ep_net_sweep_with(void (*sweep)(void))
+void ep_net_sweep_with(void (*sweep)(const void *ctx))
 {
 	pthread_mutex_lock(&ep_net_lock);
 	ep_net_sweep = sweep;

@@ -16,8 +16,8 @@ ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ct
 /* A context that is none, or no longer one, is no error: NCCL finalizes what has failed. */
 ncclResult_t ep_net_context_free(void *ctx);
 ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class);
-/* Called with the end of the last context, while no other one can be made. */
-void ep_net_sweep_with(void (*sweep)(void));
+/* Called at the end of each context, while no other one can be made. `ctx` NULL: it is the last one. */
+void ep_net_sweep_with(void (*sweep)(const void *ctx));
 
 /* Of NICs, with those that NCCL has had merged; and of those with one port alone. */
 ncclResult_t ep_net_count(int *ndevs);

@@ -87,7 +87,7 @@ static ncclResult_t ep_net_coll_step(struct ep_net_coll *c, void *listener,
 	*missing = 0;
 	for (uint32_t r = 0; r < mesh->nranks; r++) {
 		if (!c->send[r]) {
-			EP_CHECK(ep_net_connect(mesh->nic->index, mesh->tc, &handle[r],
+			EP_CHECK(ep_net_connect(NULL, mesh->nic->index, mesh->tc, &handle[r],
 						&c->send[r]));
 		}
 		*missing += !c->send[r] + !c->recv[r];

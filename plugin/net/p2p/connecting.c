@@ -18,6 +18,7 @@ enum ep_net_connect_stage {
 };
 
 struct ep_net_connecting {
+	const void *ctx; /* NULL: of a table that has none */
 	enum ep_net_connect_stage stage;
 	struct ep_net_comm *comm;
 	struct ep_net_dialing dialing;
@@ -37,12 +38,18 @@ static void ep_net_connecting_free(struct ep_net_connecting *connecting)
 	}
 }
 
-/* Those that were never finished. */
-static void ep_net_connecting_sweep(void)
+/* Whether it is of a context that ends; `ctx` NULL: of all. */
+static bool ep_net_connecting_of(const void *object, const void *ctx)
+{
+	return !ctx || ((const struct ep_net_connecting *)object)->ctx == ctx;
+}
+
+/* Frees those that NCCL has abandoned. */
+static void ep_net_connecting_sweep(const void *ctx)
 {
 	struct ep_net_connecting *s;
 
-	while ((s = ep_net_handle_drop_any(EP_NET_CONNECT))) {
+	while ((s = ep_net_handle_drop_one(EP_NET_CONNECT, ep_net_connecting_of, ctx))) {
 		EP_INFO(EP_LOG_NET, "a connection to %s was never finished", s->comm->peer);
 		ep_net_connecting_free(s);
 	}
@@ -176,7 +183,7 @@ static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *connecting, 
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm)
+ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void **send_comm)
 {
 	struct ep_net_handle *h = handle;
 	struct ep_net_connecting *s = NULL;
@@ -187,6 +194,7 @@ ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm)
 	EP_CHECK(ep_net_handle_check(h));
 	if (!h->parked) {
 		EP_CHECK(ep_net_connecting_new(dev, tc, h, &s));
+		s->ctx = ctx;
 		result = ep_net_handle_new(EP_NET_CONNECT, s, &h->parked);
 		if (result != ncclSuccess) {
 			ep_net_connecting_free(s);

@@ -6,6 +6,6 @@
 #include "core/error.h"
 
 /* For NCCL, which calls again and again. *send_comm NULL: it is not made yet. */
-ncclResult_t ep_net_connect(int dev, int tc, void *handle, void **send_comm);
+ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void **send_comm);
 
 #endif

@@ -28,13 +28,13 @@ static ncclResult_t ep_net_accept_any(void *listen_comm, void **recv_comm,
 	return ep_net_accept(listen_comm, recv_comm);
 }
 
-static ncclResult_t ep_net_connect_plain(int dev, int tc, void *handle, void **send_comm,
-					 ep_net_device_handle **device)
+static ncclResult_t ep_net_connect_plain(const void *ctx, int dev, int tc, void *handle,
+					 void **send_comm, ep_net_device_handle **device)
 {
 	if (device) {
 		*device = NULL;
 	}
-	return ep_net_connect(dev, tc, handle, send_comm);
+	return ep_net_connect(ctx, dev, tc, handle, send_comm);
 }
 
 /* ---- merged NICs ---- */
@@ -65,7 +65,7 @@ bool nccl_net_ep_log(int level, unsigned int subsys, const char *text)
 static ncclResult_t ep_net_connect_v8(int dev, void *handle, void **send_comm,
 				      ep_net_device_handle **device)
 {
-	return ep_net_connect_plain(dev, -1, handle, send_comm, device);
+	return ep_net_connect_plain(NULL, dev, -1, handle, send_comm, device);
 }
 
 static ncclResult_t ep_net_isend_v8(void *send_comm, void *data, int size, int tag, void *mr,
@@ -101,8 +101,8 @@ static ncclResult_t ep_net_init_v10(ep_net_log_fn *log, ep_net_profile_fn *profi
 static ncclResult_t ep_net_connect_v10(int dev, struct ep_net_config *config, void *handle,
 				       void **send_comm, ep_net_device_handle **device)
 {
-	return ep_net_connect_plain(dev, config ? config->traffic_class : -1, handle, send_comm,
-				    device);
+	return ep_net_connect_plain(NULL, dev, config ? config->traffic_class : -1, handle,
+				    send_comm, device);
 }
 
 static ncclResult_t ep_net_isend_v10(void *send_comm, void *data, size_t size, int tag, void *mr,
@@ -142,7 +142,7 @@ static ncclResult_t ep_net_connect_v11(void *ctx, int dev, void *handle, void **
 
 	*send_comm = NULL;
 	EP_CHECK(ep_net_context_get(ctx, &tc));
-	return ep_net_connect_plain(dev, tc, handle, send_comm, device);
+	return ep_net_connect_plain(ctx, dev, tc, handle, send_comm, device);
 }
 
 /* ---- the tables; what is not named is NULL, which NCCL takes for "not offered" ---- */
