@@ -193,11 +193,11 @@ MUTANTS = [
      "new": "*pkey = ep_nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
     # ---- the network plugin ----
     # A flush goes by each port that data may have come from.
-    {"name": "flush_first", "file": "plugin/net/p2p/flush.c",
+    {"name": "flush_first", "file": "plugin/net/p2p/p2p_data.c",
      "old": "\tuint32_t ports = ep_net_flush_ports(c), i;",
      "new": "\tuint32_t ports = ep_net_flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
     # A long message goes ahead of its notice where packets find ways of their own.
-    {"name": "plain_limit", "file": "plugin/net/p2p/part.c",
+    {"name": "plain_limit", "file": "plugin/net/p2p/p2p_data.c",
      "old": "bool record = message->size > c->plain_limit || size > most;",
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
@@ -209,10 +209,10 @@ MUTANTS = [
      "old": "(ep_net_env()->relaxed && !mem->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
      "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_v13"]},
     # A receiver has as many slots again as its sender was told of.
-    {"name": "slots_lost", "file": "plugin/net/p2p/poll.c",
+    {"name": "slots_lost", "file": "plugin/net/p2p/p2p_data.c",
      "old": "c->slots_acked += number;", "new": "c->slots_acked += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
-    {"name": "old_generations", "file": "plugin/net/p2p/poll.c",
+    {"name": "old_generations", "file": "plugin/net/p2p/p2p_data.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.
@@ -225,7 +225,7 @@ MUTANTS = [
     {"name": "address_once", "file": "plugin/gda/address.c",
      "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
     # A failure that polling has noted closes the path.
-    {"name": "failure_dropped", "file": "plugin/net/p2p/net_paths.c",
+    {"name": "failure_dropped", "file": "plugin/net/p2p/p2p_paths.c",
      "old": "EP_CHECK(ep_net_path_failed(c, i, &wc));", "new": "(void)wc;",
      "tests": ["fails_lost", "counts", "merged_all"]},
     # The error of a connection, and of a mesh, says what the NIC reports.
@@ -244,16 +244,16 @@ MUTANTS = [
     {"name": "line_end", "file": "topo/sysfs.c",
      "old": "buf[strcspn(buf, \"\\n\")] = '\\0';", "new": "", "tests": ["gda/sysfs"]},
     # The bus leaves slots and records in their order.
-    {"name": "slots_relaxed", "file": "plugin/net/p2p/comm.c",
+    {"name": "slots_relaxed", "file": "plugin/net/p2p/p2p_setup.c",
      "old": "IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS,",
      "new": "IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS | IBV_ACCESS_RELAXED_ORDERING,",
      "tests": ["sizes_v8", "sizes_split", "sizes_drop", "sizes"]},
     # A receive has a key of each port.
-    {"name": "slot_rkey", "file": "plugin/net/p2p/recv.c",
+    {"name": "slot_rkey", "file": "plugin/net/p2p/p2p_calls.c",
      "old": "slot[k].rkey[p] = region[k]->rkey[p];",
      "new": "slot[k].rkey[p] = region[k]->rkey[0];", "tests": ["sizes_merged", "traffic_merged"]},
     # Queue pairs get what both NICs can beyond the standard.
-    {"name": "no_ece", "file": "plugin/net/p2p/comm_qp.c",
+    {"name": "no_ece", "file": "plugin/net/p2p/p2p_qp.c",
      "old": "\t\trc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
     {"name": "one_hop", "file": "plugin/rdma/rc_qp.h",
@@ -327,7 +327,7 @@ MUTANTS = [
      "new": "use == EP_NET_FOR_RMA ? NULL : NULL;", "tests": ["gin_one_atomic"]},
     # ---- connections of the network plugin ----
     # A stage that fails is no connection.
-    {"name": "connect_failed", "file": "plugin/net/p2p/connecting.c",
+    {"name": "connect_failed", "file": "plugin/net/p2p/p2p_setup.c",
      "old": "\tif (result == ncclSuccess) {\n\t\tresult = ep_net_connect_finish", "new": "\tif (done) {\n\t\tresult = ep_net_connect_finish",
      "tests": ["refused_by_receiver", "refused_by_sender"]},
     # A process listens at one address.
@@ -340,7 +340,7 @@ MUTANTS = [
     {"name": "any_version", "file": "plugin/net/link/handshake.c",
      "old": "head->version != EP_NET_VERSION || head->bytes != bytes", "new": "head->bytes != bytes", "tests": ["setup"]},
     # An error of a port names that port.
-    {"name": "port_named", "file": "plugin/net/p2p/progress.c",
+    {"name": "port_named", "file": "plugin/net/p2p/p2p_calls.c",
      "old": "ncclSystemError, ep_net_port_qp(c, i),", "new": "ncclSystemError, i,", "tests": ["ports"]},
     # A connection that NCCL has abandoned ends with its context, not with the last one.
     {"name": "abandoned", "file": "plugin/net/base/plugin.c",
@@ -349,25 +349,25 @@ MUTANTS = [
     {"name": "abandons_all", "file": "plugin/net/base/plugin.c",
      "old": "ep_net_sweep(last ? NULL : ctx);", "new": "ep_net_sweep(NULL);", "tests": ["setup"]},
     # A port that no path goes by is named, and no other one.
-    {"name": "idle_port", "file": "plugin/net/p2p/fail.c",
+    {"name": "idle_port", "file": "plugin/net/p2p/p2p_qp.c",
      "old": "return EP_NET_WR_FLUSH_QP(local);", "new": "return 0;", "tests": ["ports"]},
     # What a device that broke was to read for a flush is not waited for.
-    {"name": "no_give_up", "file": "plugin/net/p2p/net_paths.c",
+    {"name": "no_give_up", "file": "plugin/net/p2p/p2p_paths.c",
      "old": "\t\t\tep_net_flushes_give_up(c, i);", "new": "\t\t\t;", "tests": ["ports"]},
     # What comes after this end has sent how much came is sent again: it does not count twice.
-    {"name": "late_counts", "file": "plugin/net/p2p/poll.c",
+    {"name": "late_counts", "file": "plugin/net/p2p/p2p_data.c",
      "old": "if (c->path && c->path[q->path].drained) {", "new": "if (false) {", "tests": ["ports"]},
     # The search for a path ends.
-    {"name": "never_lost", "file": "plugin/net/p2p/net_paths.c",
+    {"name": "never_lost", "file": "plugin/net/p2p/p2p_paths.c",
      "old": "if (c->lost && now > c->lost + EP_NET_LOST_NS", "new": "if (false && now > c->lost + EP_NET_LOST_NS", "tests": ["ports"]},
     # A port that comes back may have another address.
-    {"name": "gid_old", "file": "plugin/net/p2p/recovery.c",
+    {"name": "gid_old", "file": "plugin/net/p2p/p2p_paths.c",
      "old": "\tc->remote[r->remote_port].end = msg->end;\n", "new": "", "tests": ["ports"]},
     # A path that cannot come back yet does not hold NCCL's thread.
-    {"name": "once_flag", "file": "plugin/net/p2p/recovery.c",
+    {"name": "once_flag", "file": "plugin/net/p2p/p2p_paths.c",
      "old": ".once = true", "new": ".once = false", "tests": ["ports"]},
     # The plugin's thread leaves a closed socket alone.
-    {"name": "async_skip", "file": "plugin/net/p2p/net_paths.c",
+    {"name": "async_skip", "file": "plugin/net/p2p/p2p_paths.c",
      "old": "\t\tep_net_async_skip(a, c->fd);", "new": "\t\t;", "tests": ["ports"]},
     # A rank that sends less than it should is named.
     {"name": "gather_sum", "file": "plugin/net/coll/gather.c",

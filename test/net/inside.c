@@ -13,8 +13,7 @@
 #include "net/ends.h"
 #include "net/mesh/mesh.h"
 #include "net/mesh/rma_links.h"
-#include "net/p2p/recv.h"
-#include "net/p2p/send.h"
+#include "net/p2p/p2p.h"
 
 #define MESSAGES 200000
 #define BATCH 16

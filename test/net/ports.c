@@ -11,14 +11,7 @@
 #include <unistd.h>
 #include "net/ends.h"
 #include "net/coll/gather.h"
-#include "net/p2p/comm_qp.h"
-#include "net/p2p/ctrl.h"
-#include "net/p2p/fail.h"
-#include "net/p2p/flush.h"
-#include "net/p2p/net_paths.h"
-#include "net/p2p/progress.h"
-#include "net/p2p/recv.h"
-#include "net/p2p/send.h"
+#include "net/p2p/p2p.h"
 
 /* ---- connections ---- */
 

@@ -12,13 +12,7 @@
 #include "net/mesh/mesh.h"
 #include "net/mesh/rma_links.h"
 #include "net/mesh/rma_progress.h"
-#include "net/p2p/comm.h"
-#include "net/p2p/ctrl.h"
-#include "net/p2p/flush.h"
-#include "net/p2p/net_path.h"
-#include "net/p2p/progress.h"
-#include "net/p2p/recv.h"
-#include "net/p2p/send.h"
+#include "net/p2p/p2p.h"
 
 static struct vn_dv_calls *calls;
 static int accept_error; /* what the next accept4() fails with; 0: nothing */

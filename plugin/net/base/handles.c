@@ -14,23 +14,23 @@ struct ep_net_slot {
 };
 
 /* Memory registrations are many, and requests name connections in fewer bits: a table for each. */
-struct ep_net_table {
+struct ep_net_handle_table {
 	uint32_t limit, n, free; /* n: slots that were used ever */
 	struct ep_net_slot *chunk[(1u << EP_NET_SLOT_BITS) / EP_NET_CHUNK];
 };
 
-static struct ep_net_table ep_net_tables[2] = {
+static struct ep_net_handle_table ep_net_tables[2] = {
 	{ .limit = EP_NET_COMMS, .free = EP_NET_NO_SLOT },
 	{ .limit = 1u << EP_NET_SLOT_BITS, .free = EP_NET_NO_SLOT },
 };
 static pthread_mutex_t ep_net_table_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct ep_net_table *ep_net_table(enum ep_net_kind kind)
+static struct ep_net_handle_table *ep_net_handle_table(enum ep_net_kind kind)
 {
 	return &ep_net_tables[kind == EP_NET_MR || kind == EP_NET_SYM];
 }
 
-static struct ep_net_slot *ep_net_slot(struct ep_net_table *table, uint32_t slot)
+static struct ep_net_slot *ep_net_slot(struct ep_net_handle_table *table, uint32_t slot)
 {
 	struct ep_net_slot *chunk =
 		__atomic_load_n(&table->chunk[slot / EP_NET_CHUNK], __ATOMIC_ACQUIRE);
@@ -39,7 +39,7 @@ static struct ep_net_slot *ep_net_slot(struct ep_net_table *table, uint32_t slot
 }
 
 /* The lock is held. */
-static uint32_t ep_net_slot_take(struct ep_net_table *table)
+static uint32_t ep_net_slot_take(struct ep_net_handle_table *table)
 {
 	uint32_t slot = table->free;
 
@@ -77,7 +77,7 @@ static const char *const ep_net_kind_text[] = {
 
 ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle)
 {
-	struct ep_net_table *t = ep_net_table(kind);
+	struct ep_net_handle_table *t = ep_net_handle_table(kind);
 	struct ep_net_slot *s;
 	uint32_t slot;
 
@@ -99,7 +99,7 @@ ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handl
 
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
 {
-	struct ep_net_slot *s = ep_net_slot(ep_net_table(kind), ep_net_slot_of(handle));
+	struct ep_net_slot *s = ep_net_slot(ep_net_handle_table(kind), ep_net_slot_of(handle));
 
 	if (ep_net_kind_of(handle) != kind || !s ||
 	    __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE) != (uintptr_t)handle) {
@@ -146,7 +146,7 @@ ncclResult_t ep_net_request_fail(const void *request)
 }
 
 /* The lock is held. */
-static void *ep_net_slot_drop(struct ep_net_table *table, uint32_t slot)
+static void *ep_net_slot_drop(struct ep_net_handle_table *table, uint32_t slot)
 {
 	struct ep_net_slot *s = ep_net_slot(table, slot);
 	void *object = s->object;
@@ -164,7 +164,7 @@ void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle)
 
 	pthread_mutex_lock(&ep_net_table_lock);
 	if (ep_net_handle_get(kind, handle)) {
-		object = ep_net_slot_drop(ep_net_table(kind), ep_net_slot_of(handle));
+		object = ep_net_slot_drop(ep_net_handle_table(kind), ep_net_slot_of(handle));
 	}
 	pthread_mutex_unlock(&ep_net_table_lock);
 	return object;
@@ -187,7 +187,7 @@ ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
 void *ep_net_handle_drop_one(enum ep_net_kind kind,
 			     bool (*of)(const void *object, const void *what), const void *what)
 {
-	struct ep_net_table *t = ep_net_table(kind);
+	struct ep_net_handle_table *t = ep_net_handle_table(kind);
 	void *object = NULL;
 
 	pthread_mutex_lock(&ep_net_table_lock);

@@ -8,10 +8,7 @@
 #include "net/base/plugin.h"
 #include "net/coll/coll.h"
 #include "net/mesh/mesh_bootstrap.h"
-#include "net/p2p/comm.h"
-#include "net/p2p/connecting.h"
-#include "net/p2p/listen.h"
-#include "net/p2p/p2p_handshake.h"
+#include "net/p2p/p2p.h"
 
 static bool ep_net_coll_wanted(void)
 {

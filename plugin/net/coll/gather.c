@@ -9,9 +9,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/coll/gather.h"
-#include "net/p2p/flush.h"
-#include "net/p2p/recv.h"
-#include "net/p2p/send.h"
+#include "net/p2p/p2p.h"
 
 static struct ep_net_share *ep_net_share_of(const struct ep_net_coll *c, uint64_t number,
 					    uint32_t r)

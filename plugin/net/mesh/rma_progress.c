@@ -86,7 +86,7 @@ static ncclResult_t ep_net_rma_peers_check(struct ep_net_rma *rma)
 	return result;
 }
 
-/* See ep_net_poll_slow() in progress.c: the NIC alone reports late, or never. */
+/* See ep_net_poll_slow() in p2p_calls.c: the NIC alone reports late, or never. */
 static ncclResult_t ep_net_rma_poll_slow(struct ep_net_rma *rma)
 {
 	uint32_t n = (uint32_t)rma->config.contexts * rma->mesh->nranks;

@@ -4,7 +4,7 @@
  *
  * Its queue pairs belong to paths: a path leads from a port of this end's NIC to a port of the other
  * end's, one for each port of the end that has more. Where there are several, what is under way on one
- * that fails goes over the others (net_path.c).
+ * that fails goes over the others (p2p_paths.c).
  *
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
  * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to the address in the slot, each message
@@ -16,15 +16,18 @@
  * One thread at a time uses a connection, except for registration of memory; of one with several
  * paths a thread of the plugin makes use, too (async.c), and both take its lock.
  */
-#ifndef EP_NET_P2P_H
-#define EP_NET_P2P_H
+#ifndef EP_NET_P2P_P2P_H
+#define EP_NET_P2P_P2P_H
 
+#include "core/error.h"
 #include "net/abi/abi.h"
 #include "net/base/device.h"
 #include "net/base/handles.h"
 #include "net/base/mr.h"
 #include "net/base/net_queue.h"
+#include "net/link/acceptor.h"
 #include "net/link/handshake.h"
+#include "net/link/sock.h"
 #include "net/p2p/counts_file.h"
 
 #define EP_NET_PEER 88
@@ -180,12 +183,12 @@ struct ep_net_path {
 	bool proved;     /* all of them have come */
 	uint32_t number[EP_NET_MAX_QPS];
 
-	/* what poll.c has noted */
+	/* what p2p_data.c has noted */
 	bool probed, failed;
 	struct ibv_wc failure;
 };
 
-struct ep_net_ctrl; /* ctrl.h */
+struct ep_net_ctrl; /* p2p.h */
 
 struct ep_net_comm {
 	bool sender;
@@ -234,7 +237,7 @@ struct ep_net_comm {
 	uint64_t
 		lost; /* when no path was open any more, and others are looked for; 0: one is open */
 	bool leaving; /* the other end closes the connection */
-	bool due;     /* poll.c has noted something of a path */
+	bool due;     /* p2p_data.c has noted something of a path */
 	bool async;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
@@ -315,5 +318,221 @@ static inline bool ep_net_path_is_open(const struct ep_net_comm *c, uint32_t pat
 {
 	return !c->path || c->path[path].state == EP_NET_PATH_OPEN;
 }
+
+/*
+ * Control messages: what the ends of a connection with several paths send each other over TCP, once it
+ * is made.
+ */
+
+#define EP_NET_CTRL_MAGIC 0x64726f77u
+
+enum ep_net_ctrl_kind {
+	EP_NET_CLOSED = 1, /* nothing comes from the path any more */
+	EP_NET_OFFER,      /* it has new queue pairs here, */
+	EP_NET_READY_TOO,  /* which are connected to the other end's, */
+	EP_NET_PROVED      /* sender: and reach it */
+};
+
+/* Of a path, in one of its generations; see p2p.h. */
+struct ep_net_ctrl_msg {
+	uint32_t magic;
+	uint16_t path, generation;
+	uint8_t kind;
+	uint8_t why;           /* CLOSED: enum ep_net_path_why */
+	uint8_t port, pad;     /* OFFER: by which port of this end, */
+	struct ep_nic_end end; /* as it is now */
+	/* CLOSED: parts of messages that each queue pair has brought; OFFER: numbers of queue pairs */
+	uint32_t number[EP_NET_MAX_QPS];
+};
+
+/* An end sends up to four messages in a generation, and reads the other end's before the next but one. */
+#define EP_NET_CTRL_MSGS (EP_NET_NIC_PORTS * 8u)
+
+struct ep_net_ctrl {
+	struct ep_net_ctrl_msg in, out[EP_NET_CTRL_MSGS]; /* out: ring */
+	size_t in_at, out_at;
+	uint32_t nout, sent; /* messages to be sent, those that were: ever */
+};
+
+/*
+ * The handshake of two ends over TCP, as InfiniBand's connection manager has it:
+ *
+ *     the sender's request (REQ) -> the receiver's reply (REP) -> the sender is ready (RTU)
+ */
+
+#define EP_NET_READY 0x79646572u
+#define EP_NET_TEXT 240
+
+struct ep_net_connect_req {
+	struct ep_net_head head;
+	uint64_t shared;
+	uint32_t nqps, tc, ports, sl, rank, pad;
+	struct ep_net_remote port[EP_NET_NIC_PORTS];
+	uint32_t qpn[EP_NET_MAX_QPS];
+};
+
+struct ep_net_connect_rep {
+	struct ep_net_head head;
+	int32_t code; /* ncclSuccess, or text has the reason */
+	uint32_t ports;
+	uint64_t shared;
+	struct ep_net_remote port[EP_NET_NIC_PORTS];
+	uint32_t qpn[EP_NET_MAX_QPS];
+	char text[EP_NET_TEXT];
+};
+
+/* In what NCCL brings from listen() to connect(), which begins with all zero behind `parked`. */
+struct ep_net_handle {
+	struct ep_net_place place; /* its number: ports of the receiver's NIC */
+	void *parked;              /* the sender's own: what it has begun */
+	uint32_t
+		rank; /* the sender's own: which of the listener's senders it is, for collectives */
+};
+
+_Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
+_Static_assert(offsetof(struct ep_net_connect_req, shared) == sizeof(struct ep_net_head), "packed");
+
+/* How a connection fails. */
+
+ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
+/* `qp`: a queue pair, or what ep_net_port_qp() returns. */
+ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
+			      const char *fmt, ...) EP_PRINTF(4, 5);
+ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
+
+/* Returns a queue pair that goes by this port of the own NIC, else the number of the port's flushes. */
+uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local);
+/* See ep_net_which_print(). */
+const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
+
+/* Queue pairs of a connection. */
+
+#define EP_NET_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
+/* Sets the extensions of the other end's NIC, for a queue pair that does not know them yet. */
+/* Which of them messages go over: those of open paths. */
+void ep_net_qps_choose(struct ep_net_comm *c);
+/* A queue pair to itself, for iflush. */
+ncclResult_t ep_net_flush_open(struct ep_net_local *port);
+ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
+
+/* Makes connections and ends them. */
+
+/* A connection whose queue pairs are not connected yet. It holds the devices. */
+ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t npaths,
+			     uint32_t nqps, const struct ep_net_class *class,
+			     struct ep_net_comm **comm);
+ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
+/* `c` NULL: nothing. Ends all work, then frees the memory that it used. */
+void ep_net_comm_free(struct ep_net_comm *c);
+
+/* For NCCL, of connections of either kind. */
+ncclResult_t ep_net_reg(void *comm, const struct ep_net_memory *memory, void **mr);
+ncclResult_t ep_net_close_send(void *send_comm);
+ncclResult_t ep_net_close_recv(void *recv_comm);
+
+/* The receiver's end of a connection in the making. */
+
+/* For NCCL, which calls again and again. *recv_comm NULL: it is not made yet. */
+ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm);
+ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm);
+ncclResult_t ep_net_close_listen(void *listen_comm);
+
+/* The sender's end of a connection in the making. */
+
+/* For NCCL, which calls again and again. *send_comm NULL: it is not made yet. */
+ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void **send_comm);
+
+/* Requests of a connection. */
+
+uint32_t ep_net_request_new(struct ep_net_comm *c);
+void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
+void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
+/* The connection that receives; checks the number of receives. */
+ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm);
+
+/* Announces receives to the sender. */
+
+/* Announces groups, unless the sender can do without for now. */
+ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
+
+/* Parts of messages. */
+
+ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
+			      uint32_t qp, uint32_t number);
+/* Posts parts again that a closed path has not brought, as far as there is room. */
+ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
+
+/* Sending, and the end of requests of either kind. */
+
+/* A receive that the other end has posted, the first of its group that has no message yet. */
+struct ep_net_asked {
+	int tag;
+	uint32_t size; /* 0: none is known */
+};
+ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked);
+
+/* For NCCL. */
+ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
+			  void **request);
+ncclResult_t ep_net_test(void *request, int *done, int *sizes);
+
+/* Receiving. */
+
+/* For NCCL. */
+ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, int *tags, void **mr,
+			  void **request);
+
+/* Flushes of GPU memory. */
+
+/* Posts flushes that had to wait, as far as there is room. */
+ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
+/* A device that is broken gives no flush back any more. */
+void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
+
+/* For NCCL. */
+ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void **mr,
+			   void **request);
+
+/* Completions of a connection. */
+
+/* Takes up completions of a port; *any: there were some. */
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool *any);
+
+/* Progress of a connection. */
+
+/* Takes up completions, does what is due, and now and then looks for the other end. */
+ncclResult_t ep_net_progress(struct ep_net_comm *c);
+
+/*
+ * Closes a path that fails. Both ends first see to it that nothing comes from it any more, then
+ * send each other, over TCP, which parts of messages it has brought; the rest is sent again over the
+ * others. So each part comes once, and nothing comes late.
+ */
+
+/* Closes one that is open or on its way back. `what`: why, for the log. */
+ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why,
+			       const char *what);
+
+/* Looks after the paths of a connection that has several. */
+
+/* Does what is due after completions were taken up: c->due. */
+ncclResult_t ep_net_paths_act(struct ep_net_comm *c);
+/* Receives control messages about paths, and checks ports. */
+ncclResult_t ep_net_paths_check(struct ep_net_comm *c);
+/* The asynchronous thread looks after the paths, too, while NCCL does not call. */
+ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c);
+/* This end closes: sends what has arrived to the other one. */
+void ep_net_paths_close(struct ep_net_comm *c);
+
+/* The part of a connection in the file of counts. */
+
+/* Where the connection counts from now on, and what it is. Never fails: else it counts for itself. */
+void ep_net_counts_open(struct ep_net_comm *c);
+/* The ports that a path goes by, and that it is open. */
+void ep_net_counts_path(struct ep_net_comm *c, uint32_t path);
+void ep_net_counts_close(struct ep_net_comm *c);
 
 #endif

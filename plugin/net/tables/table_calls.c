@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "net/base/handles.h"
 #include "net/coll/coll.h"
-#include "net/p2p/comm.h"
+#include "net/p2p/p2p.h"
 #include "net/tables/table_calls.h"
 
 /* All members but force_flush, in the same order. */

@@ -3,12 +3,7 @@
 #include <string.h>
 #include "core/error.h"
 #include "core/nccl_logger.h"
-#include "net/p2p/comm.h"
-#include "net/p2p/connecting.h"
-#include "net/p2p/flush.h"
-#include "net/p2p/listen.h"
-#include "net/p2p/recv.h"
-#include "net/p2p/send.h"
+#include "net/p2p/p2p.h"
 #include "net/tables/table_calls.h"
 
 extern const struct ep_net_v8 ncclNetPlugin_v8;

@@ -10,7 +10,7 @@
 #include "core/param.h"
 #include "core/process.h"
 #include "core/shared_file.h"
-#include "net/p2p/counts.h"
+#include "net/p2p/p2p.h"
 
 static struct {
 	pthread_mutex_t lock;

@@ -1,11 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sending, and the end of requests of either kind. */
+/* What NCCL calls while a connection works: progress, sends, receives, tests. */
+#include <string.h>
 #include "core/log.h"
-#include "net/p2p/fail.h"
-#include "net/p2p/part.h"
-#include "net/p2p/progress.h"
-#include "net/p2p/request.h"
-#include "net/p2p/send.h"
+#include "net/p2p/p2p.h"
+
+/*
+ * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing under
+ * way, so that what is under way here will never end.
+ */
+static ncclResult_t ep_net_poll_slow(struct ep_net_comm *c)
+{
+	uint64_t now = ep_now_ns();
+
+	if (now - c->checked < EP_NET_CHECK_NS) {
+		return ncclSuccess;
+	}
+	c->checked = now;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
+			return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, i),
+						"the NIC has lost completions: its queue has "
+						"overrun or failed");
+		}
+	}
+	if (c->path) {
+		EP_CHECK(ep_net_paths_check(c));
+	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
+		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
+	} else if (!c->gone && ep_net_gone(c->fd)) {
+		c->gone = now;
+	}
+	/* (it may have been found gone since `now`) */
+	if (c->gone && now >= c->gone + EP_NET_GRACE_NS) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"the peer has closed the connection or has ended, %u "
+					"requests are under way here: see its log",
+					c->pending);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_progress(struct ep_net_comm *c)
+{
+	bool any = false, some;
+
+	c->counts->polls++;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		EP_CHECK(ep_net_poll(c, &c->local[i], &some));
+		any |= some;
+	}
+	if (c->due) {
+		EP_CHECK(ep_net_paths_act(c));
+	}
+	if (c->again_first != c->again_last) {
+		EP_CHECK(ep_net_parts_resend(c));
+	}
+	if (c->flush_first != EP_NET_NO_REQUEST) {
+		EP_CHECK(ep_net_flushes_push(c));
+	}
+	if (c->slots_posted != c->groups && !c->sender) {
+		EP_CHECK(ep_net_slots_post(c));
+	}
+	/* (a port that comes back is not waited for until there is nothing to do) */
+	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_poll_slow(c);
+}
+
+/* Sending, and the end of requests of either kind. */
 
 /* ---- which receive a message is for ---- */
 
@@ -219,6 +280,78 @@ ncclResult_t ep_net_test(void *request, int *done, int *sizes)
 	ep_net_enter(c);
 	result = ep_net_request_is(request, c->request[i].use) ? ep_net_test_one(c, i, done, sizes)
 							       : ep_net_request_fail(request);
+	ep_net_leave(c);
+	return result;
+}
+
+/* Receiving. */
+
+/* Whether one more group may be under way. */
+static bool ep_net_recv_room(const struct ep_net_comm *c)
+{
+	/* The slot's place is free when what was written there before has been taken. */
+	return c->open < EP_NET_GROUPS &&
+	       c->groups - c->slots_acked < EP_NET_SLOTS - EP_NET_SIGNAL_EVERY &&
+	       c->slot_request[c->groups % EP_NET_SLOTS] == EP_NET_NO_REQUEST &&
+	       c->free != EP_NET_NO_REQUEST;
+}
+
+static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, const size_t *sizes,
+				     const int *tags, void **mr, void **request)
+{
+	const struct ep_net_mr *region[EP_NET_MAX_RECVS] = { NULL };
+	struct ep_net_slot_entry *slot;
+	struct ep_net_request *r;
+	uint32_t i;
+
+	for (int k = 0; k < n; k++) {
+		if (sizes[k]) {
+			EP_CHECK(ep_net_mr_find(c->nic, mr[k], data[k], sizes[k], &region[k]));
+		}
+	}
+	if (!ep_net_recv_room(c)) {
+		c->counts->full++;
+		return ep_net_progress(c);
+	}
+	i = ep_net_request_new(c);
+	r = &c->request[i];
+	r->n = r->left = (uint32_t)n;
+	memset(r->size, 0, sizeof(r->size));
+	memset(r->seen, 0, sizeof(r->seen));
+	memset(r->done, 0, sizeof(r->done));
+	slot = c->shared->slot[c->groups % EP_NET_SLOTS];
+	for (int k = 0; k < n; k++) {
+		r->limit[k] = (uint32_t)ep_min_u64(sizes[k], EP_NET_MAX_BYTES);
+		slot[k] = (struct ep_net_slot_entry){ .addr = (uintptr_t)data[k],
+						      .size = r->limit[k],
+						      .tag = tags[k],
+						      .n = (uint32_t)n,
+						      .seq = c->groups + 1 };
+		for (uint32_t p = 0; region[k] && p < c->nlocals; p++) {
+			slot[k].rkey[p] = region[k]->rkey[p];
+		}
+	}
+	c->slot_request[c->groups % EP_NET_SLOTS] = i;
+	c->groups++;
+	c->open++;
+	EP_CHECK(ep_net_slots_post(c));
+	*request = ep_net_request_handle_of(c, i);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, int *tags, void **mr,
+			  void **request)
+{
+	struct ep_net_comm *c;
+	ncclResult_t result;
+
+	/* A value that NCCL presets where it needs no report of the end is never left there. */
+	*request = NULL;
+	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess
+			 ? ep_net_recv_post(c, n, data, sizes, tags, mr, request)
+			 : ep_net_comm_failed(c);
 	ep_net_leave(c);
 	return result;
 }
