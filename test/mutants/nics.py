@@ -233,7 +233,7 @@ MUTANTS = [
      "old": "s ? s->text : \"unknown failure\"", "new": "\"unknown failure\"",
      "tests": ["gin_lost_retry", "lost_access"]},
     # What a NIC has of a peer that is gone is waited for.
-    {"name": "no_grace", "file": "plugin/net/base/net_queue.h",
+    {"name": "no_grace", "file": "plugin/net/base/base.h",
      "old": "#define EP_NET_GRACE_NS 1000000000ull", "new": "#define EP_NET_GRACE_NS 1ull",
      "tests": ["troubles"]},
     # A port that is down is known before the retries of its queue pairs are over.
@@ -266,20 +266,20 @@ MUTANTS = [
     {"name": "no_level", "file": "plugin/rdma/rc_qp.c",
      "old": ".sl = path->sl,", "new": ".sl = 0,", "tests": ["inside", "inside_levels"]},
     # Silent connections make room for the next one.
-    {"name": "silent_stays", "file": "plugin/net/link/acceptor.c",
+    {"name": "silent_stays", "file": "plugin/net/link/handshake.c",
      "old": ">= EP_NET_SILENT_NS ? oldest : NULL;",
      "new": ">= 30 * EP_NET_SILENT_NS ? oldest : NULL;", "tests": ["gin_misuse", "setup"]},
     # ... but a peer that is slow to send keeps its place for a second.
-    {"name": "slow_peer", "file": "plugin/net/link/acceptor.h",
+    {"name": "slow_peer", "file": "plugin/net/link/link.h",
      "old": "#define EP_NET_SILENT_NS 1000000000ull", "new": "#define EP_NET_SILENT_NS 1ull", "tests": ["setup"]},
     # An interface whose cable is out is not where peers meet.
-    {"name": "iface_up", "file": "plugin/net/link/iface.c",
+    {"name": "iface_up", "file": "plugin/net/link/socket.c",
      "old": "(ifaddr->ifa_flags & IFF_RUNNING)", "new": "(ifaddr->ifa_flags & IFF_UP)", "tests": ["namespace"]},
     # A peer to whom there is no route yet is dialed again.
-    {"name": "dial_route", "file": "plugin/net/link/dial.c",
+    {"name": "dial_route", "file": "plugin/net/link/socket.c",
      "old": "error == ENETUNREACH ||", "new": "", "tests": ["namespace"]},
     # ... but no longer than the set-up of a connection may take.
-    {"name": "dial_limit", "file": "plugin/net/link/dial.c",
+    {"name": "dial_limit", "file": "plugin/net/link/socket.c",
      "old": "return ep_now_ns() > dialing->until", "new": "return false", "tests": ["namespace"]},
     # NICs keep what is registered while a child of fork() lives.
     {"name": "no_fork_init", "file": "plugin/rdma/verbs.c",
@@ -296,10 +296,10 @@ MUTANTS = [
      "old": "\tEP_CHECK(ep_net_rma_peers_check(rma));\n",
      "new": "\tif (0) {\n\t\tEP_CHECK(ep_net_rma_peers_check(rma));\n\t}\n", "tests": ["gin_lost_retry"]},
     # Ranks that do not gather the same get an error,
-    {"name": "gather_mark", "file": "plugin/net/coll/gather.c",
+    {"name": "gather_mark", "file": "plugin/net/coll/coll.c",
      "old": "\tg->mark = g->mark * 2654435761u", "new": "\tg->mark = 2654435761u", "tests": ["coll_differ"]},
     # what they gathered is flushed by all ports that brought it,
-    {"name": "gather_flush", "file": "plugin/net/coll/gather.c",
+    {"name": "gather_flush", "file": "plugin/net/coll/coll.c",
      "old": "EP_CHECK(ep_net_iflush(c->recv[r], 1,", "new": "EP_CHECK(ep_net_iflush(c->recv[0], 1,", "tests": ["ports"]},
     # and a rank that fails notifies the others.
     {"name": "lost_gather", "file": "plugin/net/coll/coll.c",
@@ -331,10 +331,10 @@ MUTANTS = [
      "old": "\tif (result == ncclSuccess) {\n\t\tresult = ep_net_connect_finish", "new": "\tif (done) {\n\t\tresult = ep_net_connect_finish",
      "tests": ["refused_by_receiver", "refused_by_sender"]},
     # A process listens at one address.
-    {"name": "iface_again", "file": "plugin/net/link/acceptor.c",
+    {"name": "iface_again", "file": "plugin/net/link/handshake.c",
      "old": "ep_net_addr_own(&place->addr)", "new": "ep_net_addr_find(&place->addr)", "tests": ["namespace"]},
     # A machine that has vanished is found within minutes.
-    {"name": "keepalive", "file": "plugin/net/link/sock.c",
+    {"name": "keepalive", "file": "plugin/net/link/socket.c",
      "old": "TCP_KEEPIDLE, &idle", "new": "TCP_KEEPINTVL, &idle", "tests": ["order"]},
     # Another version is refused, also where its messages have the same size.
     {"name": "any_version", "file": "plugin/net/link/handshake.c",
@@ -370,7 +370,7 @@ MUTANTS = [
     {"name": "async_skip", "file": "plugin/net/p2p/p2p_paths.c",
      "old": "\t\tep_net_async_skip(a, c->fd);", "new": "\t\t;", "tests": ["ports"]},
     # A rank that sends less than it should is named.
-    {"name": "gather_sum", "file": "plugin/net/coll/gather.c",
+    {"name": "gather_sum", "file": "plugin/net/coll/coll.c",
      "old": "receives && !s->receive && sum != s->group", "new": "false", "tests": ["ports"]},
     # A device that is opened again is as good as new.
     {"name": "broken_stays", "file": "plugin/net/base/device.c",

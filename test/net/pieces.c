@@ -5,7 +5,7 @@
  */
 #include <unistd.h>
 #include "support/check.h"
-#include "net/base/plugin.h"
+#include "net/base/base.h"
 #include "net/mesh/gin.h"
 #include "net/mesh/mesh_bootstrap.h"
 #include "net/mesh/rma.h"

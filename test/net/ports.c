@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
-#include "net/coll/gather.h"
+#include "net/coll/coll.h"
 #include "net/p2p/p2p.h"
 
 /* ---- connections ---- */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/base/device.h"
+#include "net/base/base.h"
 
 #define MOST 1024
 

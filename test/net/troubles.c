@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
-#include "net/base/net_queue.h"
+#include "net/base/base.h"
 #include "net/mesh/mesh.h"
 #include "net/mesh/rma_links.h"
 #include "net/mesh/rma_progress.h"

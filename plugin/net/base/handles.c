@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdlib.h>
-#include "net/base/handles.h"
+#include "net/base/base.h"
 
 #define EP_NET_CHUNK 1024u /* slots that are made together, and never freed */
 #define EP_NET_NO_SLOT UINT32_MAX

@@ -4,8 +4,7 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "net/abi/abi.h"
-#include "net/base/handles.h"
-#include "net/base/mr.h"
+#include "net/base/base.h"
 
 /* Regions that are looked at, from the nearest on down, for one that has the memory. */
 #define EP_NET_MR_SCAN 16

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
+#include "net/base/base.h"
 #include "rdma/syndrome.h"
 
 #define EP_NET_LEAST_WR 32u

@@ -4,8 +4,8 @@
  * connection to every rank, itself included, and one from each. It receives from each rank what that one has, and
  * sends its own data to each. There is nothing here that reduces.
  */
-#ifndef EP_NET_COLL_H
-#define EP_NET_COLL_H
+#ifndef EP_NET_COLL_COLL_H
+#define EP_NET_COLL_COLL_H
 
 #include "net/abi/abi_coll.h"
 #include "net/mesh/mesh.h"
@@ -68,7 +68,14 @@ ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *li
 ncclResult_t ep_net_coll_close(void *coll);
 ncclResult_t ep_net_coll_reg(void *coll, const struct ep_net_memory *memory, void **mr);
 ncclResult_t ep_net_coll_get(const void *handle, struct ep_net_coll **coll);
-/* Where `result` is an error: no call works any more; sends the reason to all other ranks. Returns it. */
-ncclResult_t ep_net_coll_note(struct ep_net_coll *c, ncclResult_t result);
+
+/* All-gather. */
+
+ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_mr, int nparts,
+				 const struct ep_coll_part_v9 *parts,
+				 const struct ep_net_window *window, void **request);
+ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void *mr,
+			       void **request);
+ncclResult_t ep_net_coll_test(void *request, int *done, int *size);
 
 #endif

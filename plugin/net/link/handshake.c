@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Heads and messages, and listeners that strangers may find. */
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
+#include "core/log.h"
 #include "core/param.h"
-#include "net/link/handshake.h"
+#include "net/link/link.h"
 
 uint64_t ep_net_setup_ns(void)
 {
@@ -82,4 +85,175 @@ ncclResult_t ep_net_message_recv(int fd, struct ep_net_head *msg, size_t bytes, 
 		state = ep_net_take(fd, msg, bytes, at);
 	}
 	return ep_net_message_end(state, who, done);
+}
+
+/* Returns a number that nobody else sends by chance. */
+static uint64_t ep_net_nonce(void)
+{
+	uint64_t nonce = ep_now_ns() ^ (uint64_t)getpid() << 40;
+
+	/* Without entropy it is still nothing that others send by chance. */
+	if (getentropy(&nonce, sizeof(nonce)) != 0) {
+		nonce ^= (uintptr_t)&nonce;
+	}
+	return nonce;
+}
+
+ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
+				  struct ep_net_place *place)
+{
+	memset(g, 0, sizeof(*g));
+	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
+		g->pending[i].fd = -1;
+	}
+	EP_CHECK(ep_net_addr_own(&place->addr));
+	EP_CHECK(ep_net_listen_at(&place->addr, &g->fd));
+	g->magic = place->magic = magic;
+	g->nonce = place->nonce = ep_net_nonce();
+	place->version = EP_NET_VERSION;
+	ep_net_addr_print(&place->addr, g->where);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_place_check(const struct ep_net_place *place, uint64_t magic, const char *whose)
+{
+	if (place->magic != magic ||
+	    (place->addr.any.sa_family != AF_INET && place->addr.any.sa_family != AF_INET6)) {
+		return ep_fail(ncclInvalidArgument,
+			       "the handle of %s is not one of this plugin (it begins with "
+			       "0x%016llx): do all ranks use it?",
+			       whose, (unsigned long long)place->magic);
+	}
+	if (place->version != EP_NET_VERSION) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s has another version of this plugin (%u, this one %u): install "
+			       "the same on all hosts",
+			       whose, place->version, EP_NET_VERSION);
+	}
+	return ncclSuccess;
+}
+
+void ep_net_acceptor_close(struct ep_net_acceptor *g)
+{
+	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
+		if (g->pending[i].fd >= 0) {
+			close(g->pending[i].fd);
+		}
+	}
+	close(g->fd);
+}
+
+static const char *ep_net_pending_print(const struct ep_net_pending *pending,
+					char text[EP_NET_ADDR_TEXT])
+{
+	union ep_net_addr addr = { .any.sa_family = AF_UNSPEC };
+	socklen_t size = sizeof(addr);
+
+	if (getpeername(pending->fd, &addr.any, &size) != 0) {
+		return strcpy(text, "a closed one");
+	}
+	return ep_net_addr_print(&addr, text);
+}
+
+static void ep_net_rejected_note(struct ep_net_acceptor *g, const struct ep_net_pending *pending)
+{
+	if (g->rejected < EP_NET_NAMED) {
+		ep_net_pending_print(pending, g->named[g->rejected]);
+	}
+	g->rejected++;
+}
+
+static void ep_net_pending_reject(struct ep_net_acceptor *g, struct ep_net_pending *pending)
+{
+	EP_INFO(EP_LOG_NET, "rejected a connection to %s: it did not send the nonce", g->where);
+	ep_net_rejected_note(g, pending);
+	close(pending->fd);
+	pending->fd = -1;
+}
+
+/* Receives more of the head. True: it has the nonce, and the connection is accepted. */
+static bool ep_net_pending_receive(struct ep_net_acceptor *g, struct ep_net_pending *pending,
+				   struct ep_net_accepted *accepted)
+{
+	const struct ep_net_head *head = &pending->head;
+	enum ep_net_io_state state =
+		ep_net_take(pending->fd, &pending->head, sizeof(pending->head), &pending->at);
+
+	if (state == EP_NET_IO_DONE && head->magic == g->magic && head->nonce == g->nonce) {
+		accepted->fd = pending->fd;
+		accepted->head = *head;
+		ep_net_pending_print(pending, accepted->who);
+		pending->fd = -1;
+		return true;
+	}
+	if (state != EP_NET_IO_AGAIN) {
+		ep_net_pending_reject(g, pending);
+	}
+	return false;
+}
+
+/* Finds a free place, else the oldest connection if that has been silent for long; NULL: neither. */
+static struct ep_net_pending *ep_net_pending_find(struct ep_net_acceptor *g)
+{
+	struct ep_net_pending *oldest = &g->pending[0];
+
+	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
+		struct ep_net_pending *pending = &g->pending[i];
+
+		if (pending->fd < 0) {
+			return pending;
+		}
+		if (pending->since < oldest->since) {
+			oldest = pending;
+		}
+	}
+	return ep_now_ns() - oldest->since >= EP_NET_SILENT_NS ? oldest : NULL;
+}
+
+ncclResult_t ep_net_acceptor_poll(struct ep_net_acceptor *g, struct ep_net_accepted *accepted)
+{
+	struct ep_net_pending *place;
+	int fd;
+
+	*accepted = (struct ep_net_accepted){ .fd = -1 };
+	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
+		if (g->pending[i].fd >= 0 && ep_net_pending_receive(g, &g->pending[i], accepted)) {
+			return ncclSuccess;
+		}
+	}
+	for (int i = 0; i < EP_NET_MAX_PENDING && (place = ep_net_pending_find(g)); i++) {
+		EP_CHECK(ep_net_accept_one(g->fd, g->where, &fd));
+		if (fd < 0) {
+			break;
+		}
+		if (place->fd >= 0) {
+			ep_net_pending_reject(g, place);
+		}
+		*place = (struct ep_net_pending){ .fd = fd, .since = ep_now_ns() };
+		if (ep_net_pending_receive(g, place, accepted)) {
+			break;
+		}
+	}
+	return ncclSuccess;
+}
+
+void ep_net_acceptor_report(struct ep_net_acceptor *g, bool connected, const char *whom)
+{
+	uint64_t silent = ep_now_ns() - EP_NET_SILENT_NS;
+	uint32_t named;
+
+	for (int i = 0; i < EP_NET_MAX_PENDING && !connected; i++) {
+		if (g->pending[i].fd >= 0 && g->pending[i].since < silent) {
+			ep_net_rejected_note(g, &g->pending[i]);
+		}
+	}
+	named = (uint32_t)ep_min_u64(g->rejected, EP_NET_NAMED);
+	if (named) {
+		EP_WARN("rejected connections to %s, which waits for %s, %u times: %s%s%s%s%s%s. Is "
+			"it a port scanner or a health check? Keep it away from the ports of jobs",
+			g->where, whom, g->rejected, g->named[0], named > 1 ? ", " : "",
+			named > 1 ? g->named[1] : "", named > 2 ? ", " : "",
+			named > 2 ? g->named[2] : "", g->rejected > named ? " and others" : "");
+	}
+	g->rejected = 0;
 }

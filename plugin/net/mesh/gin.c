@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include "core/log.h"
-#include "net/base/plugin.h"
+#include "net/base/base.h"
 #include "net/mesh/gin.h"
 #include "net/mesh/mesh_bootstrap.h"
 #include "net/mesh/rma_links.h"

@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/base/merged.h"
-#include "net/link/handshake.h"
+#include "net/base/base.h"
+#include "net/link/link.h"
 #include "net/mesh/mesh.h"
 
 #define EP_NET_POLL_MS 20

@@ -8,8 +8,8 @@
 #define EP_NET_MESH_H
 
 #include <pthread.h>
-#include "net/base/device.h"
-#include "net/link/sock.h"
+#include "net/base/base.h"
+#include "net/link/link.h"
 
 #define EP_NET_WHO (EP_NET_ADDR_TEXT + 16)
 #define EP_NET_MESH_RANKS 4096u

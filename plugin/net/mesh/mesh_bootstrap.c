@@ -11,10 +11,8 @@
 #include <unistd.h>
 #include "core/log.h"
 #include "net/abi/abi.h"
-#include "net/base/handles.h"
-#include "net/base/merged.h"
-#include "net/link/acceptor.h"
-#include "net/link/dial.h"
+#include "net/base/base.h"
+#include "net/link/link.h"
 #include "net/mesh/mesh_bootstrap.h"
 
 #define EP_NET_MESH_MAGIC 0x7465672d6d657368ull

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
+#include "net/base/base.h"
 #include "net/mesh/op.h"
 
 /* ---- errors ---- */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/base/net_queue.h"
+#include "net/base/base.h"
 #include "net/mesh/rma_links.h"
 
 #define EP_NET_LINK_SQ 256u

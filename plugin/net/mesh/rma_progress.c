@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Progress of a mesh, at each call of NCCL. */
 #include "core/log.h"
-#include "net/base/net_queue.h"
+#include "net/base/base.h"
 #include "net/mesh/op.h"
 #include "net/mesh/rma_post.h"
 #include "net/mesh/rma_progress.h"

@@ -7,8 +7,7 @@
 #ifndef EP_NET_RMA_STRUCTS_H
 #define EP_NET_RMA_STRUCTS_H
 
-#include "net/base/handles.h"
-#include "net/base/mr.h"
+#include "net/base/base.h"
 #include "net/mesh/mesh.h"
 
 #define EP_NET_OPS_CHUNK 256u

@@ -14,20 +14,15 @@
  * they follow it, they carry a record with the length.
  *
  * One thread at a time uses a connection, except for registration of memory; of one with several
- * paths a thread of the plugin makes use, too (async.c), and both take its lock.
+ * paths a thread of the plugin makes use, too (device.c), and both take its lock.
  */
 #ifndef EP_NET_P2P_P2P_H
 #define EP_NET_P2P_P2P_H
 
 #include "core/error.h"
 #include "net/abi/abi.h"
-#include "net/base/device.h"
-#include "net/base/handles.h"
-#include "net/base/mr.h"
-#include "net/base/net_queue.h"
-#include "net/link/acceptor.h"
-#include "net/link/handshake.h"
-#include "net/link/sock.h"
+#include "net/base/base.h"
+#include "net/link/link.h"
 #include "net/p2p/counts_file.h"
 
 #define EP_NET_PEER 88

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 #include "core/log.h"
-#include "net/base/async.h"
+#include "net/base/base.h"
 #include "net/p2p/p2p.h"
 
 static enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c);

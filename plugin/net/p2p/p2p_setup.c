@@ -5,9 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
-#include "net/base/plugin.h"
-#include "net/link/acceptor.h"
-#include "net/link/dial.h"
+#include "net/base/base.h"
+#include "net/link/link.h"
 #include "net/p2p/p2p.h"
 
 /* ---- making ---- */

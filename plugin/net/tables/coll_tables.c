@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tables for collectives that NCCL looks up: thin, over one implementation. */
 #include "core/error.h"
-#include "net/coll/gather.h"
+#include "net/coll/coll.h"
 #include "net/mesh/mesh_bootstrap.h"
 #include "net/tables/table_calls.h"
 

@@ -2,7 +2,7 @@
 /* Calls of several of the tables that NCCL looks up. */
 #include <string.h>
 #include "core/error.h"
-#include "net/base/handles.h"
+#include "net/base/base.h"
 #include "net/coll/coll.h"
 #include "net/p2p/p2p.h"
 #include "net/tables/table_calls.h"

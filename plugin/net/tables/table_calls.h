@@ -3,7 +3,7 @@
 #ifndef EP_NET_TABLE_CALLS_H
 #define EP_NET_TABLE_CALLS_H
 
-#include "net/base/plugin.h"
+#include "net/base/base.h"
 
 #define EP_NET_EXPORT __attribute__((visibility("default"))) /* what NCCL looks up */
 
