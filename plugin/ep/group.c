@@ -25,10 +25,7 @@
 #include "ep/struct.h"
 #include "ep/times.h"
 #include "ep/version.h"
-#include "peer/leave.h"
-#include "peer/mapping.h"
-#include "peer/peer_check.h"
-#include "peer/peer_heap.h"
+#include "peer/peer.h"
 
 /* The first message of each rank to the others. */
 struct ep_group_handshake {

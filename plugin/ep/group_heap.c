@@ -11,8 +11,7 @@
 #include "ep/halves.h"
 #include "ep/later.h"
 #include "ep/remote.h"
-#include "peer/leave.h"
-#include "peer/peer_heap.h"
+#include "peer/peer.h"
 
 #define EP_GROUP_HEAP_LINE 128u /* areas that different ranks poll do not share a cache line */
 

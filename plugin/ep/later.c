@@ -8,7 +8,7 @@
 #include "gda/gda.h"
 #include "ep/later.h"
 #include "ep/release.h"
-#include "peer/peer_heap.h"
+#include "peer/peer.h"
 
 struct ep_remains {
 	struct ep_boot boot;

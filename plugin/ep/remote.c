@@ -12,7 +12,7 @@
 #include "ep/failed.h"
 #include "ep/group_size.h"
 #include "ep/remote.h"
-#include "peer/leave.h"
+#include "peer/peer.h"
 
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */
 #define EP_REMOTE_LINGER_NS 2000000     /* for NICs to acknowledge what has arrived */

@@ -17,7 +17,7 @@
 #include "gda/failure.h"
 #include "gda/proxy.h"
 #include "gda/verbs_queue.h"
-#include "rdma/syndrome.h"
+#include "rdma/rc_qp.h"
 
 #define EP_GDA_BATCH 16
 

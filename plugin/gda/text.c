@@ -5,7 +5,7 @@
 #include "core/log.h"
 #include "device/simt/wait_site.h"
 #include "gda/text.h"
-#include "rdma/syndrome.h"
+#include "rdma/rc_qp.h"
 
 const char *ep_gda_mode_name(enum ep_gda_mode mode)
 {

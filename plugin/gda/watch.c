@@ -16,7 +16,7 @@
 #include "gda/late.h"
 #include "gda/queue.h"
 #include "gda/watch.h"
-#include "rdma/events.h"
+#include "rdma/nic.h"
 
 #define EP_GDA_TICK_MS 20
 

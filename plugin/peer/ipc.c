@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processes of one host: CUDA IPC. */
 #include "core/cuda.h"
-#include "peer/ipc.h"
-#include "peer/plain.h"
+#include "peer/peer.h"
 
 static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *export, void *base)
 {

@@ -5,8 +5,7 @@
 #include <time.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "peer/entry.h"
-#include "peer/leave.h"
+#include "peer/peer.h"
 
 #define EP_HEAP_STEP_NS 500000
 #define EP_HEAP_ASK_NS 50000000

@@ -1,15 +1,190 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How ranks map each other's memory: what NVML and peers say, and what is agreed on. */
+#include <dlfcn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 #include "core/nodes.h"
-#include "peer/ipc.h"
-#include "peer/mapping.h"
-#include "peer/multicast.h"
-#include "peer/peer_window.h"
-#include "peer/plain.h"
-#include "peer/vmm.h"
+#include "peer/peer.h"
+
+struct nvml_device;
+
+enum {
+	NVML_P2P_NVLINK = 2,
+	NVML_P2P_ATOMICS = 3,
+};
+
+struct ep_nvml {
+	int (*init)(void);
+	int (*shutdown)(void);
+	int (*by_bus_id)(const char *bus_id, struct nvml_device **device);
+	int (*p2p)(struct nvml_device *a, struct nvml_device *b, int capability, int *status);
+};
+
+/* 0 is success and "there is", in NVML. */
+static bool ep_nvml_nvlink(const struct ep_nvml *nvml, const char *a, const char *b)
+{
+	int nvlink = -1, atomics = -1;
+	struct nvml_device *gpu[2];
+
+	if (nvml->by_bus_id(a, &gpu[0]) || nvml->by_bus_id(b, &gpu[1])) {
+		EP_INFO(EP_LOG_INIT, "NVML does not know GPU %s or %s", a, b);
+		return false;
+	}
+	if (nvml->p2p(gpu[0], gpu[1], NVML_P2P_NVLINK, &nvlink) ||
+	    nvml->p2p(gpu[0], gpu[1], NVML_P2P_ATOMICS, &atomics)) {
+		EP_INFO(EP_LOG_INIT, "NVML does not report how GPUs %s and %s are joined", a, b);
+		return false;
+	}
+	EP_INFO(EP_LOG_INIT, "NVML on GPUs %s and %s: NVLink status %d, atomics %d", a, b, nvlink,
+		atomics);
+	return nvlink == 0 && atomics == 0;
+}
+
+static bool ep_nvml_load(struct ep_nvml *nvml, void *lib)
+{
+	*(void **)&nvml->init = dlsym(lib, "nvmlInit_v2");
+	*(void **)&nvml->shutdown = dlsym(lib, "nvmlShutdown");
+	*(void **)&nvml->by_bus_id = dlsym(lib, "nvmlDeviceGetHandleByPciBusId_v2");
+	*(void **)&nvml->p2p = dlsym(lib, "nvmlDeviceGetP2PStatus");
+	return nvml->init && nvml->shutdown && nvml->by_bus_id && nvml->p2p && nvml->init() == 0;
+}
+
+/*
+ * Whether NVLink joins GPU `self` and each of `count` others of this host that CUDA does not show to
+ * this process. False also where nothing shows it.
+ */
+static bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const char *self)
+{
+	void *lib = count ? dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
+	bool all = count == 0;
+	struct ep_nvml nvml;
+
+	if (lib && ep_nvml_load(&nvml, lib)) {
+		all = true;
+		for (int i = 0; i < count && all; i++) {
+			all = ep_nvml_nvlink(&nvml, self, bus_ids[i]);
+		}
+		nvml.shutdown();
+	} else if (count) {
+		EP_INFO(EP_LOG_INIT,
+			"%d GPUs of this node are hidden from this process, and without NVML "
+			"(libnvidia-ml.so.1) nothing shows whether NVLink joins them",
+			count);
+	}
+	if (lib) {
+		dlclose(lib);
+	}
+	return all;
+}
+
+/* Checks the GPUs of a node by CUDA before any memory is mapped. */
+
+/* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
+static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
+{
+	if (!ep_ident_same_host(self, peer)) {
+		return false; /* a GPU of ours may have the same bus id */
+	}
+	*device = peer->device;
+	if (ep_ident_same_process(self, peer)) {
+		return true;
+	}
+	if (cudaDeviceGetByPCIBusId(device, peer->bus_id) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	return true;
+}
+
+static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_rank,
+				       const struct ep_ident *peer, int peer_rank)
+{
+	char hosts[EP_IDENT_HOSTS_TEXT];
+	int device, can = 0;
+
+	if (self->mig || peer->mig) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"GPU %s of rank %d%s and GPU %s of rank %d%s cannot map each other's "
+			"memory: disable MIG",
+			self->bus_id, self_rank, self->mig ? " (a MIG instance)" : "", peer->bus_id,
+			peer_rank, peer->mig ? " (a MIG instance)" : "");
+	}
+	if (!ep_peer_ordinal(self, peer, &device)) {
+		return ncclSuccess; /* not seen by this process; opening its memory will show it */
+	}
+	if (device == self->device) {
+		return ncclSuccess;
+	}
+	EP_CUDA(cudaDeviceCanAccessPeer(&can, self->device, device), "querying peer access");
+	if (!can) {
+		return ep_fail(ncclInvalidUsage,
+			       "GPU %s of rank %d has no peer access to GPU %s of rank %d: %s",
+			       self->bus_id, self_rank, peer->bus_id, peer_rank,
+			       *ep_ident_hosts_print(self, peer, hosts)
+				       ? hosts
+				       : "choose GPUs that are connected by NVLink or PCIe "
+					 "peer-to-peer");
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank)
+{
+	for (int r = 0; r < nranks; r++) {
+		if (r != rank && ep_ident_same_node(&idents[rank], &idents[r])) {
+			EP_CHECK(ep_peer_check_pair(&idents[rank], rank, &idents[r], r));
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Atomics at a peer's memory are native on NVLink and not on PCIe. */
+static bool ep_peer_nvlink(int self, int device)
+{
+	int native = 0;
+
+	if (device == self) {
+		return true;
+	}
+	if (cudaDeviceGetP2PAttribute(&native, cudaDevP2PAttrNativeAtomicSupported, self, device) !=
+	    cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	return native != 0;
+}
+
+bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
+{
+	const struct ep_ident *self = &idents[rank];
+	const char **hidden = calloc((size_t)nranks, sizeof(*hidden));
+	bool all = hidden != NULL; /* who cannot ask counts as one who gets no answer */
+	int count = 0;
+
+	for (int r = 0; r < nranks && all; r++) {
+		int device;
+
+		/* A mapping of GPUs of other hosts is by NVLink. */
+		if (r == rank || !ep_ident_same_node(self, &idents[r]) ||
+		    !ep_ident_same_host(self, &idents[r]) ||
+		    strcmp(self->bus_id, idents[r].bus_id) == 0) {
+			continue;
+		}
+		if (!ep_peer_ordinal(self, &idents[r], &device)) {
+			hidden[count++] = idents[r].bus_id;
+		} else {
+			all = ep_peer_nvlink(self->device, device);
+		}
+	}
+	all = all && ep_peer_nvlink_hidden(hidden, count, self->bus_id);
+	free(hidden);
+	return all;
+}
 
 #define EP_WINDOW_VERSION 22902 /* of NCCL, the first with pointers to peers' windows */
 

@@ -13,11 +13,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/cuda.h"
-#include "core/timed_call.h"
 #include "core/nccl_dyn.h"
 #include "core/param.h"
-#include "peer/entry.h"
-#include "peer/multicast.h"
+#include "core/timed_call.h"
+#include "peer/peer.h"
 
 bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_reason *why)
 {

@@ -3,12 +3,7 @@
 #include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "peer/entry.h"
-#include "peer/leave.h"
-#include "peer/multicast.h"
-#include "peer/peer_heap.h"
-#include "peer/peer_window.h"
-#include "peer/plain.h"
+#include "peer/peer.h"
 
 /* How a peer's heap is mapped in a group with this mapping. NULL: it is not. */
 static const struct ep_peer_mapping *ep_peer_mapping_to(const struct ep_peer_mapping *mapping,

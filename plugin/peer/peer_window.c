@@ -12,11 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
-#include "core/timed_call.h"
 #include "core/nccl_dyn.h"
-#include "peer/entry.h"
-#include "peer/peer_window.h"
-#include "peer/vmm.h"
+#include "core/timed_call.h"
+#include "peer/peer.h"
 
 /* ---- our own memory ---- */
 

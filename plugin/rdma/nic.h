@@ -61,7 +61,7 @@ int ep_gid_roce(const char *root, const char *device, int port, int index);
 /* The traffic class of what the port sends: sets nic->tc. */
 void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const char *root);
 
-/* path.c: whether two ports can reach each other. */
+/* nic.c: whether two ports can reach each other. */
 bool ep_nic_path_check(const struct ep_nic_end *from, const struct ep_nic_end *to,
 		       struct ep_reason *why);
 /* Whether packets to another port have a global route header, and the LID that they go to. */
@@ -69,7 +69,7 @@ bool ep_nic_path_global(const struct ep_nic_end *from, const struct ep_nic_end *
 uint16_t ep_nic_path_lid(const struct ep_nic_end *from, const struct ep_nic_end *to);
 
 /*
- * nic_memory.c: memory to be registered. That of a GPU as a DMA-BUF if there is one and libibverbs takes
+ * nic.c: memory to be registered. That of a GPU as a DMA-BUF if there is one and libibverbs takes
  * it; else its address as it is, which works where nvidia-peermem is loaded.
  */
 struct ep_nic_memory {
@@ -90,5 +90,33 @@ const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT]);
 
 struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_memory *memory,
 			       unsigned int access, struct ep_reason *why);
+
+/* nic.c: what a device reports without being asked. */
+
+enum ep_nic_event {
+	EP_NIC_PORT_DOWN,
+	EP_NIC_PORT_UP,
+	EP_NIC_ADDRESS, /* the port's table of GIDs has changed */
+	EP_NIC_DEVICE_FAILED,
+	EP_NIC_CQ_FAILED,
+	EP_NIC_QP_FAILED,
+};
+
+struct ep_nic_report {
+	enum ep_nic_event event;
+	const char *text; /* static */
+	struct ibv_cq *cq;
+	struct ibv_qp *qp;
+};
+
+/* Lets ep_nic_events_read() return when no event waits. Returns 0 or an errno value. */
+int ep_nic_events_open(const struct ep_nic *nic);
+
+/*
+ * Takes up all events that wait, writes each into the log, and calls `fn` for those that the port or its
+ * queues may suffer from.
+ */
+void ep_nic_events_read(const struct ep_nic *nic,
+			void (*fn)(void *arg, const struct ep_nic_report *report), void *arg);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "rdma/env.h"
 #include "rdma/nic.h"
+#include "rdma/verbs.h"
 
 #define EP_RC_HOPS 255
 #define EP_RC_RNR_TIMER 12 /* 0.64 ms */
@@ -71,5 +72,18 @@ int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struc
 
 /* Returns the logarithm of READs and atomics that a requester at `from` may have in flight to `to`. */
 uint32_t ep_rc_log_reads(const struct ep_nic *from, const struct ep_nic_end *to, uint32_t most);
+
+/* Why a NIC failed a work request, in words. */
+
+struct ep_syndrome {
+	uint8_t code;   /* MLX5_CQE_SYNDROME_* */
+	uint8_t status; /* enum ibv_wc_status */
+	const char *text;
+	const char *next; /* what to do; NULL: the text has all */
+};
+
+/* NULL: unknown. */
+const struct ep_syndrome *ep_syndrome_find(uint8_t code);
+uint8_t ep_syndrome_of_status(enum ibv_wc_status status);
 
 #endif

@@ -79,7 +79,7 @@ MUTANTS = [
     {"name": "agreed_drop", "file": "plugin/ep/group_config.c",
      "old": "\t\tc->drop,\n", "new": "\t\t0,\n", "tests": ["unit/agreement", "mismatch"]},
     # GPUs of which one is a MIG instance are refused by name.
-    {"name": "mig_tried", "file": "plugin/peer/peer_check.c",
+    {"name": "mig_tried", "file": "plugin/peer/mapping.c",
      "old": "if (self->mig || peer->mig) {", "new": "if (self->mig && peer->mig) {", "tests": ["mappings_mig"]},
     # ---- halves that are captured ----
     # What was only captured holds up no call outside of its capture.

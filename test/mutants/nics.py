@@ -75,7 +75,7 @@ MUTANTS = [
      "old": "== EP_MLX5_FM_STRONG && index != queue->completed",
      "new": "== EP_MLX5_FM_STRONG && index > queue->completed + 100000", "tests": ["host_cpu_proxy_one_atomic"]},
     # A NIC that reports a fatal error is named.
-    {"name": "device_fatal", "file": "plugin/rdma/events.c",
+    {"name": "device_fatal", "file": "plugin/rdma/nic.c",
      "old": "IBV_EVENT_DEVICE_FATAL, EP_NIC_DEVICE_FAILED", "new": "IBV_EVENT_DEVICE_FATAL, EP_NIC_ADDRESS",
      "tests": ["host_device_cpu_proxy", "host_device_gpu", "lost_device"]},
     # ... also where what it has flushed was seen first.
@@ -185,10 +185,10 @@ MUTANTS = [
     {"name": "unread_read", "file": "plugin/rdma/env.c",
      "old": "\"NCCL_IB_PKEY\"", "new": "\"NCCL_IB_MERGE_VFS\"", "tests": ["manual"]},
     # A partition key is found by its value, without the bit of the kind of membership.
-    {"name": "pkey_bit", "file": "plugin/rdma/nic_open.c",
+    {"name": "pkey_bit", "file": "plugin/rdma/nic.c",
      "old": "(key & 0x7fff) == (env->pkey_value & 0x7fff)", "new": "key == env->pkey_value", "tests": ["inside_pkey"]},
     # ... and one that is not there is an error.
-    {"name": "pkey_any", "file": "plugin/rdma/nic_open.c",
+    {"name": "pkey_any", "file": "plugin/rdma/nic.c",
      "old": "*pkey = env->pkey_value < 0 ? ep_nic_pkey(nic, env->pkey) : 0;",
      "new": "*pkey = ep_nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
     # ---- the network plugin ----
@@ -237,7 +237,7 @@ MUTANTS = [
      "old": "#define EP_NET_GRACE_NS 1000000000ull", "new": "#define EP_NET_GRACE_NS 1ull",
      "tests": ["troubles"]},
     # A port that is down is known before the retries of its queue pairs are over.
-    {"name": "down_is_up", "file": "plugin/rdma/events.c",
+    {"name": "down_is_up", "file": "plugin/rdma/nic.c",
      "old": "IBV_EVENT_PORT_ERR, EP_NIC_PORT_DOWN", "new": "IBV_EVENT_PORT_ERR, EP_NIC_PORT_UP",
      "tests": ["lost_over_fast", "host_port_gpu"]},
     # Files of the kernel end in a newline.

@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include "device/mlx5/mlx5_layout.h"
-#include "peer/multicast.h"
+#include "peer/peer.h"
 #include "ep/group.h"
 #include "ep/handle.h"
 #include "ep/group_size.h"
