@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gda/devx.h"
-#include "gda/lag.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "tools/ep_info.h"
 

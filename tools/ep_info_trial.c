@@ -10,12 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gda/address.h"
-#include "gda/devx.h"
-#include "gda/lag.h"
-#include "gda/queue.h"
 #include "gda/state.h"
-#include "gda/verbs_queue.h"
 #include "rdma/env.h"
 #include "tools/ep_info.h"
 

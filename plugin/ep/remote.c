@@ -8,7 +8,7 @@
 #include "core/nodes.h"
 #include "device/kernels.h"
 #include "gda/gda.h"
-#include "gda/user_mr.h"
+#include "gda/state.h"
 #include "ep/failed.h"
 #include "ep/group_size.h"
 #include "ep/remote.h"

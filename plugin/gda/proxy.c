@@ -14,9 +14,7 @@
 #include "core/idle.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
-#include "gda/failure.h"
-#include "gda/proxy.h"
-#include "gda/verbs_queue.h"
+#include "gda/state.h"
 #include "rdma/rc_qp.h"
 
 #define EP_GDA_BATCH 16

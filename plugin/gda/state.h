@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * State behind plugin/gda/gda.h, for the files of this directory: NICs that GPUs post to, and
- * connections, each a queue pair by DevX (queue.c) or by verbs (verbs_queue.c).
+ * connections, each a queue pair by DevX (gda_queue.c) or by verbs (gda_queue.c).
  *
  * What only this rank is concerned with reports trouble through struct ep_reason: in automatic mode
  * the next mode is tried with it, so that it is not an error yet. gda_open.c makes it one.
@@ -11,7 +11,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include "core/context.h"
+#include "core/error.h"
 #include "gda/gda.h"
 #include "rdma/nic.h"
 #include "rdma/rc_qp.h"
@@ -128,7 +131,7 @@ struct ep_gda_queue {
 	bool address_checked; /* whether the peer has another address; the same */
 	uint32_t halted;      /* by ep_gda_queue_halt(); atomic */
 	bool broken;          /* the proxy's thread: no completion follows any more */
-	/* late.c, under `ask`: */
+	/* watch.c, under `ask`: */
 	uint16_t handed;  /* where kernels were in the last round */
 	uint8_t patience; /* of the next question, if nothing moves; 0: nothing is late */
 	bool due;
@@ -167,7 +170,7 @@ struct ep_gda {
 	struct ep_mlx5_region *regions;
 	cudaStream_t stream;
 	bool bound;
-	struct ep_gda_user_mr *sources; /* user_mr.c; NULL: none so far */
+	struct ep_gda_user_mr *sources; /* gda_memory.c; NULL: none so far */
 	bool keep_cuda; /* the device is stuck: leave CUDA's objects alone, freeing waits for it */
 	struct ep_context context;
 	bool ended; /* the device was reset: there are no objects of CUDA's any more */
@@ -224,5 +227,173 @@ static inline size_t ep_gda_region_count(const struct ep_gda *g)
 {
 	return ep_gda_remote_regions(g->nranks, 0);
 }
+
+/* RoCE: addresses that DevX queue pairs send with and to, and what becomes of them later. */
+
+/* The NIC sends with the port's own GID until ep_gda_address_release(), whatever becomes of it. */
+bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why);
+void ep_gda_address_release(struct ep_gda_nic *nic);
+/* After an event: warns if the port's GID is another than the one that its queue pairs have. */
+void ep_gda_address_check(struct ep_gda_nic *nic);
+/* Of a queue whose packets are not answered: whether the peer has another hardware address by now. */
+bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size);
+
+/* Opens what firmware offers, and asks for its capabilities. */
+
+/* Opens what DevX queues need of a device that is open; false: plain verbs are left. */
+bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
+
+/* Capabilities of a set; `out` has EP_PRM_CAP_OUT_BYTES. */
+bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
+		       struct ep_reason *why);
+
+/* Of a DevX command: true if it was carried out. */
+bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why);
+
+/* Ports that are bonds: queue pairs are spread over the members. */
+
+/* Asks firmware whether the port is a bond. `caps`: the device's general capabilities. */
+void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps);
+/* The member that a queue pair is to send by, from 1; 0: the queue pair does not choose it. */
+uint32_t ep_gda_lag_port(const struct ep_gda_queue *queue);
+/* How many queue pairs each member has; " bond of 2 ports (36, 36 queue pairs)", "": no bond. */
+void ep_gda_lag_describe(const struct ep_gda *g, const struct ep_gda_nic *nic, char *text,
+			 size_t size);
+
+/* One connection, this rank's end: a queue pair by DevX. */
+
+bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why);
+bool ep_gda_queue_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
+			  struct ep_reason *why);
+/* Nothing of the queue moves afterwards: what was posted is flushed, what arrives is refused. */
+void ep_gda_queue_halt(struct ep_gda_queue *queue);
+void ep_gda_queue_destroy(struct ep_gda_queue *queue);
+/* State of the queue pair; if the NIC reports why it failed, that too. False: no answer. */
+bool ep_gda_queue_query(struct ep_gda_queue *queue, uint32_t *state, struct ep_gda_cause *cause);
+
+/* One connection, this rank's end: a queue pair by verbs. */
+
+bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
+bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why);
+bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
+			  struct ep_reason *why);
+void ep_gda_verbs_halt(struct ep_gda_queue *queue);
+
+/* Memory that kernels, NIC and host share. */
+
+/* A NIC's queues and doorbell register, as the mode has them. */
+bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
+void ep_gda_queue_memory_close(struct ep_gda *g, struct ep_gda_nic *nic);
+/* The mode will not do, another may be opened. What only a wait for the GPU could free stays: memory, a mapped doorbell. */
+void ep_gda_queue_memory_refuse(struct ep_gda_nic *nic);
+/* Everything that is there once, whatever the mode. */
+bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why);
+void ep_gda_pinned_close(struct ep_gda *g);
+/* Gives the table of queues to the GPU. */
+bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why);
+/* Waits for g->stream, bounded. */
+bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
+
+/* Memory that NICs access. */
+
+/* Whether the GPU shows the NIC's writes in the order in which they came. */
+bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why);
+
+/* Callers' memory that NICs read from. */
+
+/*
+ * Registers the allocation that holds [p, p + bytes) with all NICs, unless it is, and gives the name that
+ * kernels use. Returns NULL, or why that cannot be, and then *out is not written; the text is good until
+ * the next call. It waits for nothing and uses no stream. One thread at a time.
+ */
+const char *ep_gda_user_mr_find(struct ep_gda *gda, void *p, uint64_t bytes,
+				struct ep_mlx5_source *out);
+
+/* Takes all of it back. No kernel of this rank runs. NULL is nothing. */
+void ep_gda_user_mrs_free(struct ep_gda *gda);
+
+/*
+ * Lists of words that ranks exchange, as runs. A run of an ascending list is of numbers that
+ * follow each other, of any other list of equal words: a byte or two each. Whatever the words are,
+ * the list can be written.
+ */
+
+#define EP_GDA_RUNS_BYTES(words) (6u * (words)) /* a list takes no more */
+
+struct ep_gda_writer {
+	unsigned char *at;
+	bool ascending;
+	uint32_t base;         /* ascending: the number behind the last run */
+	uint32_t value, count; /* the run that is not written yet */
+};
+
+void ep_gda_runs_begin(struct ep_gda_writer *writer, unsigned char *at, bool ascending);
+/* Ascending: more than the word before. */
+void ep_gda_runs_put(struct ep_gda_writer *writer, uint32_t word);
+/* The list's end. Another one of the same kind may follow, it begins anew. */
+void ep_gda_runs_end(struct ep_gda_writer *writer);
+
+struct ep_gda_reader {
+	const unsigned char *at, *end;
+	bool ascending;
+	uint32_t base;
+};
+
+void ep_gda_runs_open(struct ep_gda_reader *reader, const unsigned char *at, uint32_t bytes,
+		      bool ascending);
+/* The next run: `count` words from `value` on, or `count` times `value`. False: there is none. */
+bool ep_gda_runs_next(struct ep_gda_reader *reader, uint32_t *value, uint32_t *count);
+/* The next list begins. */
+void ep_gda_runs_again(struct ep_gda_reader *reader);
+
+/* Connects the queues of all ranks. */
+
+/* Connects all queues. Returns a result that all ranks share; this rank's own errors go to *mine. */
+ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
+			    ncclResult_t *mine);
+/* Calls fn for all queues, from several threads if there are many. */
+bool ep_gda_each(struct ep_gda *g,
+		 bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why),
+		 void *arg, struct ep_reason *why);
+
+/* The thread that rings or posts for kernels, in modes that have one. */
+
+bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why);
+void ep_gda_proxy_stop(struct ep_gda *g);
+
+/* Questions to NICs about queues whose work is late. */
+
+#define EP_GDA_ROUND_NS 1000000000ull /* work that takes longer is late */
+#define EP_GDA_ASK_NS 5000000ull      /* for questions in a tick */
+
+/* Both with `ask` held. Once in a round: which queues have work that was handed over a round ago? */
+void ep_gda_late_mark(struct ep_gda *g, uint64_t now);
+/* In each tick: asks about those that are due. */
+void ep_gda_late_ask(struct ep_gda *g);
+
+/* Failures of connections, and their causes. */
+
+/* Make a failure known, to kernels and to ep_gda_poll(). Both take `lock`. */
+void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *cause);
+void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what);
+
+/* Looks for a failure of the queue and makes it known. `ask` is held. */
+enum ep_gda_inspect_flags {
+	EP_GDA_INSPECT_MEMORY = 0, /* host memory only */
+	EP_GDA_INSPECT_NIC = 1,    /* asks the NIC for the queue's state */
+	EP_GDA_INSPECT_GPU = 2     /* reads GPU memory; the device must be current */
+};
+bool ep_gda_inspect(struct ep_gda_queue *queue, int flags);
+/* The queue's completion, wherever it lies; `ask` is held. */
+bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe);
+
+/* The thread that looks for failures. */
+
+bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why);
+void ep_gda_watch_stop(struct ep_gda *g);
+
+/* Peer, local device and port, queue, syndrome and meaning, what to do. */
+void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *cause,
+		       char *text, size_t size);
 
 #endif

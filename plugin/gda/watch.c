@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The watcher: events of NICs as they come, error records and completions in host memory a few
- * dozen times a second, and questions to NICs about queues whose work is late (late.c).
- */
+/* Failures: noticed by the host, asked for, and named. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -11,12 +8,459 @@
 #include <unistd.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "gda/address.h"
-#include "gda/failure.h"
-#include "gda/late.h"
-#include "gda/queue.h"
-#include "gda/watch.h"
+#include "device/mlx5/wqe.h"
+#include "gda/prm.h"
+#include "gda/state.h"
 #include "rdma/nic.h"
+
+#define EP_GDA_READ_NS 50000000ull /* bound for the copy of the table from the GPU */
+#define EP_GDA_PATIENCE 6u /* logarithm of the longest time between two questions, in rounds */
+
+/* The table of queues as kernels have left it. False: the GPU does not give it, or has no queues any more. */
+static bool ep_gda_table_read(struct ep_gda *g)
+{
+	if (ep_context_ended(&g->context)) {
+		return false;
+	}
+	if (cudaMemcpyAsync(g->shadow, g->qps, ep_gda_table_bytes(g), cudaMemcpyDeviceToHost,
+			    g->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	return ep_gda_synchronize(g, EP_GDA_READ_NS);
+}
+
+/* Behind the last WQE that was handed over. */
+static uint16_t ep_gda_handed(const struct ep_gda_queue *queue)
+{
+	if (ep_gda_handover_index(queue->gda->mode)) {
+		return (uint16_t)__atomic_load_n(queue->word, __ATOMIC_ACQUIRE);
+	}
+	return queue->dbr ? (uint16_t)ep_be32(__atomic_load_n(&queue->dbr->send, __ATOMIC_ACQUIRE))
+			  : (uint16_t)queue->shadow->rung;
+}
+
+/* Whether what was handed over a round ago has not completed, or has failed. */
+static bool ep_gda_late(struct ep_gda_queue *queue, int flags)
+{
+	uint16_t done = 0, left;
+	struct ep_mlx5_cqe cqe;
+
+	if (!queue->cqe && !(flags & EP_GDA_INSPECT_GPU)) {
+		done = (uint16_t)queue->shadow->done; /* as far as a kernel has looked */
+	} else if (!ep_gda_cqe_read(queue, &cqe)) {
+		return true;
+	} else if (cqe.op_own >> 4 == EP_MLX5_CQE_REQ) {
+		done = (uint16_t)((cqe.wqe_counter >> 8 | cqe.wqe_counter << 8) + 1);
+	} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {
+		return true;
+	}
+	left = (uint16_t)(queue->handed - done);
+	return left && left <= queue->gda->depth;
+}
+
+static void ep_gda_late_mark_one(struct ep_gda_queue *queue, bool known, uint64_t now)
+{
+	bool over = __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) &&
+		    !__atomic_load_n(&queue->vague, __ATOMIC_RELAXED);
+	bool late = !known || ep_gda_late(queue, EP_GDA_INSPECT_MEMORY);
+
+	if (over || !late) {
+		queue->due = false;
+		queue->patience = 0;
+	} else if (!queue->patience || now >= queue->ask_at) {
+		queue->due = true;
+		queue->ask_at = now + (EP_GDA_ROUND_NS << queue->patience);
+		queue->patience += queue->patience < EP_GDA_PATIENCE;
+	}
+	if (known) {
+		queue->handed = ep_gda_handed(queue);
+	}
+}
+
+void ep_gda_late_mark(struct ep_gda *g, uint64_t now)
+{
+	bool known = g->mode != EP_GDA_GPU || ep_gda_table_read(g);
+
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		ep_gda_late_mark_one(&g->queue[i], known, now);
+	}
+}
+
+void ep_gda_late_ask(struct ep_gda *g)
+{
+	int flags = EP_GDA_INSPECT_NIC | (g->mode == EP_GDA_GPU ? EP_GDA_INSPECT_GPU : 0);
+	uint64_t start = ep_now_ns(), now = start;
+
+	for (uint32_t i = 0; i < g->nqueues && now - start < EP_GDA_ASK_NS; i++) {
+		struct ep_gda_queue *q = &g->queue[g->next_query++ % g->nqueues];
+
+		if (!q->due) {
+			continue;
+		}
+		q->due = false;
+		now = ep_now_ns();
+		/* A completion that no kernel has looked at is found without a question. */
+		if (g->mode == EP_GDA_GPU && !ep_gda_late(q, flags)) {
+			q->patience = 0;
+			continue;
+		}
+		ep_gda_inspect(q, flags);
+	}
+}
+
+/*
+ * Failures of connections. The first failure of a peer counts; what follows from
+ * it, flushed work and stopped queues, adds nothing, unless the first had no cause.
+ */
+
+#define EP_GDA_READ_NS 50000000ull     /* bound for the copy of a completion from the GPU */
+#define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */
+
+/* lock is held. The entry's number + 1, 0 if there is no room. */
+static uint32_t ep_gda_failure_add(struct ep_gda *g, int peer, const char *text)
+{
+	struct ep_gda_failure *f;
+
+	if (g->nfailures == EP_GDA_FAILURES(g->nranks)) {
+		return 0;
+	}
+	f = &g->failure[g->nfailures++];
+	f->peer = peer;
+	snprintf(f->text, sizeof(f->text), "%s", text);
+	return g->nfailures;
+}
+
+/* lock is held. What is known of the peer without its cause has one now. */
+static void ep_gda_failure_explain(struct ep_gda *g, int peer, const char *text)
+{
+	struct ep_gda_failure *known = &g->failure[g->known[peer] - 1];
+
+	snprintf(known->text, sizeof(known->text), "%s", text);
+	g->vague[peer] = false;
+}
+
+static void ep_gda_take_down(struct ep_gda *g, int peer)
+{
+	__atomic_store_n(&g->down[peer], 1, __ATOMIC_RELEASE);
+}
+
+/* The failure is known, its cause is not. */
+static bool ep_gda_cause_vague(const struct ep_gda_cause *c)
+{
+	return c->status == EP_MLX5_ERR_CQE && !c->note &&
+	       (!c->syndrome || c->syndrome == EP_MLX5_SYND_FLUSHED);
+}
+
+/* Whatever a queue fails with while its port is down: that is why. */
+static void ep_gda_blame_port(struct ep_gda_nic *nic, struct ep_gda *g)
+{
+	if (__atomic_exchange_n(&nic->port_down, 0, __ATOMIC_RELAXED)) {
+		ep_gda_fail_port(nic, g, "the port went down: see the cable and the switch");
+	}
+}
+
+void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *cause)
+{
+	struct ep_gda_cause all = *cause;
+	struct ep_gda_failure f;
+	struct ep_gda *g = queue->gda;
+	bool vague, news;
+
+	ep_gda_blame_port(queue->nic, g);
+	if (!all.note) {
+		all.note = __atomic_load_n(&queue->note, __ATOMIC_RELAXED);
+	}
+	vague = ep_gda_cause_vague(&all);
+	ep_gda_cause_text(queue, &all, f.text, sizeof(f.text));
+	pthread_mutex_lock(&g->lock);
+	news = !queue->failed || (queue->vague && !vague);
+	if (news) {
+		__atomic_store_n(&queue->vague, vague, __ATOMIC_RELAXED);
+		__atomic_store_n(&queue->failed, 1, __ATOMIC_RELAXED);
+		queue->syndrome = all.syndrome;
+		ep_gda_take_down(g, queue->peer);
+	}
+	if (news && !g->known[queue->peer]) {
+		g->known[queue->peer] = ep_gda_failure_add(g, queue->peer, f.text);
+		g->vague[queue->peer] = vague && g->known[queue->peer];
+	} else if (news && g->vague[queue->peer] && !vague) {
+		ep_gda_failure_explain(g, queue->peer, f.text);
+	}
+	pthread_mutex_unlock(&g->lock);
+	if (news) {
+		EP_INFO(EP_LOG_NET, "%s", f.text);
+	}
+}
+
+void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what)
+{
+	struct ep_gda_failure f;
+	uint32_t peers = 0, entry;
+
+	snprintf(f.text, sizeof(f.text), "RDMA on %s:%d failed: %s", nic->base.name, nic->base.port,
+		 what);
+	pthread_mutex_lock(&g->lock);
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		peers += g->queue[i].nic == nic && !g->known[g->queue[i].peer];
+	}
+	entry = peers ? ep_gda_failure_add(g, -1, f.text) : 0;
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		if (g->queue[i].nic == nic) {
+			int peer = g->queue[i].peer;
+
+			ep_gda_take_down(g, peer);
+			if (!g->known[peer]) {
+				g->known[peer] = entry;
+			} else if (g->vague[peer]) {
+				ep_gda_failure_explain(g, peer, f.text);
+			}
+		}
+	}
+	pthread_mutex_unlock(&g->lock);
+	EP_INFO(EP_LOG_NET, "%s", f.text);
+}
+
+/* The next peer that does not answer, which nobody has looked for yet: one of its queues; NULL: none. */
+static struct ep_gda_queue *ep_gda_silent(struct ep_gda *g)
+{
+	struct ep_gda_queue *found = NULL;
+
+	pthread_mutex_lock(&g->lock);
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		struct ep_gda_queue *q = &g->queue[i];
+
+		if (!found && q->syndrome == EP_MLX5_SYND_RETRY_EXCEEDED && !q->address_checked) {
+			found = q;
+			i = -1u; /* all queues with that peer, from the first */
+		} else if (found && q->peer == found->peer) {
+			q->address_checked = true;
+		}
+	}
+	pthread_mutex_unlock(&g->lock);
+	return found;
+}
+
+/*
+ * Of a peer that does not answer, once: whether it has another hardware address by now, which goes into what is
+ * known of the failure. May wait for the kernel, which asks the network.
+ */
+static void ep_gda_address_find_moved(struct ep_gda *g)
+{
+	struct ep_gda_queue *q = ep_gda_silent(g);
+	char more[192];
+
+	if (!q || !ep_gda_address_moved(q, more, sizeof(more))) {
+		return;
+	}
+	EP_WARN("RDMA with rank %d (%s): %s", q->peer, g->host[q->peer], more);
+	pthread_mutex_lock(&g->lock);
+	if (g->known[q->peer]) {
+		struct ep_gda_failure *known = &g->failure[g->known[q->peer] - 1];
+		size_t at = strlen(known->text);
+
+		snprintf(known->text + at, sizeof(known->text) - at, "; %s", more);
+	}
+	pthread_mutex_unlock(&g->lock);
+}
+
+/* ---- finding out ---- */
+
+bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe)
+{
+	struct ep_gda *g = queue->gda;
+	cudaError_t error;
+
+	if (queue->cqe) {
+		uint32_t word = __atomic_load_n(
+			(uint32_t *)((unsigned char *)queue->cqe + EP_MLX5_CQE_DONE_AT),
+			__ATOMIC_ACQUIRE);
+
+		memcpy(cqe, queue->cqe, EP_MLX5_CQE_DONE_AT);
+		memcpy((unsigned char *)cqe + EP_MLX5_CQE_DONE_AT, &word, sizeof(word));
+		return true;
+	}
+	if (ep_context_ended(&g->context)) {
+		return false;
+	}
+	error = cudaMemcpyAsync(g->scratch, queue->shadow->cqe, sizeof(*cqe),
+				cudaMemcpyDeviceToHost, g->stream);
+	if (error != cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	if (!ep_gda_synchronize(g, EP_GDA_READ_NS)) {
+		return false;
+	}
+	memcpy(cqe, g->scratch, sizeof(*cqe));
+	return true;
+}
+
+/* The completion's error in `cause`, if it is one. */
+static bool ep_gda_cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause *cause)
+{
+	uint32_t opcode = cqe->op_own >> 4;
+
+	if (opcode != EP_MLX5_CQE_REQ_ERR && opcode != EP_MLX5_CQE_RESP_ERR) {
+		return false;
+	}
+	cause->status = EP_MLX5_ERR_CQE;
+	cause->syndrome = cqe->u.error.syndrome;
+	cause->vendor = cqe->u.error.vendor_syndrome;
+	cause->index_known = opcode == EP_MLX5_CQE_REQ_ERR;
+	cause->index = (uint16_t)(cqe->wqe_counter >> 8 | cqe->wqe_counter << 8);
+	return true;
+}
+
+static bool ep_gda_record_cause(const struct ep_gda_queue *queue, struct ep_gda_cause *cause)
+{
+	const struct ep_mlx5_error *r = queue->record;
+
+	if (!__atomic_load_n(&r->valid, __ATOMIC_ACQUIRE) || r->status == EP_MLX5_ERR_STOPPED) {
+		return false;
+	}
+	cause->status = r->status;
+	cause->waited_ns = r->waited_ns;
+	if (r->status == EP_MLX5_ERR_CQE) {
+		cause->syndrome = r->syndrome;
+		cause->vendor = r->vendor_syndrome;
+		cause->index_known = r->cqe_opcode == EP_MLX5_CQE_REQ_ERR;
+		cause->index = r->wqe_counter;
+	}
+	return true;
+}
+
+/* The work that failed first was overwritten by work flushed after it: the NIC may still know. */
+static void ep_gda_cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause *cause)
+{
+	struct ep_gda_cause nic = { 0 };
+	uint32_t state;
+
+	if (cause->syndrome != EP_MLX5_SYND_FLUSHED) {
+		return;
+	}
+	cause->index_known = false;
+	if (ep_gda_queue_query(queue, &state, &nic) && nic.syndrome && !nic.overwritten) {
+		cause->syndrome = nic.syndrome;
+		cause->vendor = nic.vendor;
+	} else {
+		cause->overwritten = true;
+	}
+}
+
+/*
+ * The NIC reports that the queue pair failed, and no completion does. Without a reason that may be
+ * because whoever has the completion is about to report it: the proxy's thread, which alone polls
+ * for it, or a kernel.
+ */
+static bool ep_gda_nic_cause(struct ep_gda_queue *queue, int flags, struct ep_gda_cause *cause)
+{
+	struct ep_gda_cause nic = { 0 };
+	uint64_t now = ep_now_ns();
+	uint32_t state;
+
+	if (!ep_gda_queue_query(queue, &state, &nic) ||
+	    (state != EP_PRM_QP_ERR && state != EP_PRM_QP_SQER)) {
+		queue->suspect = 0;
+		return false;
+	}
+	nic.status = EP_MLX5_ERR_CQE;
+	*cause = nic;
+	if (!queue->suspect) {
+		queue->suspect = now;
+	}
+	return !ep_gda_cause_vague(&nic) || (flags & EP_GDA_INSPECT_GPU && !queue->verbs) ||
+	       now - queue->suspect >= EP_GDA_SUSPECT_NS;
+}
+
+bool ep_gda_inspect(struct ep_gda_queue *queue, int flags)
+{
+	bool failed = __atomic_load_n(&queue->failed, __ATOMIC_RELAXED), bad = false;
+	struct ep_gda_cause cause = { 0 };
+	struct ep_mlx5_cqe cqe;
+
+	if (failed &&
+	    (!__atomic_load_n(&queue->vague, __ATOMIC_RELAXED) || !(flags & EP_GDA_INSPECT_NIC))) {
+		return true;
+	}
+	if (queue->suspect) {
+		flags |= EP_GDA_INSPECT_NIC; /* soon again */
+	}
+	if (queue->cqe || flags & EP_GDA_INSPECT_GPU) {
+		bad = ep_gda_cqe_read(queue, &cqe) && ep_gda_cqe_cause(&cqe, &cause);
+	}
+	/* The record has seen the completion earlier, perhaps before it was overwritten. */
+	bad |= ep_gda_record_cause(queue, &cause);
+	if (!bad && flags & EP_GDA_INSPECT_NIC) {
+		bad = ep_gda_nic_cause(queue, flags, &cause);
+	}
+	if (bad) {
+		ep_gda_cause_refine(queue, &cause);
+		ep_gda_fail_queue(queue, &cause);
+	}
+	return bad || failed;
+}
+
+/* Whether the peer's failure is known with its cause. */
+static bool ep_gda_settled(struct ep_gda *g, int peer)
+{
+	bool settled;
+
+	pthread_mutex_lock(&g->lock);
+	settled = g->known[peer] && !g->vague[peer];
+	pthread_mutex_unlock(&g->lock);
+	return settled;
+}
+
+/* ---- for the outside ---- */
+
+bool ep_gda_poll(struct ep_gda *gda, struct ep_gda_failure *failure)
+{
+	bool any;
+
+	pthread_mutex_lock(&gda->lock);
+	any = gda->ntaken < gda->nfailures;
+	if (any) {
+		*failure = gda->failure[gda->ntaken++];
+	}
+	pthread_mutex_unlock(&gda->lock);
+	return any;
+}
+
+bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure)
+{
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	uint32_t known;
+
+	pthread_mutex_lock(&gda->ask);
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	for (uint32_t i = 0; i < gda->nqueues; i++) {
+		struct ep_gda_queue *q = &gda->queue[i];
+
+		if (q->peer != peer) {
+			continue;
+		}
+		ep_gda_blame_port(q->nic, gda); /* a wait for the peer has expired */
+		ep_gda_inspect(q, EP_GDA_INSPECT_NIC | EP_GDA_INSPECT_GPU);
+		if (ep_gda_settled(gda, peer)) {
+			break;
+		}
+	}
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	pthread_mutex_unlock(&gda->ask);
+	pthread_mutex_lock(&gda->lock);
+	known = peer >= 0 && peer < gda->nranks ? gda->known[peer] : 0;
+	if (known) {
+		*failure = gda->failure[known - 1];
+	}
+	pthread_mutex_unlock(&gda->lock);
+	return known != 0;
+}
+
+/*
+ * The watcher: events of NICs as they come, error records and completions in host memory a few
+ * dozen times a second, and questions to NICs about queues whose work is late (watch.c).
+ */
 
 #define EP_GDA_TICK_MS 20
 

@@ -155,7 +155,7 @@ DURATIONS = (
     ("doc/architecture.md", "looks for a path for {} s", "plugin/net/p2p/p2p_paths.c", "EP_NET_LOST_NS", 10**9),
     ("doc/failures.md", "that is not 0, else {} s", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
     ("doc/rdma.md", "completions in host memory every {} ms", "plugin/gda/watch.c", "EP_GDA_TICK_MS", 1),
-    ("doc/rdma.md", "in at most {} ms of 20", "plugin/gda/late.h", "EP_GDA_ASK_NS", 10**6),
+    ("doc/rdma.md", "in at most {} ms of 20", "plugin/gda/state.h", "EP_GDA_ASK_NS", 10**6),
     ("doc/man/ncclEpMaskClean.3", "Masked ranks are waited for {} s", "device/group/clean.cu", "EP_CLEAN_GRACE_NS", 10**9),
     ("doc/man/ncclEpMaskUpdate.3", "or {} s if that is longer", "device/group/group_remote.h", "EP_REMOTE_MASKED_NS", 10**9),
     ("doc/man/nccl_ep.7", "({} s, or", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),

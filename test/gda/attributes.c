@@ -4,7 +4,7 @@
  * functions that keep what they are given.
  */
 #include <errno.h>
-#include "gda/verbs_queue.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "support/check.h"
 

@@ -4,7 +4,7 @@
  * worse. The NIC is a function that says what it is told to.
  */
 #include <string.h>
-#include "gda/failure.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "support/check.h"
 

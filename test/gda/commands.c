@@ -6,12 +6,8 @@
  */
 #include <errno.h>
 #include <sys/resource.h>
-#include "gda/lag.h"
-#include "gda/verbs_queue.h"
-#include "gda/queue.h"
-#include "gda/command.h"
-#include "gda/prm.h"
 #include "gda/state.h"
+#include "gda/prm.h"
 #include "support/check.h"
 
 #define KEEP 8

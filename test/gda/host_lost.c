@@ -9,7 +9,6 @@
 #include <unistd.h>
 #include "gda/gda.h"
 #include "gda/prm.h"
-#include "gda/queue.h"
 #include "gda/state.h"
 #include "kernels.h"
 #include "launch.h"

@@ -5,8 +5,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include "gda/failure.h"
-#include "gda/late.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "support/check.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "more_wqe.h"
-#include "gda/proxy.h"
+#include "gda/state.h"
 #include "gda/prm.h"
 #include "support/check.h"
 

@@ -79,24 +79,24 @@ MUTANTS = [
      "old": "IBV_EVENT_DEVICE_FATAL, EP_NIC_DEVICE_FAILED", "new": "IBV_EVENT_DEVICE_FATAL, EP_NIC_ADDRESS",
      "tests": ["host_device_cpu_proxy", "host_device_gpu", "lost_device"]},
     # ... also where what it has flushed was seen first.
-    {"name": "device_late", "file": "plugin/gda/failure.c",
+    {"name": "device_late", "file": "plugin/gda/watch.c",
      "old": "} else if (g->vague[peer]) {", "new": "} else if (0) {", "tests": ["causes"]},
     # The doorbell page is one that every machine has: not cached, rather than write-combining.
-    {"name": "uar_kind", "file": "plugin/gda/queue_memory.c",
+    {"name": "uar_kind", "file": "plugin/gda/gda_memory.c",
      "old": "#define EP_GDA_UAR_NC 1u", "new": "#define EP_GDA_UAR_NC 0u", "tests": ["host_gpu_no_wc"]},
     # A queue pair of a bond is told its member again when it is connected.
-    {"name": "lag_once", "file": "plugin/gda/queue.c",
+    {"name": "lag_once", "file": "plugin/gda/gda_queue.c",
      "old": "\tep_gda_lag_repeat(queue);\n",
      "new": "\tif (0) {\n\t\tep_gda_lag_repeat(queue);\n\t}\n", "tests": ["host_gpu_bond_late"]},
     # ... and when it learns its peer, where the device says so.
-    {"name": "lag_rtr", "file": "plugin/gda/queue.c",
+    {"name": "lag_rtr", "file": "plugin/gda/gda_queue.c",
      "old": "\tif (queue->nic->lag.init2rtr) {", "new": "\tif (0) {", "tests": ["commands"]},
     # ... by verbs, too.
-    {"name": "lag_verbs", "file": "plugin/gda/verbs_queue.c",
+    {"name": "lag_verbs", "file": "plugin/gda/gda_queue.c",
      "old": "\tep_gda_verbs_lag(queue);\n",
      "new": "\tif (0) {\n\t\tep_gda_verbs_lag(queue);\n\t}\n", "tests": ["host_cpu_proxy_bond_late"]},
     # Ranks of one place in all nodes are spread over the members.
-    {"name": "lag_spread", "file": "plugin/gda/lag.c",
+    {"name": "lag_spread", "file": "plugin/gda/devx.c",
      "old": "peer % node + peer / node", "new": "peer % node", "tests": ["commands"]},
     # The rate of a bond is that of the ports of its own NIC.
     {"name": "bond_slot", "file": "topo/bond.c",
@@ -112,21 +112,21 @@ MUTANTS = [
      "old": "uint32_t mbps = read_rate(class_dir, device, port);",
      "new": "uint32_t mbps = 0 * read_rate(class_dir, device, port);", "tests": ["sysfs", "topo-live"]},
     # A NIC sends with the address that its queue pairs were made for, also when the port has lost it.
-    {"name": "address_held", "file": "plugin/gda/address.c",
+    {"name": "address_held", "file": "plugin/gda/gda_queue.c",
      "old": "return nic->held != NULL;",
      "new": "ep_gda_address_release(nic);\n\t\treturn true;", "tests": ["host_address_gpu"]},
     # A peer that has another hardware address is told of.
     {"name": "address_moved", "file": "plugin/gda/watch.c",
      "old": "\t\tep_gda_address_find_moved(g);\n", "new": "", "tests": ["host_neighbour_gpu"]},
     # NICs are not asked about queues that have nothing late,
-    {"name": "ask_all", "file": "plugin/gda/late.c",
+    {"name": "ask_all", "file": "plugin/gda/watch.c",
      "old": "return left && left <= queue->gda->depth;",
      "new": "return left <= queue->gda->depth;", "tests": ["late", "host_gpu_questions"]},
     # but about those that have,
-    {"name": "ask_none", "file": "plugin/gda/late.c",
+    {"name": "ask_none", "file": "plugin/gda/watch.c",
      "old": "\t\tqueue->due = true;\n", "new": "\t\tqueue->due = false;\n", "tests": ["late"]},
     # and an error in GPU memory that no kernel waits for is found.
-    {"name": "late_error", "file": "plugin/gda/late.c",
+    {"name": "late_error", "file": "plugin/gda/watch.c",
      "old": "} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {\n\t\treturn true;",
      "new": "} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {\n\t\treturn false;", "tests": ["host_silent_gpu"]},
     # Beyond the standard a NIC does what both ends can. One end's firmware is given the other's word as it came,
@@ -143,7 +143,7 @@ MUTANTS = [
      "old": "path->ece.options ? ep_rc_ece_set(nic, qp, &path->ece) : 0;",
      "new": "path->ece.options && 0 ? ep_rc_ece_set(nic, qp, &path->ece) : 0;", "tests": ["inside", "host_auto_ece"]},
     # and where firmware refuses the word, both do without.
-    {"name": "ece_insists", "file": "plugin/gda/queue.c",
+    {"name": "ece_insists", "file": "plugin/gda/gda_queue.c",
      "old": "if (!queue->ece || queue->ece_agreed) {", "new": "if (1) {", "tests": ["host_gpu_ece_refused"]},
     {"name": "ece_insists_verbs", "file": "plugin/rdma/rc_qp.c",
      "old": "!path->ece.options || path->ece_agreed ||", "new": "!path->ece.options || 1 || path->ece_agreed ||",
@@ -222,7 +222,7 @@ MUTANTS = [
     {"name": "modify_once", "file": "plugin/rdma/rc_qp.c",
      "old": "!once && ep_rc_retry(", "new": "once && ep_rc_retry(",
      "tests": ["host_cpu_proxy_late_rtr", "sizes_found_late"]},
-    {"name": "address_once", "file": "plugin/gda/address.c",
+    {"name": "address_once", "file": "plugin/gda/gda_queue.c",
      "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
     # A failure that polling has noted closes the path.
     {"name": "failure_dropped", "file": "plugin/net/p2p/p2p_paths.c",

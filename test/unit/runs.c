@@ -2,7 +2,7 @@
 /* Lists of words as runs: what is written is read again, is short where it can be, and bounded. */
 #include <stdlib.h>
 #include <string.h>
-#include "gda/runs.h"
+#include "gda/state.h"
 #include "support/check_nccl.h"
 #include "support/world.h"
 

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "ep/ll/ll.h"
 #include "ep/window.h"
-#include "gda/user_mr.h"
+#include "gda/state.h"
 
 /* Why it is not worth while, or not wanted; NULL: it is. */
 static const char *ep_ll_source_excluded(const struct ncclEpGroup *g, uint32_t row_bytes,

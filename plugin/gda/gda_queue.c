@@ -1,17 +1,290 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mlx5 queues that others than the CPU post to, made by DevX commands. */
+/* One queue pair, by DevX or by verbs, and its address. Needs no CUDA. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "gda/address.h"
-#include "gda/command.h"
-#include "gda/lag.h"
 #include "gda/prm.h"
-#include "gda/queue.h"
 #include "gda/state.h"
-#include "gda/verbs_queue.h"
 #include "rdma/rc_qp.h"
+
+static bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state);
+/* `env` NULL: what times out is not tried again. */
+static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic,
+					    const struct ep_ib_env *env, const uint8_t gid[16],
+					    struct ep_reason *why)
+{
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)nic->base.port };
+	char text[EP_GID_TEXT];
+	struct ibv_ah *ah;
+
+	memcpy(attr.grh.dgid.raw, gid, sizeof(attr.grh.dgid.raw));
+	attr.grh.sgid_index = (uint8_t)nic->base.gid_index;
+	attr.grh.hop_limit = EP_RC_HOPS;
+	attr.grh.traffic_class = nic->base.tc;
+	ah = nic->base.v->ibv_create_ah(nic->base.pd, &attr);
+	for (int i = 1; !ah && env && ep_rc_retry(&nic->base, env, errno, i); i++) {
+		ah = nic->base.v->ibv_create_ah(nic->base.pd, &attr);
+	}
+	if (!ah) {
+		ep_reason_set(why, "%s:%d does not find the path to %s: %s", nic->base.name,
+			      nic->base.port, ep_gid_print(gid, text), strerror(errno));
+	}
+	return ah;
+}
+
+/*
+ * Asks the kernel for the hardware address of whoever has the GID. What times out is tried again as `env`
+ * allows (NULL: it is not).
+ */
+static bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
+				   const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why)
+{
+	struct ibv_ah *ah = ep_gda_address_handle(nic, env, gid, why);
+	struct mlx5dv_obj obj = { 0 };
+	struct mlx5dv_ah dv = { 0 };
+	char text[EP_GID_TEXT];
+	int error;
+
+	if (!ah) {
+		return false;
+	}
+	obj.ah.in = ah;
+	obj.ah.out = &dv;
+	error = nic->base.dv->mlx5dv_init_obj(&obj, MLX5DV_OBJ_AH);
+	if (!error) {
+		memcpy(mac, dv.av->rmac, 6);
+	}
+	nic->base.v->ibv_destroy_ah(ah);
+	return !error || ep_reason_set(why, "%s:%d does not report the hardware address of %s: %s",
+				       nic->base.name, nic->base.port, ep_gid_print(gid, text),
+				       strerror(error));
+}
+
+bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why)
+{
+	if (nic->base.end.link_layer == IBV_LINK_LAYER_ETHERNET && !nic->held) {
+		nic->held = ep_gda_address_handle(nic, NULL, nic->base.end.gid, why);
+		return nic->held != NULL;
+	}
+	return true;
+}
+
+void ep_gda_address_release(struct ep_gda_nic *nic)
+{
+	if (nic->held) {
+		nic->base.v->ibv_destroy_ah(nic->held);
+		nic->held = NULL;
+	}
+}
+
+void ep_gda_address_check(struct ep_gda_nic *nic)
+{
+	char was[EP_GID_TEXT], is[EP_GID_TEXT];
+	union ibv_gid now;
+
+	memset(&now, 0, sizeof(now));
+	if (nic->base.v->ibv_query_gid(nic->base.ctx, (uint8_t)nic->base.port,
+				       (int)nic->base.gid_index, &now) != 0 ||
+	    memcmp(now.raw, nic->base.end.gid, sizeof(now.raw)) == 0) {
+		return;
+	}
+	EP_WARN("%s:%d: GID %u, which queue pairs of a group have, was %s and is %s now; they go on with the "
+		"old one, which works as long as packets find back to it: see what changes addresses "
+		"(NetworkManager: ignore-carrier)",
+		nic->base.name, nic->base.port, nic->base.gid_index,
+		ep_gid_print(nic->base.end.gid, was), ep_gid_print(now.raw, is));
+	__atomic_store_n(&nic->address_gone, 1, __ATOMIC_RELAXED);
+}
+
+bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size)
+{
+	const uint8_t *was = queue->mac;
+	char gid[EP_GID_TEXT];
+	struct ep_reason why;
+	uint8_t now[6];
+
+	if (queue->verbs || queue->nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET ||
+	    !ep_gda_address_resolve(queue->nic, NULL, queue->peer_gid, now, &why) ||
+	    memcmp(was, now, sizeof(now)) == 0) {
+		return false;
+	}
+	snprintf(
+		text, size,
+		"%s has moved from %02x:%02x:%02x:%02x:%02x:%02x to %02x:%02x:%02x:%02x:%02x:%02x: "
+		"make the group anew",
+		ep_gid_print(queue->peer_gid, gid), was[0], was[1], was[2], was[3], was[4], was[5],
+		now[0], now[1], now[2], now[3], now[4], now[5]);
+	return true;
+}
+
+/* Queues that the proxy's thread posts to by plain verbs. */
+
+#define EP_GDA_LEAST_WR 16u
+
+bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
+{
+	uint64_t most = (uint64_t)ep_max_u64(nic->queues, 1) * g->depth;
+	char text[EP_NIC_ERROR_TEXT];
+
+	nic->cq_depth = (uint32_t)ep_min_u64(most, (uint64_t)nic->base.attr.max_cqe);
+	nic->cq_used = 0;
+	nic->cq = nic->base.v->ibv_create_cq(nic->base.ctx, (int)nic->cq_depth, NULL, NULL, 0);
+	return nic->cq ||
+	       ep_reason_set(why, "%s: no completion queue of %u entries: %s", nic->base.name,
+			     nic->cq_depth, ep_nic_error_print(errno, text));
+}
+
+/*
+ * A device's limit holds for the smallest work requests, so that one of ours may be less. The queue
+ * that kernels write to has the depth asked for anyway.
+ */
+static bool ep_gda_verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
+{
+	uint32_t depth = queue->gda->depth, limit = (uint32_t)queue->nic->base.attr.max_qp_wr;
+	struct ep_rc_room room = { .rq = 1 };
+	char text[EP_NIC_ERROR_TEXT];
+	int error;
+
+	room.sq = (uint32_t)ep_min_u64(depth, limit);
+	queue->verbs = ep_rc_qp_create(&queue->nic->base, queue->nic->cq, EP_GDA_LEAST_WR, &room);
+	error = errno;
+	queue->max_wr = room.sq;
+	if (!queue->verbs) {
+		return ep_reason_set(why,
+				     "%s: no queue pair even of %u work requests: %s "
+				     "(NCCL_EP_RDMA_DEPTH is %u, the device's limit %u)",
+				     queue->nic->base.name, queue->max_wr,
+				     ep_nic_error_print(error, text), depth, limit);
+	}
+	queue->qpn = queue->verbs->qp_num;
+	return true;
+}
+
+bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
+{
+	unsigned int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+			      (queue->nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
+	int error;
+
+	if (!ep_gda_verbs_make(queue, why)) {
+		return false;
+	}
+	error = ep_rc_qp_init(&queue->nic->base, &queue->gda->env, queue->verbs, access);
+	if (error) {
+		return ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
+				     queue->nic->base.name, queue->nic->base.port, strerror(error));
+	}
+	if (queue->slot == 0) {
+		ep_rc_ece_query(&queue->nic->base, &queue->gda->env, queue->verbs,
+				&queue->nic->ece);
+	}
+	return true;
+}
+
+/*
+ * The kernel gives a bond's members in turn to the queue pairs of a context. A peer's queues for rows may
+ * all come to the same one that way: each is given its own, where libmlx5 can.
+ */
+static void ep_gda_verbs_lag(struct ep_gda_queue *queue)
+{
+	const struct ep_mlx5dv *dv = queue->nic->base.dv;
+	uint32_t port = ep_gda_lag_port(queue);
+	uint8_t now = 0, active;
+	int error;
+
+	if (!port || !dv->mlx5dv_modify_qp_lag_port || !dv->mlx5dv_query_qp_lag_port) {
+		return;
+	}
+	error = dv->mlx5dv_modify_qp_lag_port(queue->verbs, (uint8_t)port);
+	if (error) {
+		EP_INFO(EP_LOG_NET,
+			"%s:%d is a bond, and the kernel chooses the port of QP 0x%06x: %s",
+			queue->nic->base.name, queue->nic->base.port, queue->qpn, strerror(error));
+	}
+	queue->lag = dv->mlx5dv_query_qp_lag_port(queue->verbs, &now, &active) == 0 ? now : 0;
+}
+
+bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
+			  struct ep_reason *why)
+{
+	struct ep_nic *nic = &queue->nic->base;
+	struct ep_nic_end from = nic->end;
+	struct ep_rc_path path = { .from = &from,
+				   .to = end,
+				   .tc = nic->tc,
+				   .sl = (uint8_t)queue->gda->env.sl,
+				   .log_reads = EP_RC_LOG_READS,
+				   .gid_index = nic->gid_index,
+				   .ece = { queue->nic->ece.vendor, queue->ece,
+					    queue->nic->ece.mask },
+				   .ece_agreed = queue->ece_agreed };
+	char text[EP_GID_TEXT], ece[EP_RC_ECE_TEXT];
+	struct ep_ece both;
+	uint32_t state = 0;
+	int error;
+
+	from.psn = queue->gda->psn;
+	error = ep_rc_qp_to_rtr(nic, &queue->gda->env, queue->verbs, &path, queue->remote_qpn);
+	if (error) {
+		return ep_reason_set(why, "%s:%d does not find the path to %s, LID %u: %s%s",
+				     nic->name, nic->port, ep_gid_print(end->gid, text),
+				     ep_nic_path_lid(&from, end), strerror(error),
+				     ep_rc_ece_print(queue->ece, queue->ece_agreed, ece));
+	}
+	if (queue->ece && !queue->ece_agreed) {
+		ep_rc_ece_query(nic, &queue->gda->env, queue->verbs, &both);
+		queue->ece = both.options;
+	}
+	error = ep_rc_qp_to_rts(nic, &queue->gda->env, queue->verbs, &path);
+	if (error) {
+		return ep_reason_set(why, "%s:%d: a queue pair cannot be made ready to send: %s",
+				     nic->name, nic->port, strerror(error));
+	}
+	if (!ep_gda_verbs_query(queue, &state) || state != EP_PRM_QP_RTS) {
+		return ep_reason_set(why,
+				     "%s:%d: a queue pair is in state %u after it was made ready "
+				     "to send",
+				     queue->nic->base.name, queue->nic->base.port, state);
+	}
+	ep_gda_verbs_lag(queue);
+	/* Verbs do not report in which order data is placed: what is right for this is for all. */
+	queue->tier = EP_MLX5_TIER_OOO_ALL;
+	return true;
+}
+
+void ep_gda_verbs_halt(struct ep_gda_queue *queue)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	int error = queue->nic->base.v->ibv_modify_qp(queue->verbs, &attr, IBV_QP_STATE);
+
+	if (error) {
+		EP_INFO(EP_LOG_NET, "%s: a queue pair cannot be stopped: %s", queue->nic->base.name,
+			strerror(error));
+	}
+}
+
+static bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state)
+{
+	static const uint8_t prm[] = {
+		[IBV_QPS_RESET] = EP_PRM_QP_RST, [IBV_QPS_INIT] = EP_PRM_QP_INIT,
+		[IBV_QPS_RTR] = EP_PRM_QP_RTR,   [IBV_QPS_RTS] = EP_PRM_QP_RTS,
+		[IBV_QPS_SQD] = EP_PRM_QP_SQD,   [IBV_QPS_SQE] = EP_PRM_QP_SQER,
+		[IBV_QPS_ERR] = EP_PRM_QP_ERR,
+	};
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	memset(&attr, 0, sizeof(attr));
+	if (queue->nic->base.v->ibv_query_qp(queue->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
+	    attr.qp_state >= EP_ARRAY_SIZE(prm)) {
+		return false;
+	}
+	*state = prm[attr.qp_state];
+	return true;
+}
+
+/* mlx5 queues that others than the CPU post to, made by DevX commands. */
 
 #define EP_GDA_LOG_MSG 30
 
