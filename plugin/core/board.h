@@ -91,7 +91,7 @@ struct ep_board {
 	uint64_t calls; /* begun so far; the last ones are call[(number - 1) % EP_BOARD_CALLS] */
 	uint64_t waits_off; /* uint64_t [nranks], ep_wait_word() of device/group/wait_word.h */
 	uint64_t ranks_off; /* struct ep_board_rank [nranks] */
-	/* When a look of the group's own process last found a wait going on, and `calls` then: ep/group_watch.h. */
+	/* When a look of the group's own process last found a wait going on, and `calls` then: ep/ep.h. */
 	uint64_t seen_ns, seen_calls;
 	int32_t parent; /* process that started this one, of the same PID namespace */
 	uint32_t pad[3];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include "ep/alloc.h"
+#include "ep/ep.h"
 
 /* Memory of a destroyed handle. */
 struct ep_pool_block {

@@ -1,16 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every public call: it enters the group, has another file do the work, and leaves. */
-#include "ep/call.h"
-#include "ep/combine.h"
-#include "ep/dispatch.h"
-#include "ep/feasible.h"
-#include "ep/group.h"
-#include "ep/halves.h"
-#include "ep/handle.h"
-#include "ep/mask.h"
-#include "ep/query.h"
-#include "ep/show.h"
-#include "ep/version.h"
+#include "ep/ep.h"
 
 ncclResult_t ncclEpGetVersion(int *version)
 {

@@ -4,10 +4,7 @@
 #include "core/board.h"
 #include "core/cuda.h"
 #include "core/registry.h"
-#include "ep/call.h"
-#include "ep/failed.h"
-#include "ep/record.h"
-#include "ep/show.h"
+#include "ep/ep.h"
 
 /*
  * Held for moments only: whoever holds it and has found a group alive may use the group until it

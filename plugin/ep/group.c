@@ -1,31 +1,149 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A group is made, and what it logs of that. */
+#include <dlfcn.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/uio.h>
+#include <unistd.h>
 #include "core/bootstrap.h"
+#include "core/build.h"
 #include "core/cuda.h"
 #include "core/idle.h"
-#include "core/registry.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 #include "core/nccl_logger.h"
+#include "core/param.h"
+#include "core/registry.h"
 #include "device/kernels.h"
-#include "ep/alloc.h"
-#include "ep/call.h"
-#include "ep/group.h"
-#include "ep/group_heap.h"
-#include "ep/group_watch.h"
-#include "ep/kernel.h"
-#include "ep/later.h"
-#include "ep/release.h"
-#include "ep/remote.h"
-#include "ep/show.h"
-#include "ep/struct.h"
-#include "ep/times.h"
-#include "ep/version.h"
+#include "ep/ep.h"
+#include "nccl_ep.h"
 #include "peer/peer.h"
+
+void ep_times_start(struct ep_times *times)
+{
+	memset(times, 0, sizeof(*times));
+	times->start_ns = times->phase_ns = ep_now_ns();
+}
+
+void ep_times_phase(struct ep_times *times, const struct ep_boot *boot, enum ep_time kind)
+{
+	uint64_t now = ep_now_ns();
+
+	times->own_ns[kind] += now - times->phase_ns - (boot->exchanged_ns - times->exchanged_ns);
+	times->phase_ns = now;
+	times->exchanged_ns = boot->exchanged_ns;
+}
+
+static double ep_times_ms(uint64_t ns)
+{
+	return (double)ns / 1e6;
+}
+
+void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot, char *text,
+		       size_t size)
+{
+	snprintf(text, size,
+		 "%.1f ms: GPUs %.1f, kernels %.1f, memory %.1f, NICs %.1f, %u exchanges by NCCL "
+		 "%.1f (the first, in which NCCL may connect and ranks wait for each other, %.1f)",
+		 ep_times_ms(times->phase_ns - times->start_ns),
+		 ep_times_ms(times->own_ns[EP_TIME_GPUS]),
+		 ep_times_ms(times->own_ns[EP_TIME_KERNELS]),
+		 ep_times_ms(times->own_ns[EP_TIME_MEMORY]),
+		 ep_times_ms(times->own_ns[EP_TIME_NICS]), boot->exchanges,
+		 ep_times_ms(boot->exchanged_ns), ep_times_ms(boot->first_ns));
+}
+
+#define EP_STRING_(x) #x
+#define EP_STRING(x) EP_STRING_(x)
+#define EP_VERSION_TEXT                                                                            \
+	EP_STRING(NCCL_EP_MAJOR) "." EP_STRING(NCCL_EP_MINOR) "." EP_STRING(NCCL_EP_PATCH)
+
+/*
+ * Programs look for this line in the library's file, to compare the CUDA version with NCCL's.
+ * CUDA's headers have it as a number only: meson.build makes EP_CUDA_TEXT of that.
+ */
+static const char ep_banner[] = "NCCL EP version " EP_VERSION_TEXT "+cuda" EP_CUDA_TEXT "\n";
+
+/* The file that this very code was loaded from. */
+static void ep_version_path(char path[PATH_MAX])
+{
+	Dl_info info;
+
+	strcpy(path, "unknown file");
+	if (!dladdr(ep_build_text, &info) || !info.dli_fname) {
+		return;
+	}
+	if (!realpath(info.dli_fname, path)) { /* it was removed, or named from another directory */
+		snprintf(path, PATH_MAX, "%s", info.dli_fname);
+	}
+}
+
+/* Which library this is, in one line: its build, what it is for, the API, the process's NCCL, and its file. */
+static void ep_version_describe(char *line, size_t size)
+{
+	char nccl[40] = "no NCCL yet", path[PATH_MAX];
+	int v = 0;
+
+	if (ep_nccl_version(&v)) {
+		snprintf(nccl, sizeof(nccl), "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+	}
+	ep_version_path(path);
+	snprintf(line, size,
+		 "%s, for %s, NCCL EP " EP_VERSION_TEXT " (API %d), CUDA " EP_CUDA_TEXT ", %s, %s",
+		 ep_build_text, EP_FLAVOUR, NCCL_EP_API_VERSION, nccl, path);
+}
+
+ncclResult_t ep_version_text(const char **text)
+{
+	static __thread char line[EP_VERSION_LINE];
+
+	if (!text) {
+		return ep_fail(ncclInvalidArgument, "ncclEpExtVersion: text is NULL");
+	}
+	ep_version_describe(line, sizeof(line));
+	*text = line;
+	return ncclSuccess;
+}
+
+/* Logs the line once in a process: with NCCL_DEBUG=INFO on every rank, with less on rank 0, as NCCL's own version. */
+static void ep_version_log(int rank)
+{
+	static atomic_flag logged = ATOMIC_FLAG_INIT;
+	enum ep_log_level level = ep_log_enabled(EP_LOG_INFO, EP_LOG_INIT) ? EP_LOG_INFO
+									   : EP_LOG_VERSION;
+	char line[EP_VERSION_LINE];
+
+	if (!ep_log_enabled(level, EP_LOG_INIT) || (level == EP_LOG_VERSION && rank != 0) ||
+	    atomic_flag_test_and_set(&logged)) {
+		return;
+	}
+	ep_version_describe(line, sizeof(line));
+	ep_log(level, EP_LOG_INIT, "%s", line);
+}
+
+__attribute__((constructor)) static void ep_banner_print(void)
+{
+	const char *text = getenv(ep_param_table[EP_PARAM_DEBUG].name);
+	char line[EP_VERSION_LINE + 1];
+	struct iovec parts[2];
+	int64_t on = 0;
+
+	if (!text || ep_param_parse(EP_PARAM_DEBUG, text, &on) != ncclSuccess || !on) {
+		return;
+	}
+	ep_version_describe(line, EP_VERSION_LINE);
+	strcat(line, "\n");
+	parts[0] = (struct iovec){ (void *)ep_banner, sizeof(ep_banner) - 1 };
+	parts[1] = (struct iovec){ line, strlen(line) };
+	if (writev(STDERR_FILENO, parts, 2) < 0) {
+		return; /* no standard error, no banner */
+	}
+}
 
 /* The first message of each rank to the others. */
 struct ep_group_handshake {

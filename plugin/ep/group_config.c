@@ -3,8 +3,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "device/group/group_layout.h"
-#include "ep/group_config.h"
-#include "ep/group_size.h"
+#include "ep/ep.h"
 #include "peer/peer_state.h"
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull

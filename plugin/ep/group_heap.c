@@ -6,11 +6,7 @@
 #include "core/cuda.h"
 #include "core/idle.h"
 #include "core/log.h"
-#include "ep/failed.h"
-#include "ep/group_heap.h"
-#include "ep/halves.h"
-#include "ep/later.h"
-#include "ep/remote.h"
+#include "ep/ep.h"
 #include "peer/peer.h"
 
 #define EP_GROUP_HEAP_LINE 128u /* areas that different ranks poll do not share a cache line */

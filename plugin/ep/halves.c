@@ -9,9 +9,7 @@
 #include "core/cuda.h"
 #include "core/idle.h"
 #include "core/range.h"
-#include "ep/halves.h"
-#include "ep/query_read.h"
-#include "ep/struct.h"
+#include "ep/ep.h"
 
 /* Returns the capture that the stream is in, or 0: none, or a void one. */
 static unsigned long long ep_stream_capture(cudaStream_t stream)

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include "core/ident.h"
-#include "core/registry.h"
 #include "core/log.h"
 #include "core/range.h"
-#include "ep/alloc.h"
-#include "ep/group_heap.h"
-#include "ep/halves.h"
-#include "ep/handle.h"
-#include "ep/release.h"
-#include "ep/struct.h"
+#include "core/registry.h"
+#include "ep/ep.h"
 
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
 			     const ncclEpHandleConfig_t *handle, int num_topk)

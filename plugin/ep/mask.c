@@ -2,11 +2,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "device/kernels.h"
-#include "ep/call.h"
-#include "ep/kernel.h"
-#include "ep/mask.h"
-#include "ep/record.h"
-#include "ep/remote.h"
+#include "ep/ep.h"
 
 ncclResult_t ep_mask_query(struct ncclEpGroup *g, int *mask, cudaStream_t stream)
 {

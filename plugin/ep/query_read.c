@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "ep/query_read.h"
+#include "ep/ep.h"
 
 /*
  * The driver holds a lock of the context while a copy to such memory waits for the stream. A rank that shares

@@ -12,11 +12,7 @@
 #include "device/group/wait_names.h"
 #include "device/kernels.h"
 #include "device/mlx5/mlx5_layout.h"
-#include "ep/failed.h"
-#include "ep/kernel.h"
-#include "ep/record.h"
-#include "ep/remote.h"
-#include "ep/signature.h"
+#include "ep/ep.h"
 #include "peer/peer_state.h"
 
 /* A copy from a heap takes microseconds, or the GPU that has it no longer answers. */

@@ -7,11 +7,9 @@
 #include "core/log.h"
 #include "core/nodes.h"
 #include "device/kernels.h"
+#include "ep/ep.h"
 #include "gda/gda.h"
 #include "gda/state.h"
-#include "ep/failed.h"
-#include "ep/group_size.h"
-#include "ep/remote.h"
 #include "peer/peer.h"
 
 #define EP_REMOTE_CONNECT_MS 10000u     /* longest wait for the NICs' own work, also when closing */

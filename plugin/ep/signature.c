@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
-#include "ep/combine.h"
-#include "ep/dispatch.h"
-#include "ep/signature.h"
+#include "ep/ep.h"
 
 /* In EP_SIGNATURE_RECIPE, above the recipe. */
 #define EP_SIGNATURE_ROUND_SCALES 16u

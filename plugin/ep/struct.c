@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
-#include "ep/struct.h"
+#include "ep/ep.h"
 
 struct ep_struct_prefix {
 	unsigned int size;

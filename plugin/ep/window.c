@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/nccl_dyn.h"
-#include "ep/window.h"
+#include "ep/ep.h"
 
 static void ep_windows_promote(struct ep_windows *windows, int i)
 {
@@ -95,8 +95,13 @@ const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t
 	return ep_window_check(g, tensor, view, &end);
 }
 
-const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
-			   const ncclEpTensor_t *tensor, const struct ep_view *view)
+/*
+ * Finds where every rank has the tensor of `view`, if all ranks pass the same offset in the same
+ * window. Returns NULL, or why peers cannot store to it, and then *out is not written. The result
+ * is good until the next call. It waits for nothing and uses no stream.
+ */
+static const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
+				  const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
 	uint64_t last = ep_window_last(tensor, view);
 	void *end = NULL;

@@ -13,7 +13,7 @@
 
 #include "support/bench.h"
 #include "support/victim.h"
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "peer/peer_state.h"
 
 #define TIMEOUT_MS 16000.0

@@ -54,7 +54,7 @@ MUTANTS = [
     # ... or the timeout.
     {"name": "stale_for_ever", "file": "tools/ep_info_live_read.c",
      "old": "pages->now_ns - b->seen_ns < b->timeout_ns", "new": "true", "tests": ["live"]},
-    {"name": "stale_unseen", "file": "plugin/ep/group_watch.c",
+    {"name": "stale_unseen", "file": "plugin/ep/show.c",
      "old": "\t\tboard->seen_ns = ep_board_now();\n", "new": "", "tests": ["group_watch"]},
     # What a page holds reaches no terminal as it is, breaks no JSON, and is all that is read.
     {"name": "page_text_raw", "file": "tools/ep_info_live_read.c",
@@ -81,13 +81,13 @@ MUTANTS = [
     {"name": "exchange_unended", "file": "plugin/core/bootstrap.c",
      "old": "\tep_board_end_exchange(boot->board);\n", "new": "", "tests": ["seen_stopped_make"]},
     # The log has a wait at a tenth of the timeout ...
-    {"name": "wait_unlogged", "file": "plugin/ep/group_watch.c",
+    {"name": "wait_unlogged", "file": "plugin/ep/show.c",
      "old": "\t\tep_watch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\tep_watch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
     # ... once.
-    {"name": "wait_logged_again", "file": "plugin/ep/group_watch.c",
+    {"name": "wait_logged_again", "file": "plugin/ep/show.c",
      "old": "\t\twatch->logged[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
     # It names each rank that is late.
-    {"name": "wait_names", "file": "plugin/ep/group_watch.c",
+    {"name": "wait_names", "file": "plugin/ep/show.c",
      "old": "late.rank[late.count] = (uint32_t)r;", "new": "late.rank[0] = late.count ? late.rank[0] : (uint32_t)r;",
      "tests": ["group_watch"]},
     # Calls are shown.
@@ -111,12 +111,12 @@ MUTANTS = [
 
 # What is announced before there is anything is what creation and calls do.
 MUTANTS += [
-    {"name": "feasible_handle", "file": "plugin/ep/feasible.c",
+    {"name": "feasible_handle", "file": "plugin/ep/query.c",
      "old": "\ts.handle_bytes = m.handle_bytes;\n", "new": "", "tests": ["feasible"]},
-    {"name": "feasible_results", "file": "plugin/ep/feasible.c",
+    {"name": "feasible_results", "file": "plugin/ep/query.c",
      "old": "return ep_row_check_budget(config, NCCL_EP_DISP_QUANT_NONE, row->results);", "new": "return ncclSuccess;",
      "tests": ["feasible"]},
-    {"name": "feasible_limit", "file": "plugin/ep/feasible.c",
+    {"name": "feasible_limit", "file": "plugin/ep/query.c",
      "old": "all <= shape->memory_bytes", "new": "all < shape->memory_bytes", "tests": ["feasible"]},
     {"name": "feasible_rows", "file": "plugin/ep/ht/ht.c",
      "old": "return shape->limit != EP_NO_LIMIT", "new": "return shape->limit == 1", "tests": ["feasible"]},
@@ -126,9 +126,9 @@ MUTANTS += [
 
 # Each range ends, and has its operation's bytes.
 MUTANTS += [
-    {"name": "range_open", "file": "plugin/ep/combine.c",
+    {"name": "range_open", "file": "plugin/ep/operation.c",
      "old": "\tep_range_end();\n", "new": "", "tests": ["nvtx"]},
-    {"name": "range_bytes", "file": "plugin/ep/dispatch.c",
+    {"name": "range_bytes", "file": "plugin/ep/operation.c",
      "old": "(uint64_t)d.num_tokens * d.token_bytes);", "new": "d.token_bytes);", "tests": ["nvtx"]},
 ]
 

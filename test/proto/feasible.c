@@ -3,7 +3,7 @@
  * What ncclEpExtFeasible answers before there is anything, compared with what a group, a handle and their calls then
  * take, accept and refuse.
  */
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/ht_bench.h"
 #include "support/watch.h"

@@ -4,7 +4,7 @@
  * no bank and holds up no call, on all ranks or on one. Halves pair inside a capture, or across graphs in the
  * order of their launches; ncclEpComplete outside of captures finds out whether a graph has sent.
  */
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/victim.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/ht_bench.h"
 

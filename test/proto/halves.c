@@ -6,7 +6,7 @@
  * holds, nor use handle memory that nobody filled; all can be destroyed then, and the GPU and the
  * communicator are as good as before.
  */
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/victim.h"
 

@@ -4,7 +4,7 @@
  *
  *     hidden lines|bytes
  */
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 
 static void run(struct world *w, void *lines)

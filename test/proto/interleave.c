@@ -9,7 +9,7 @@
  */
 #include <unistd.h>
 
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/tape.h"
 
 #define HANDLES 3

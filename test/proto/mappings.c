@@ -16,7 +16,7 @@
  */
 #include <unistd.h>
 
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "peer/peer_state.h"
 #include "support/bench.h"
 

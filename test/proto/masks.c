@@ -5,7 +5,7 @@
  */
 #include <string.h>
 #include <unistd.h>
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/victim.h"
 

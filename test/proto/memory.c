@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/watch.h"
 

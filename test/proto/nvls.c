@@ -7,7 +7,7 @@
  */
 #include <unistd.h>
 
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 
 static size_t available(void)

@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 
 #define PAIRS 150

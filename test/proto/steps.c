@@ -4,7 +4,7 @@
  * comparison of steps could go wrong, as after days of work; and in them a handle that makes the
  * heap be replaced, whose words are zero again. Of low latency, and then of high throughput.
  */
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/ht_bench.h"
 

@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "device/group/group_layout.h"
-#include "ep/objects.h"
+#include "ep/ep.h"
 #include "support/bench.h"
 #include "support/victim.h"
 

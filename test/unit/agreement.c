@@ -4,7 +4,7 @@
  * difference names the field with both values; what may differ makes none.
  */
 #include <string.h>
-#include "ep/group_config.h"
+#include "ep/ep.h"
 #include "support/check_nccl.h"
 
 enum {

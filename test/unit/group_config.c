@@ -4,10 +4,7 @@
 #include <stdlib.h>
 #include "device/mlx5/mlx5_layout.h"
 #include "peer/peer.h"
-#include "ep/group.h"
-#include "ep/handle.h"
-#include "ep/group_size.h"
-#include "ep/group_heap.h"
+#include "ep/ep.h"
 #include "ep/ll/ll.h"
 #include "nccl_ep/ext.h"
 #include "support/check_nccl.h"

@@ -5,7 +5,7 @@
 
 #include "core/log.h"
 #include "device/group/wait_names.h"
-#include "ep/group_watch.h"
+#include "ep/ep.h"
 #include "support/check.h"
 
 #define RANKS 24

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where things lie in a heap and in handle memory. */
 #include "peer/peer_state.h"
-#include "ep/group_config.h"
-#include "ep/group_size.h"
-#include "ep/ll/ll_heap.h"
+#include "ep/ep.h"
+#include "ep/ll/ll.h"
 #include "support/check.h"
 
 static const struct ep_shape shapes[] = {

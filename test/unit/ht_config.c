@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* High throughput: fields of a group's and of a handle's config. */
-#include "ep/group.h"
-#include "ep/handle.h"
-#include "ep/group_size.h"
+#include "ep/ep.h"
 #include "ep/ht/ht.h"
 #include "nccl_ep/ext.h"
 #include "support/check_nccl.h"

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* High throughput: where things lie in a heap, in handle memory and in the group's own. */
 #include "peer/peer_state.h"
-#include "ep/group_config.h"
-#include "ep/group_size.h"
+#include "ep/ep.h"
 #include "ep/ht/ht.h"
 #include "support/check.h"
 

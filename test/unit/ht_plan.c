@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* High throughput: what is decided about a launch. Plans as they were tuned, and rules for any shape. */
-#include "ep/ht/ht_heap.h"
-#include "ep/ht/ht_plan.h"
+#include "ep/ht/ht.h"
 #include "support/check.h"
 
 #define H200_SHARED 232448u

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is decided about a launch: some plans as they were tuned, and rules that all obey. */
 #include <string.h>
-#include "ep/ll/ll_plan.h"
+#include "ep/ll/ll.h"
 #include "support/check.h"
 
 /* Eight ranks of an H200 node, 256 experts, top-8, rows of 7168 bf16. */

@@ -4,7 +4,7 @@
  * creation, some shares by name, and when a warning is due.
  */
 #include <string.h>
-#include "ep/resident.h"
+#include "ep/ep.h"
 #include "support/check.h"
 #include "support/world.h"
 

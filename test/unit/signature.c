@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Signatures: all that ranks must pass alike is in them, and the first field that differs is named with both values. */
-#include "ep/signature.h"
+#include "ep/ep.h"
 #include "support/check.h"
 
 #define STEP 7

@@ -2,7 +2,7 @@
 /* Where the time of making a group goes: exchanges do not count as this rank's own work. */
 #include <string.h>
 #include <unistd.h>
-#include "ep/times.h"
+#include "ep/ep.h"
 #include "support/check.h"
 
 int main(void)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
+#include "ep/ep.h"
 #include "ep/ht/ht.h"
-#include "ep/query_read.h"
 
 static struct ep_group_heap ep_ht_group_heap(const struct ep_shape *shape, uint32_t topk)
 {

@@ -3,10 +3,102 @@
 #ifndef EP_EP_HT_HT_H
 #define EP_EP_HT_HT_H
 
-#include "ep/combine.h"
-#include "ep/dispatch.h"
-#include "ep/ht/ht_heap.h"
-#include "ep/ht/ht_plan.h"
+#include <stdbool.h>
+#include "device/ht/ht_layout.h"
+#include "ep/ep.h"
+
+/*
+ * Where everything lies in a high-throughput group's heap, in its own memory and in handle memory.
+ * The one place that computes it: for allocation, for the kernels' arguments, and for the memory
+ * query.
+ */
+
+struct ep_ht_heap {
+	struct ep_group_heap g;
+	struct ep_ht_areas areas;
+};
+
+struct ep_ht_handle_layout {
+	uint64_t head_off;
+	uint64_t send_sel_off;
+	uint64_t send_row_off;
+	uint64_t send_place_off;
+	uint64_t send_start_off;
+	uint64_t send_base_off;
+	uint64_t recv_base_off;
+	uint64_t recv_start_off;
+	uint64_t recv_sel_off;
+	uint64_t zones_off;
+	uint64_t send_nodes_off; /* this and the next: several nodes */
+	uint64_t node_masks_off;
+	uint64_t bytes;
+};
+
+/* Handles of up to `topk`, both layouts; the areas are cut for the flat one. */
+struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk);
+
+struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
+						    uint32_t topk);
+
+/* How operations of that layout cut the rings, and all ranks' tokens. */
+void ep_ht_areas_cut(struct ep_ht_areas *areas, const struct ep_shape *shape, uint32_t layout);
+
+/* Selections of a row: experts of one rank. */
+uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk);
+
+/* Rows of a tensor that holds whatever may come: tokens, or their places in zones. */
+uint64_t ep_ht_most_rows(const struct ep_shape *shape, uint32_t layout, uint32_t topk,
+			 uint64_t alignment);
+
+/* All that is decided about a launch. Arithmetic alone: no CUDA, no group. */
+
+enum ep_ht_kind {
+	EP_HT_ROUTE,
+	EP_HT_DISPATCH,
+	EP_HT_COMBINE
+};
+
+/* Limits of the device and of the group's config for one block, and for all of them. */
+struct ep_ht_device {
+	uint32_t max_blocks;
+	bool auto_sms;         /* the caller leaves it to us how many of those an operation has */
+	uint32_t shared_bytes; /* dynamic */
+};
+
+/* Input of a launch plan. */
+struct ep_ht_operation {
+	struct ep_shape shape;
+	struct ep_ht_device device;
+	enum ep_ht_kind kind;
+	uint32_t layout; /* enum ep_ht_layout */
+	uint32_t topk;
+	uint32_t least_sms; /* that an operation of a rank may have; the same on all ranks */
+	bool direct;        /* rows go through windows, and nothing else goes with them */
+	uint32_t row_bytes; /* with scales */
+	uint32_t ring_chunks;
+	uint32_t net_chunks; /* several nodes */
+};
+
+struct ep_ht_plan {
+	uint32_t blocks;
+	uint32_t threads;
+	uint64_t shared_bytes; /* the device may have less: see ep_ht_plan_fits() */
+	uint32_t parts;
+	uint32_t part_bytes;
+	uint32_t stage_parts;
+	uint32_t lag;
+};
+
+struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *operation);
+
+/* Whether any operation of the plan's kind can run on the device. */
+bool ep_ht_plan_fits(const struct ep_ht_operation *operation, const struct ep_ht_plan *plan);
+
+/* Chunks of operations of that layout have 1 << this tokens. */
+uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout);
+
+/* Into how many parts, at most, rows are cut. */
+uint32_t ep_ht_most_parts(const struct ep_shape *shape);
 
 /* State of a group. */
 struct ep_ht {
@@ -23,17 +115,11 @@ struct ep_ht_handle {
 	bool all_receive; /* eager mode: rows come to every rank, as the last dispatch has read */
 };
 
-/* ---- ht_check.c: what high throughput wants besides, put into the arguments ---- */
+/* ---- ht_launch.c: what high throughput wants besides, put into the arguments ---- */
 
 ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *config, uint32_t nranks);
 ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
 				const ncclEpHandleConfig_t *handle, uint32_t topk);
-ncclResult_t ep_ht_update_check(const struct ncclEpHandle *handle, const ncclEpLayoutInfo_t *info,
-				struct ep_ht_route_args *args);
-/* May wait for the stream: see ep_ht_head_read(). */
-ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch,
-				  struct ep_ht_dispatch_args *args, cudaStream_t stream);
-ncclResult_t ep_ht_combine_check(const struct ep_combine *combine, struct ep_ht_combine_args *args);
 
 /* ---- ht_nodes.c: who forwards for whom ---- */
 
@@ -41,16 +127,7 @@ uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape);
 /* Fills group->ht->remote, and its tables in the group's memory, behind scratch. */
 ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *group);
 
-/* ---- direct.c ---- */
-
-/*
- * Where all ranks have the rows that move, if these are in a window: *direct is whether the
- * operation goes straight there. ncclInvalidArgument: zero_copy is ON and the window is of no use.
- */
-ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *dispatch,
-				   struct ep_ht_dispatch_args *args, bool *direct);
-ncclResult_t ep_ht_combine_direct(const struct ep_combine *combine, struct ep_ht_combine_args *args,
-				  bool *direct);
+/* ---- ht_launch.c ---- */
 
 /* ---- ht_launch.c ---- */
 

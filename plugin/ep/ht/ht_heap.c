@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ep/group_heap.h"
-#include "ep/ht/ht_heap.h"
-#include "ep/ht/ht_plan.h"
+#include "ep/ep.h"
+#include "ep/ht/ht.h"
 
+static uint32_t ep_ht_mask_stride(const struct ep_shape *shape);
 #define EP_HT_LINE 128u  /* areas, and rows of the ring */
 #define EP_HT_PAGE 4096u /* the heap's end */
 #define EP_HT_SLICE 256u /* handle memory */
@@ -81,7 +81,8 @@ static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *sha
 	a->out_count_off = ep_group_heap_take(at, 8 * counts, EP_HT_LINE);
 }
 
-uint32_t ep_ht_mask_stride(const struct ep_shape *shape)
+/* Bytes of a list of masks, one for each chunk; 0: one node. */
+static uint32_t ep_ht_mask_stride(const struct ep_shape *shape)
 {
 	return shape->flows
 		       ? (uint32_t)ep_round_up(ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT),

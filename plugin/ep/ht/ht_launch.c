@@ -1,16 +1,518 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * An operation of high throughput: the rest of its checks (ht_check.c, direct.c), its plan (ht_plan.c),
- * its launch. No launch allocates on the device; only dispatch may wait for the stream, to read how
- * many rows there are. And what kernels need of the device before the first one.
- */
+/* Checks and launches of high throughput, windows of callers included. */
 #include <stdio.h>
 #include <string.h>
 #include "core/cuda.h"
+#include "core/log.h"
 #include "device/kernels.h"
+#include "device/mlx5/mlx5_layout.h"
+#include "ep/ep.h"
 #include "ep/ht/ht.h"
-#include "ep/kernel.h"
-#include "ep/signature.h"
+
+/* Why no operation of the handle can be direct, or NULL. */
+static const char *ep_ht_direct_excluded(const struct ncclEpHandle *handle)
+{
+	if (handle->group->remote_ranks) {
+		return "only a group of one node can be direct";
+	}
+	if (handle->layout != NCCL_EP_LAYOUT_FLAT) {
+		return "only flat rows can be direct";
+	}
+	if (handle->group->nranks > EP_HT_DIRECT_RANKS) {
+		return "only a group of at most 72 ranks can be direct";
+	}
+	if (handle->group->config.shape.limit == EP_NO_LIMIT && !handle->ht->all_receive &&
+	    handle->group->config.zero_copy != NCCL_EP_ZERO_COPY_ON) {
+		return "to some rank no rows come, by what the handle's last dispatch has reported";
+	}
+	return NULL;
+}
+
+/*
+ * zero_copy ON wants a window for all that has storage, even where it is of no use. In the flat layout
+ * also for a tensor without rows: the others look for this rank's window, and it would not for theirs.
+ */
+static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *handle,
+					const ncclEpTensor_t *tensor, const struct ep_view *view,
+					const char *name)
+{
+	if (handle->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !tensor->win_hdl &&
+	    (view->sizes[0] || handle->layout == NCCL_EP_LAYOUT_FLAT)) {
+		return ep_fail(ncclInvalidArgument,
+			       "zero_copy ON: %s has no window: register one, or use AUTO", name);
+	}
+	return ncclSuccess;
+}
+
+/* Callers who pass windows want to know what became of them: the log has each change. */
+static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *handle,
+					const ncclEpTensor_t *tensor, const char *excluded,
+					const char *why, const char *name, bool *direct)
+{
+	struct ncclEpGroup *g = handle->group;
+	bool on = g->config.zero_copy == NCCL_EP_ZERO_COPY_ON;
+
+	why = excluded ? excluded : why;
+	*direct = !why;
+	if (!excluded && why && on && tensor->win_hdl) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"zero_copy ON: peers cannot reach %s, since %s: register a window, or "
+			"use AUTO",
+			name, why);
+	}
+	if (tensor->win_hdl && g->ht->ring_why != why) {
+		g->ht->ring_why = why;
+		EP_INFO(EP_LOG_COLL, "group %p rank %d: rows of windows are %s%s", (void *)g,
+			g->rank, why ? "not direct: " : "direct", why ? why : "");
+	}
+	return ncclSuccess;
+}
+
+/*
+ * Where all ranks have the rows that move, if these are in a window: *direct is whether the
+ * operation goes straight there. ncclInvalidArgument: zero_copy is ON and the window is of no use.
+ */
+static ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *dispatch,
+					  struct ep_ht_dispatch_args *a, bool *direct)
+{
+	static const char name[] = "outputs->tokens";
+	const char *excluded = ep_ht_direct_excluded(dispatch->h), *why = NULL;
+
+	EP_CHECK(ep_ht_direct_demand(dispatch->h, dispatch->out.tokens, &dispatch->out_tokens,
+				     name));
+	if (!excluded) {
+		why = ep_window_places(a->direct, dispatch->h->group, dispatch->out.tokens,
+				       &dispatch->out_tokens);
+	}
+	if (!excluded && !why && dispatch->scale_bytes) {
+		why = ep_window_places(a->direct_scales, dispatch->h->group, dispatch->out.scales,
+				       &dispatch->out_scales);
+	}
+	return ep_ht_direct_decide(dispatch->h, dispatch->out.tokens, excluded, why, name, direct);
+}
+
+static ncclResult_t ep_ht_combine_direct(const struct ep_combine *c, struct ep_ht_combine_args *a,
+					 bool *direct)
+{
+	static const char name[] = "inputs->tokens";
+	const char *excluded = ep_ht_direct_excluded(c->h), *why = NULL;
+	unsigned char *places[EP_HT_DIRECT_RANKS];
+
+	EP_CHECK(ep_ht_direct_demand(c->h, c->in.tokens, &c->tokens, name));
+	if (!excluded) {
+		why = ep_window_places(places, c->h->group, c->in.tokens, &c->tokens);
+	}
+	for (int r = 0; !excluded && !why && r < c->h->group->nranks; r++) {
+		a->direct[r] = places[r];
+	}
+	return ep_ht_direct_decide(c->h, c->in.tokens, excluded, why, name, direct);
+}
+
+/* Reads the head of handle memory. */
+
+ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_head *head,
+			     cudaStream_t stream, const char *name)
+{
+	EP_CHECK(ep_stream_check_capture(stream, name));
+	EP_CHECK(ep_query_read(head, handle->ht->dev.head, sizeof(*head), stream));
+	EP_CHECK(ep_record_poll(handle->group));
+	if (head->stamp != handle->ht->stamp) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: handle_mem has no routing for handles like this one: call "
+			       "ncclEpUpdateHandle first",
+			       name);
+	}
+	return ncclSuccess;
+}
+
+/* Checks of configs, handles, counters and operations that only high throughput has. */
+
+ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
+{
+	uint32_t tokens = c->max_dispatch_tokens_per_rank, most = c->max_recv_tokens_per_rank;
+
+	if (c->max_token_bytes % 16) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"config->max_token_bytes is %u: high throughput mode needs a multiple "
+			"of 16",
+			c->max_token_bytes);
+	}
+	if (c->num_experts > EP_HT_MAX_EXPERTS) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts is %u: high throughput mode takes at most %u",
+			       c->num_experts, EP_HT_MAX_EXPERTS);
+	}
+	if ((uint64_t)nranks * tokens > INT32_MAX) {
+		return ep_fail(ncclInvalidArgument,
+			       "%u ranks times config->max_dispatch_tokens_per_rank %u exceeds %d: "
+			       "lower one of them",
+			       nranks, tokens, INT32_MAX);
+	}
+	if (most && (most < tokens || most > INT32_MAX)) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"config->max_recv_tokens_per_rank is %u: it is NCCL_EP_AUTO, or from "
+			"max_dispatch_tokens_per_rank %u to %d",
+			most, tokens, INT32_MAX);
+	}
+	if (!most && c->overflow_policy == NCCL_EP_OVERFLOW_DROP) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->overflow_policy is DROP, but max_recv_tokens_per_rank is "
+			       "AUTO, which never overflows: set it, or use another policy");
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ht_check_alignment(const struct ep_shape *shape, size_t alignment,
+					  uint32_t topk)
+{
+	uint64_t most;
+
+	if (alignment > 1u << 30 || (alignment & (alignment - 1))) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->dispatch_output_per_expert_alignment is %zu: it is 0 or a "
+			       "power of two, at most %u",
+			       alignment, 1u << 30);
+	}
+	most = ep_ht_most_rows(shape, EP_HT_EXPERT_MAJOR, topk, ep_max_u64(alignment, 1));
+	if (most > INT32_MAX) {
+		return ep_fail(ncclInvalidUsage,
+			       "up to %llu rows may come to a rank (%u ranks times "
+			       "max_dispatch_tokens_per_rank %u, %u experts for each token, zones "
+			       "aligned to %zu), which exceeds %d: lower one of them",
+			       (unsigned long long)most, shape->nranks, shape->max_tokens,
+			       ep_ht_width(shape, topk), alignment, INT32_MAX);
+	}
+	return ncclSuccess;
+}
+
+/* A list of what a rank's rows to another one are, or of their weights, travels in one message. */
+static ncclResult_t ep_ht_check_message(const struct ep_shape *shape, uint32_t topk)
+{
+	uint64_t bytes = 4ull * shape->max_tokens * ep_ht_width(shape, topk);
+
+	if (shape->remote_ranks && bytes > EP_MLX5_MAX_BYTES) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"weights of max_dispatch_tokens_per_rank %u rows, for up to %u experts "
+			"of a rank each, take %llu bytes, and a message to another node has at "
+			"most %u: lower one of them",
+			shape->max_tokens, ep_ht_width(shape, topk), (unsigned long long)bytes,
+			EP_MLX5_MAX_BYTES);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
+				const ncclEpHandleConfig_t *handle, uint32_t topk)
+{
+	const struct ep_shape *shape = &config->shape;
+	uint64_t lists = ep_min_u64((uint64_t)shape->nranks * shape->max_tokens, shape->limit) *
+			 ep_ht_width(shape, topk);
+	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+
+	if (config->num_topk && topk > config->num_topk) {
+		return ep_fail(ncclInvalidUsage, "num_topk is %u, the group's is %u", topk,
+			       config->num_topk);
+	}
+	if (em && shape->limit == EP_NO_LIMIT && !config->num_topk) {
+		return ep_fail(ncclInvalidUsage,
+			       "expert-major handles in eager mode (max_recv_tokens_per_rank AUTO) "
+			       "need a group with num_topk: create it with num_topk = %u",
+			       topk);
+	}
+	if (lists > INT32_MAX) {
+		return ep_fail(ncclInvalidUsage,
+			       "rows that may come times experts of each, %llu, exceed %d: lower "
+			       "max_dispatch_tokens_per_rank %u or max_recv_tokens_per_rank",
+			       (unsigned long long)lists, INT32_MAX, shape->max_tokens);
+	}
+	EP_CHECK(ep_ht_check_message(shape, topk));
+	return em ? ep_ht_check_alignment(shape, handle->dispatch_output_per_expert_alignment, topk)
+		  : ncclSuccess;
+}
+
+/* ---- counters ---- */
+
+/* At least `extent` numbers; *bytes is the size of one, or what it must be if that is not 0. */
+static ncclResult_t ep_ht_check_counter(const struct ncclEpHandle *handle,
+					const ncclEpTensor_t *tensor, uint32_t extent,
+					const char *name, uint32_t *bytes, void **out)
+{
+	struct ep_view view;
+
+	if (!tensor) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_view_make(&view, handle->group->comm, tensor, 1, name));
+	if ((view.datatype != ncclInt32 && view.datatype != ncclInt64) ||
+	    (*bytes && view.elem_bytes != *bytes)) {
+		return ep_fail(ncclInvalidArgument, "%s: data type %s, it needs %s", name,
+			       ep_dtype_name(view.datatype),
+			       !*bytes       ? "int32 or int64"
+			       : *bytes == 4 ? "int32, as counters before it have"
+					     : "int64, as counters before it have");
+	}
+	if (view.sizes[0] < extent) {
+		return ep_fail(ncclInvalidArgument, "%s: sizes[0] is %zu, it needs %u at least",
+			       name, view.sizes[0], extent);
+	}
+	EP_CHECK(ep_view_expect_align(&view, view.elem_bytes, name));
+	*bytes = view.elem_bytes;
+	*out = view.data;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ht_update_check(const struct ncclEpHandle *handle,
+				       const ncclEpLayoutInfo_t *info, struct ep_ht_route_args *a)
+{
+	uint32_t nlocal = handle->group->config.shape.nlocal, bytes = 0;
+	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+
+	a->counter_bytes = a->total_bytes = 4;
+	if (!info) {
+		return ncclSuccess;
+	}
+	if (!em) {
+		bytes = 4; /* whatever the total has */
+		EP_CHECK(ep_ht_check_counter(handle, info->expert_counters, nlocal,
+					     "layout_info->expert_counters", &bytes,
+					     &a->expert_counters));
+		bytes = 0;
+	} else {
+		EP_CHECK(ep_ht_check_counter(handle, info->expert_counters, nlocal,
+					     "layout_info->expert_counters", &bytes,
+					     &a->expert_counters));
+		EP_CHECK(ep_ht_check_counter(handle, info->expert_offsets, nlocal,
+					     "layout_info->expert_offsets", &bytes,
+					     &a->expert_offsets));
+		a->counter_bytes = bytes ? bytes : 4;
+	}
+	EP_CHECK(ep_ht_check_counter(handle, info->recv_total_counter, 1,
+				     "layout_info->recv_total_counter", &bytes, &a->total_counter));
+	a->total_bytes = bytes ? bytes : 4;
+	return ncclSuccess;
+}
+
+/* ---- dispatch ---- */
+
+/* Weights of [rows][K], or of [rows] where each row is of one expert. */
+static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *handle, struct ep_view *view,
+					const ncclEpTensor_t *tensor, bool by_row, const char *name)
+{
+	EP_CHECK(ep_view_make(view, handle->group->comm, tensor, by_row ? 1 : 2, name));
+	EP_CHECK(ep_view_expect_type(view, ncclFloat32, name));
+	if (!by_row) {
+		EP_CHECK(ep_view_expect_dim(view, 1, handle->topk, "num_topk", name));
+	}
+	return ep_view_expect_align(view, 4, name);
+}
+
+/* Kernels distinguish the directions by NULL; an empty tensor may have no storage, and is there. */
+static void *ep_ht_present(const struct ncclEpHandle *handle, const struct ep_view *view)
+{
+	return view->data ? view->data : handle->ht->dev.head;
+}
+
+static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *dispatch, uint64_t rows,
+				    struct ep_ht_dispatch_args *a)
+{
+	static const char name[] = "outputs->topk_idx";
+	struct ep_view idx;
+
+	EP_CHECK(ep_view_make(&idx, dispatch->h->group->comm, dispatch->out.topk_idx, 2, name));
+	EP_CHECK(ep_view_expect_type(&idx, ncclInt64, name));
+	EP_CHECK(ep_view_expect_dim(&idx, 0, rows, "rows of outputs->topk_weights", name));
+	EP_CHECK(ep_view_expect_dim(&idx, 1, dispatch->h->topk, "num_topk", name));
+	EP_CHECK(ep_view_expect_align(&idx, 8, name));
+	a->out_idx = idx.data;
+	return ncclSuccess;
+}
+
+/* *rows: of the outputs. */
+static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *dispatch,
+					struct ep_ht_dispatch_args *a, uint64_t *rows)
+{
+	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint32_t limit = dispatch->h->group->config.shape.limit;
+	struct ep_view in, out;
+
+	EP_CHECK(ep_ht_check_weights(dispatch->h, &in, dispatch->in.topk_weights, false,
+				     "inputs->topk_weights"));
+	EP_CHECK(ep_view_expect_dim(&in, 0, dispatch->num_tokens, "tokens of inputs->tokens",
+				    "inputs->topk_weights"));
+	EP_CHECK(ep_ht_check_weights(dispatch->h, &out, dispatch->out.topk_weights, em,
+				     "outputs->topk_weights"));
+	if ((out.sizes[0] == 0) != (dispatch->out_tokens.sizes[0] == 0)) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"outputs->topk_weights has %zu rows and outputs->tokens %zu: both or "
+			"neither may be empty",
+			out.sizes[0], dispatch->out_tokens.sizes[0]);
+	}
+	if (em) {
+		EP_CHECK(ep_tensor_expect_absent(dispatch->out.topk_idx, "outputs->topk_idx",
+						 "zones say which expert a row is for"));
+	} else {
+		EP_CHECK(ep_ht_check_idx(dispatch, out.sizes[0], a));
+	}
+	if (limit != EP_NO_LIMIT) {
+		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], limit);
+	}
+	a->topk_weights = ep_ht_present(dispatch->h, &in);
+	a->out_weights = ep_ht_present(dispatch->h, &out);
+	*rows = ep_min_u64(*rows, out.sizes[0]);
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *dispatch)
+{
+	static const char why[] = "the backward pass moves tokens alone";
+
+	EP_CHECK(ep_tensor_expect_absent(dispatch->in.topk_weights, "inputs->topk_weights", why));
+	EP_CHECK(ep_tensor_expect_absent(dispatch->out.topk_weights, "outputs->topk_weights", why));
+	return ep_tensor_expect_absent(dispatch->out.topk_idx, "outputs->topk_idx", why);
+}
+
+/*
+ * Have outputs of that many rows room for all that comes? Where this is certain nobody asks the
+ * device, except for captures in eager mode, which are refused always: they would work by chance; and
+ * for windows in eager mode: see ht_launch.c.
+ */
+static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *dispatch, uint64_t rows,
+				     cudaStream_t stream)
+{
+	static const char name[] = "ncclEpDispatch: counting rows";
+	const struct ep_group_config *config = &dispatch->h->group->config;
+	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	bool eager = config->shape.limit == EP_NO_LIMIT;
+	uint64_t tokens = dispatch->out_tokens.sizes[0], need;
+	struct ep_ht_head head;
+
+	if (em && config->drop && rows < config->shape.limit) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: %llu rows, max_recv_tokens_per_rank is %u: where rows may be "
+			       "dropped, all rows below it are written",
+			       tokens < config->shape.limit ? "outputs->tokens"
+							    : "outputs->topk_weights",
+			       (unsigned long long)rows, config->shape.limit);
+	}
+	need = eager ? ep_ht_most_rows(&config->shape, dispatch->h->layout, dispatch->h->topk,
+				       dispatch->h->alignment)
+		     : config->shape.limit;
+	if (eager) {
+		EP_CHECK(ep_stream_check_capture(stream, "ncclEpDispatch in eager mode "
+							 "(max_recv_tokens_per_rank AUTO)"));
+	} else if (tokens < need && !config->v1) {
+		return ep_fail(ncclInvalidArgument,
+			       "outputs->tokens: %llu rows, max_recv_tokens_per_rank is %u",
+			       (unsigned long long)tokens, config->shape.limit);
+	}
+	dispatch->h->ht->all_receive = false;
+	if (rows >= need && !(eager && !em && dispatch->out.tokens->win_hdl)) {
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_ht_head_read(dispatch->h, &head, stream, name));
+	dispatch->h->ht->all_receive = eager && !head.idle;
+	if (head.num_tokens != dispatch->num_tokens) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->tokens: %u tokens, the routing in handle_mem has %u",
+			       dispatch->num_tokens, head.num_tokens);
+	}
+	need = em ? head.places : head.rows;
+	if (rows < need) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"%s: %llu rows, %llu come: allocate as many as recv_total_counter says",
+			tokens < need ? "outputs->tokens" : "outputs->topk_weights",
+			(unsigned long long)rows, (unsigned long long)need);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_ht_check_scales(const struct ep_dispatch *dispatch)
+{
+	if (dispatch->out_scales.sizes[0] != dispatch->out_tokens.sizes[0]) {
+		return ep_fail(ncclInvalidArgument,
+			       "outputs->scales: %zu rows, outputs->tokens has %zu",
+			       dispatch->out_scales.sizes[0], dispatch->out_tokens.sizes[0]);
+	}
+	if (!dispatch->out.tokens->win_hdl != !dispatch->out.scales->win_hdl) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"outputs->tokens has %s window and outputs->scales has %s: give both "
+			"one, or neither",
+			dispatch->out.tokens->win_hdl ? "a" : "no",
+			dispatch->out.scales->win_hdl ? "one" : "none");
+	}
+	return ncclSuccess;
+}
+
+/* May wait for the stream: see ep_ht_head_read(). */
+static ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch,
+					 struct ep_ht_dispatch_args *a, cudaStream_t stream)
+{
+	const struct ncclEpGroup *g = dispatch->h->group;
+	const struct ep_shape *shape = &g->config.shape;
+	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint64_t rows = dispatch->out_tokens.sizes[0];
+
+	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
+		EP_CHECK(ep_ht_check_scales(dispatch));
+	}
+	a->fill_rows = EP_HT_NONE;
+	if (dispatch->config.pass_direction == NCCL_EP_BWD_PASS) {
+		EP_CHECK(ep_ht_check_backward(dispatch));
+	} else {
+		EP_CHECK(ep_ht_check_forward(dispatch, a, &rows));
+	}
+	EP_CHECK(ep_ht_check_rows(dispatch, rows, stream));
+	a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
+	a->zero_to = em && g->config.drop ? shape->limit : 0;
+	a->id_base = dispatch->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
+			     ? (uint32_t)g->rank * shape->nlocal
+			     : 0;
+	return ncclSuccess;
+}
+
+/* ---- combine ---- */
+
+static ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht_combine_args *a)
+{
+	static const char why[] = "combine applies no weights: do so before";
+	bool em = c->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+	uint64_t rows = c->tokens.sizes[0];
+	struct ep_view in, out;
+
+	if (c->config.pass_direction == NCCL_EP_FWD_PASS) {
+		EP_CHECK(ep_tensor_expect_absent(c->in.topk_weights, "inputs->topk_weights", why));
+		a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
+		return ncclSuccess;
+	}
+	EP_CHECK(ep_ht_check_weights(c->h, &in, c->in.topk_weights, em, "inputs->topk_weights"));
+	EP_CHECK(ep_ht_check_weights(c->h, &out, c->out.topk_weights, false,
+				     "outputs->topk_weights"));
+	EP_CHECK(ep_view_expect_dim(&out, 0, c->num_tokens, "tokens of outputs->tokens",
+				    "outputs->topk_weights"));
+	if ((in.sizes[0] == 0) != (rows == 0)) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->topk_weights has %zu rows and inputs->tokens %llu: both or "
+			       "neither may be empty",
+			       in.sizes[0], (unsigned long long)rows);
+	}
+	a->in_weights = ep_ht_present(c->h, &in);
+	a->out_weights = ep_ht_present(c->h, &out);
+	a->c.given_rows = (uint32_t)ep_min_u64(ep_min_u64(rows, in.sizes[0]), EP_HT_NONE);
+	return ncclSuccess;
+}
+
+/*
+ * An operation of high throughput: the rest of its checks (ht_launch.c, ht_launch.c), its plan (ht_plan.c),
+ * its launch. No launch allocates on the device; only dispatch may wait for the stream, to read how
+ * many rows there are. And what kernels need of the device before the first one.
+ */
 
 /*
  * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, then, EP_HT_NODES

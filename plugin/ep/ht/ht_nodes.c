@@ -2,7 +2,7 @@
 /* Groups of several nodes: who forwards for whom, as device/ht/ht_layout.h has it. */
 #include <stdlib.h>
 #include "core/cuda.h"
-#include "ep/group_heap.h"
+#include "ep/ep.h"
 #include "ep/ht/ht.h"
 
 /* Input of the tables. All by rank. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/util.h"
-#include "ep/ht/ht_plan.h"
+#include "ep/ht/ht.h"
 
 /*
  * A block moves rows the faster the more bytes it has in flight, which its shared memory holds; a

@@ -3,10 +3,121 @@
 #ifndef EP_EP_LL_LL_H
 #define EP_EP_LL_LL_H
 
+#include <stdbool.h>
 #include "core/param.h"
-#include "ep/combine.h"
-#include "ep/dispatch.h"
-#include "ep/ll/ll_plan.h"
+#include "device/ll/ll_layout.h"
+#include "ep/ep.h"
+
+/*
+ * Where everything lies in a low-latency group's heap and in handle memory. The one place that
+ * computes it: for allocation, for the kernels' arguments, and for the memory query.
+ */
+
+/* A bank's areas end where the next begins. A side of the stage: rows, headers [R][STAGE_ROWS]. */
+struct ep_ll_heap {
+	struct ep_group_heap g;
+	struct ep_ll_areas areas;
+	uint64_t bank_bytes;
+};
+
+/* Parts of the packet area of a dispatch, from its start. */
+struct ep_ll_dispatch_packets {
+	uint32_t count_off;
+	uint32_t header_off;
+	uint32_t header_bytes;
+	uint64_t bytes;
+};
+
+struct ep_ll_handle_layout {
+	uint64_t head_off;
+	uint64_t src_rows_off;
+	uint64_t src_parts_off;
+	uint64_t counts_off;
+	uint64_t slot_token_off;
+	uint64_t slot_row_off;
+	uint64_t route_off;
+	uint64_t sent_rows_off;
+	uint64_t bytes;
+};
+
+struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape *shape,
+							  uint32_t layout, uint32_t topk);
+
+/* Both layouts, top-k up to `topk`. */
+struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk);
+
+struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
+						    uint32_t topk);
+
+/*
+ * Quads of the largest row in a group whose max_token_bytes is `bytes`: so many bytes copied, scales
+ * included, and quantised what is bf16 of so many bytes. Where these are just what a quantised row
+ * and its scales take, that fits, too.
+ */
+uint32_t ep_ll_max_quads(uint32_t bytes);
+
+/* Quads of a row of `bytes` copied bytes, and of `hidden` channels quantised to FP8. */
+uint32_t ep_ll_copy_quads(uint32_t bytes);
+uint32_t ep_ll_fp8_quads(uint32_t hidden);
+
+/* All that is decided about a launch. Arithmetic alone: no CUDA, no group. */
+
+/*
+ * Thread blocks of a group's operations. Unless the split is fixed, only the sum of the two counts:
+ * ep_ll_plan_make() shares it out again for each operation.
+ */
+struct ep_ll_geometry {
+	uint32_t send_blocks;
+	uint32_t recv_blocks;
+	uint32_t threads;
+	bool fixed; /* parameters set how many blocks send or receive, the same for all operations */
+};
+
+/* In this order; `+ EP_LL_KERNEL_REMOTE` is the same for groups with remote ranks. */
+enum ep_ll_kernel {
+	EP_LL_KERNEL_DISPATCH,
+	EP_LL_KERNEL_DISPATCH_FP8,
+	EP_LL_KERNEL_COMBINE, /* and enum ep_dtype */
+	EP_LL_KERNEL_REMOTE = 5,
+	EP_LL_KERNELS = 2 * EP_LL_KERNEL_REMOTE
+};
+
+/* Input of a launch plan. */
+struct ep_ll_operation {
+	struct ep_shape shape;
+	struct ep_ll_geometry geometry;
+	bool lines;
+	bool remote; /* the group has remote ranks */
+	bool combine;
+	uint32_t layout; /* enum ep_ll_layout */
+	uint32_t topk;
+	uint32_t num_tokens;
+	uint32_t recv_limit; /* blocks that may receive: ep/resident.h */
+	uint32_t row_bytes;  /* of a row that is copied, with its scales */
+	uint32_t hidden;     /* channels of a row that dispatch quantises, else 0 */
+	enum ep_dtype dtype; /* combine */
+};
+
+/* Arguments of the kernel: see struct ep_ll_common and struct ep_ll_dispatch_args. */
+struct ep_ll_plan {
+	enum ep_ll_kernel kernel;
+	bool lines;
+	uint32_t row_quads;
+	uint32_t parts;
+	uint32_t peer_parts;
+	uint32_t part_quads;
+	uint32_t peer_part_quads;
+	uint32_t combine_parts; /* dispatch */
+	struct ep_ll_dispatch_packets packets;
+	uint32_t span;
+	uint32_t channel_tokens;
+	uint32_t send_blocks; /* of the half, if it is launched */
+	uint32_t recv_blocks;
+	uint32_t threads;
+	uint32_t shared_bytes;
+};
+
+struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *operation);
 
 /* Whose input it is: see ep_ll_source_choose(). */
 enum ep_ll_source_of {
@@ -42,13 +153,9 @@ struct ep_ll_handle {
 ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
 				 uint32_t max_sms, uint32_t sm_count);
 
-/* ---- ll_check.c: what the layouts of low latency want, put into the arguments ---- */
+/* ---- ll_launch.c: what the layouts of low latency want, put into the arguments ---- */
 
-ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *dispatch,
-				  struct ep_ll_dispatch_args *args);
-ncclResult_t ep_ll_combine_check(const struct ep_combine *combine, struct ep_ll_combine_args *args);
-
-/* ---- ll_source.c ---- */
+/* ---- ll_heap.c ---- */
 
 /*
  * Fills *out, which is zero, if NICs shall read rows of `row_bytes` from the tensor of `view`, the input

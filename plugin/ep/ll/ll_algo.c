@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
-#include "ep/handle.h"
+#include "ep/ep.h"
 #include "ep/ll/ll.h"
-#include "ep/query_read.h"
 
 /* Half of the blocks, or what the other half has left. At least one. */
 static uint32_t ep_ll_share(uint32_t half, uint32_t limit, uint32_t other)

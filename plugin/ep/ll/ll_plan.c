@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ep/ll/ll_plan.h"
+#include "ep/ll/ll.h"
 
 /*
  * Quads of many rows that a warp takes at a time when dispatch sends and receives (a quad of a
