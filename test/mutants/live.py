@@ -127,7 +127,7 @@ MUTANTS += [
 # Each range ends, and has its operation's bytes.
 MUTANTS += [
     {"name": "range_open", "file": "plugin/ep/operation.c",
-     "old": "\tep_range_end();\n", "new": "", "tests": ["nvtx"]},
+     "old": "algo->dispatch(&d, stream);\n\tep_range_end();\n", "new": "algo->dispatch(&d, stream);\n", "tests": ["nvtx"]},
     {"name": "range_bytes", "file": "plugin/ep/operation.c",
      "old": "(uint64_t)d.num_tokens * d.token_bytes);", "new": "d.token_bytes);", "tests": ["nvtx"]},
 ]

@@ -92,7 +92,7 @@ struct ep_ll_operation {
 	uint32_t layout; /* enum ep_ll_layout */
 	uint32_t topk;
 	uint32_t num_tokens;
-	uint32_t recv_limit; /* blocks that may receive: ep/resident.h */
+	uint32_t recv_limit; /* blocks that may receive: ep/ep.h */
 	uint32_t row_bytes;  /* of a row that is copied, with its scales */
 	uint32_t hidden;     /* channels of a row that dispatch quantises, else 0 */
 	enum ep_dtype dtype; /* combine */
