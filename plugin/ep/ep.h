@@ -165,7 +165,7 @@ struct ep_algo {
 extern const struct ep_algo ep_ll_algo;
 extern const struct ep_algo ep_ht_algo;
 
-/* Makes a group's config, with all choices, and compares those of ranks. */
+/* ---- makes a group's config, with all choices, and compares those of ranks ---- */
 
 /* Checks the fields and makes the choices. sm_count 0: unknown, checks against it are left out. */
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *config,
@@ -218,7 +218,7 @@ uint32_t ep_resident_limit(const struct ep_resident *group);
 /* Appends to an error's text how many groups share the device, if it is more than one. */
 void ep_resident_describe(const struct ep_resident *group, char *text, size_t size);
 
-/* Tensor descriptors of callers, checked and resolved to device pointers. */
+/* ---- tensor descriptors of callers, checked and resolved to device pointers ---- */
 
 /* A checked descriptor: every field may be relied on. Extents are the caller's array. */
 struct ep_view {
@@ -415,7 +415,7 @@ struct ncclEpHandle {
 	unsigned long long lost_capture;     /* and of a send half that is not received there */
 };
 
-/* Callers' structs of any API version. */
+/* ---- callers' structs of any API version ---- */
 
 /*
  * Copies a caller's struct into `own`, which is zeroed first. The caller's may end earlier (its
@@ -437,7 +437,7 @@ void ep_struct_export(void *caller, void *own, size_t own_size, unsigned int cal
 #define EP_IMPORT_OPTIONAL(own, caller, prefix)                                                    \
 	ep_struct_import_optional(own, sizeof(*(own)), caller, prefix##_V1_SIZE, #caller)
 
-/* The beginning and the end of every call on a group. */
+/* ---- the beginning and the end of every call on a group ---- */
 
 /* Errors of the five calls of masks; the argument is the call's name. */
 #define EP_CALL_NO_MASK                                                                            \
@@ -522,7 +522,7 @@ void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot,
 /* The line, for ncclEpExtVersion. It belongs to the thread, until its next call. */
 ncclResult_t ep_version_text(const char **text);
 
-/* Makes and ends groups. */
+/* ---- makes and ends groups ---- */
 
 /* Collective. *ep_group is written on success. */
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
@@ -549,7 +549,7 @@ void ep_group_free(struct ncclEpGroup *group);
 /* Takes the handle off its group's list. */
 void ep_handle_delist(struct ncclEpHandle *handle);
 
-/* Remains of a group that could not be made, or of its growth. */
+/* ---- remains of a group that could not be made, or of its growth ---- */
 
 /*
  * Ends the bootstrap, and gives back what was made with it: `group`, one that was being made, or NULL;
@@ -573,7 +573,7 @@ ncclResult_t ep_pool_get(struct ncclEpGroup *group, void **ptr, uint64_t bytes);
 void ep_pool_put(struct ncclEpGroup *group, void *ptr, uint64_t bytes);
 void ep_pool_drain(struct ncclEpGroup *group);
 
-/* The heap of a group: its size, and its replacement by a larger one. */
+/* ---- the heap of a group: its size, and its replacement by a larger one ---- */
 
 /* The beginning of every heap, up to heap->bytes. */
 void ep_group_heap_begin(struct ep_group_heap *heap, const struct ep_shape *shape);
@@ -602,7 +602,7 @@ ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *group, uint32_t topk, ncc
 /* This rank refuses a call for whose top-k the others may be enlarging their heaps. */
 void ep_group_heap_refuse(struct ncclEpGroup *group);
 
-/* Callers' tensors in NCCL windows, as peers of the node see them. */
+/* ---- callers' tensors in NCCL windows, as peers of the node see them ---- */
 
 /* The same as an address on every rank: at[R]. */
 const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
@@ -614,7 +614,7 @@ const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t
 
 void ep_windows_free(struct ep_windows *windows);
 
-/* Makes, routes and ends handles, and checks their routing for operations. */
+/* ---- makes, routes and ends handles, and checks their routing for operations ---- */
 
 /* Whether these are possible; handle NULL: all of it AUTO. Shared with the memory query. */
 ncclResult_t ep_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
@@ -775,7 +775,7 @@ void ep_signature_explain(const struct ep_signature *theirs, int rank,
 			  const struct ep_signature *ours, int self, bool halves, char *text,
 			  size_t size);
 
-/* Failures that kernels have recorded. */
+/* ---- failures that kernels have recorded ---- */
 
 /* Looks for failures of device operations. Fails only if the group has failed for good. */
 ncclResult_t ep_record_poll(struct ncclEpGroup *group);
@@ -826,7 +826,7 @@ void ep_show_failure(struct ep_show *show, const char *text);
 void ep_watch_begin(struct ncclEpGroup *group);
 void ep_watch_end(struct ep_watch *watch);
 
-/* Answers to the calls of nccl_ep/ext.h. */
+/* ---- answers to the calls of nccl_ep/ext.h ---- */
 
 /* The last error of `slot`, or of the thread. *text stays until the thread asks again. */
 ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, const char **text);
@@ -851,7 +851,7 @@ ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream
 /* The sum of n numbers there. */
 ncclResult_t ep_query_sum(const uint32_t *dev, uint32_t n, uint64_t *sum, cudaStream_t stream);
 
-/* The masks of a group that was created with them: see ncclEpMaskQuery. */
+/* ---- the masks of a group that was created with them: see ncclEpMaskQuery ---- */
 
 ncclResult_t ep_mask_query(struct ncclEpGroup *group, int *mask, cudaStream_t stream);
 ncclResult_t ep_mask_update(struct ncclEpGroup *group, const int *mask, cudaStream_t stream);
@@ -914,7 +914,7 @@ static inline bool ep_group_is_remote(const struct ncclEpGroup *group, uint32_t 
 	       group->idents[rank].node != group->idents[group->rank].node;
 }
 
-/* Kernels of any algorithm. */
+/* ---- kernels of any algorithm ---- */
 
 /* Loads kernels, which also shows whether there are any for this GPU. */
 ncclResult_t ep_kernels_load(const void *const *kernels, size_t count);

@@ -127,7 +127,7 @@ void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *grou
 	ep_remains_enlist(copy);
 }
 
-/* Frees what a group holds, with what is left of its handles. */
+/* ---- frees what a group holds, with what is left of its handles ---- */
 
 void ep_handle_delist(struct ncclEpHandle *handle)
 {

@@ -64,7 +64,7 @@ void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cau
 		 m && m->next ? m->next : "");
 }
 
-/* Reads what firmware has answered to a command. */
+/* ---- reads what firmware has answered to a command ---- */
 
 bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why)
 {
@@ -164,7 +164,7 @@ void ep_gda_lag_describe(const struct ep_gda *g, const struct ep_gda_nic *nic, c
 	}
 }
 
-/* Capabilities of a device for DevX queues. */
+/* ---- capabilities of a device for DevX queues ---- */
 
 bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
 		       struct ep_reason *why)

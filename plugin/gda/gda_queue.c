@@ -118,7 +118,7 @@ bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t s
 	return true;
 }
 
-/* Queues that the proxy's thread posts to by plain verbs. */
+/* ---- queues that the proxy's thread posts to by plain verbs ---- */
 
 #define EP_GDA_LEAST_WR 16u
 
@@ -284,7 +284,7 @@ static bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state)
 	return true;
 }
 
-/* mlx5 queues that others than the CPU post to, made by DevX commands. */
+/* ---- mlx5 queues that others than the CPU post to, made by DevX commands ---- */
 
 #define EP_GDA_LOG_MSG 30
 

@@ -238,7 +238,7 @@ void ep_gda_address_check(struct ep_gda_nic *nic);
 /* Of a queue whose packets are not answered: whether the peer has another hardware address by now. */
 bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size);
 
-/* Opens what firmware offers, and asks for its capabilities. */
+/* ---- opens what firmware offers, and asks for its capabilities ---- */
 
 /* Opens what DevX queues need of a device that is open; false: plain verbs are left. */
 bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
@@ -250,7 +250,7 @@ bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char
 /* Of a DevX command: true if it was carried out. */
 bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why);
 
-/* Ports that are bonds: queue pairs are spread over the members. */
+/* ---- ports that are bonds: queue pairs are spread over the members ---- */
 
 /* Asks firmware whether the port is a bond. `caps`: the device's general capabilities. */
 void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps);
@@ -260,7 +260,7 @@ uint32_t ep_gda_lag_port(const struct ep_gda_queue *queue);
 void ep_gda_lag_describe(const struct ep_gda *g, const struct ep_gda_nic *nic, char *text,
 			 size_t size);
 
-/* One connection, this rank's end: a queue pair by DevX. */
+/* ---- one connection, this rank's end: a queue pair by DevX ---- */
 
 bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why);
 bool ep_gda_queue_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
@@ -271,7 +271,7 @@ void ep_gda_queue_destroy(struct ep_gda_queue *queue);
 /* State of the queue pair; if the NIC reports why it failed, that too. False: no answer. */
 bool ep_gda_queue_query(struct ep_gda_queue *queue, uint32_t *state, struct ep_gda_cause *cause);
 
-/* One connection, this rank's end: a queue pair by verbs. */
+/* ---- one connection, this rank's end: a queue pair by verbs ---- */
 
 bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
 bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why);
@@ -279,7 +279,7 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *e
 			  struct ep_reason *why);
 void ep_gda_verbs_halt(struct ep_gda_queue *queue);
 
-/* Memory that kernels, NIC and host share. */
+/* ---- memory that kernels, NIC and host share ---- */
 
 /* A NIC's queues and doorbell register, as the mode has them. */
 bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
@@ -294,12 +294,12 @@ bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why);
 /* Waits for g->stream, bounded. */
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
 
-/* Memory that NICs access. */
+/* ---- memory that NICs access ---- */
 
 /* Whether the GPU shows the NIC's writes in the order in which they came. */
 bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why);
 
-/* Callers' memory that NICs read from. */
+/* ---- callers' memory that NICs read from ---- */
 
 /*
  * Registers the allocation that holds [p, p + bytes) with all NICs, unless it is, and gives the name that
@@ -346,7 +346,7 @@ bool ep_gda_runs_next(struct ep_gda_reader *reader, uint32_t *value, uint32_t *c
 /* The next list begins. */
 void ep_gda_runs_again(struct ep_gda_reader *reader);
 
-/* Connects the queues of all ranks. */
+/* ---- connects the queues of all ranks ---- */
 
 /* Connects all queues. Returns a result that all ranks share; this rank's own errors go to *mine. */
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
@@ -356,12 +356,12 @@ bool ep_gda_each(struct ep_gda *g,
 		 bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why),
 		 void *arg, struct ep_reason *why);
 
-/* The thread that rings or posts for kernels, in modes that have one. */
+/* ---- the thread that rings or posts for kernels, in modes that have one ---- */
 
 bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why);
 void ep_gda_proxy_stop(struct ep_gda *g);
 
-/* Questions to NICs about queues whose work is late. */
+/* ---- questions to NICs about queues whose work is late ---- */
 
 #define EP_GDA_ROUND_NS 1000000000ull /* work that takes longer is late */
 #define EP_GDA_ASK_NS 5000000ull      /* for questions in a tick */
@@ -371,7 +371,7 @@ void ep_gda_late_mark(struct ep_gda *g, uint64_t now);
 /* In each tick: asks about those that are due. */
 void ep_gda_late_ask(struct ep_gda *g);
 
-/* Failures of connections, and their causes. */
+/* ---- failures of connections, and their causes ---- */
 
 /* Make a failure known, to kernels and to ep_gda_poll(). Both take `lock`. */
 void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *cause);
@@ -387,7 +387,7 @@ bool ep_gda_inspect(struct ep_gda_queue *queue, int flags);
 /* The queue's completion, wherever it lies; `ask` is held. */
 bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe);
 
-/* The thread that looks for failures. */
+/* ---- the thread that looks for failures ---- */
 
 bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why);
 void ep_gda_watch_stop(struct ep_gda *g);

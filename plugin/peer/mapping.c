@@ -81,7 +81,7 @@ static bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const c
 	return all;
 }
 
-/* Checks the GPUs of a node by CUDA before any memory is mapped. */
+/* ---- checks the GPUs of a node by CUDA before any memory is mapped ---- */
 
 /* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
 static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)

@@ -31,7 +31,7 @@ ncclResult_t ep_heap_copy(struct ep_heap *heap, uint64_t off, const struct ep_he
  */
 void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot);
 
-/* How a rank leaves a heap without its peers; see peer.h. */
+/* How a rank leaves a heap without its peers. */
 
 /*
  * The first half of leaving: farewells to the peers of this node, whose heaps are unmapped. All
@@ -95,7 +95,7 @@ ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *iden
 /* "NCCL windows", for the log. */
 const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping);
 
-/* The heaps of this process, and what each must give back in the end. */
+/* ---- the heaps of this process, and what each must give back in the end ---- */
 
 /* All heaps of the process, under the lock. */
 extern pthread_mutex_t ep_heap_lock;
@@ -133,7 +133,7 @@ extern const struct ep_peer_mapping ep_peer_plain; /* ranks of one process */
 bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why);
 void ep_peer_plain_free(void *base);
 
-/* Windows of NCCL. */
+/* ---- windows of NCCL ---- */
 
 extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
 
@@ -142,7 +142,7 @@ void ep_window_settle(struct ep_heap *heap);
 
 extern const struct ep_peer_mapping ep_peer_ipc; /* processes of one host */
 
-/* The driver's virtual memory. */
+/* ---- the driver's virtual memory ---- */
 
 /* Whether the driver has what windows need. */
 bool ep_vmm_driver(struct ep_reason *why);

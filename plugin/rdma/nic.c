@@ -72,7 +72,7 @@ struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_mem
 	return mr;
 }
 
-/* Between two ports. */
+/* ---- between two ports ---- */
 
 bool ep_nic_path_check(const struct ep_nic_end *from, const struct ep_nic_end *to,
 		       struct ep_reason *why)
@@ -192,7 +192,7 @@ void ep_nic_events_read(const struct ep_nic *nic,
 	}
 }
 
-/* Opening a port of a NIC, and its limits as verbs have them. */
+/* ---- opening a port of a NIC, and its limits as verbs have them ---- */
 
 #define EP_NIC_VENDOR_RXE 0xffffffu
 

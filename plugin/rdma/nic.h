@@ -91,7 +91,7 @@ const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT]);
 struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_memory *memory,
 			       unsigned int access, struct ep_reason *why);
 
-/* nic.c: what a device reports without being asked. */
+/* ---- nic.c: what a device reports without being asked ---- */
 
 enum ep_nic_event {
 	EP_NIC_PORT_DOWN,

@@ -73,7 +73,7 @@ int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struc
 /* Returns the logarithm of READs and atomics that a requester at `from` may have in flight to `to`. */
 uint32_t ep_rc_log_reads(const struct ep_nic *from, const struct ep_nic_end *to, uint32_t most);
 
-/* Why a NIC failed a work request, in words. */
+/* ---- why a NIC failed a work request, in words ---- */
 
 struct ep_syndrome {
 	uint8_t code;   /* MLX5_CQE_SYNDROME_* */

@@ -50,7 +50,7 @@ uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk);
 uint64_t ep_ht_most_rows(const struct ep_shape *shape, uint32_t layout, uint32_t topk,
 			 uint64_t alignment);
 
-/* All that is decided about a launch. Arithmetic alone: no CUDA, no group. */
+/* ---- all that is decided about a launch. Arithmetic alone: no CUDA, no group ---- */
 
 enum ep_ht_kind {
 	EP_HT_ROUTE,

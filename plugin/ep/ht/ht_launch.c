@@ -109,7 +109,7 @@ static ncclResult_t ep_ht_combine_direct(const struct ep_combine *c, struct ep_h
 	return ep_ht_direct_decide(c->h, c->in.tokens, excluded, why, name, direct);
 }
 
-/* Reads the head of handle memory. */
+/* ---- reads the head of handle memory ---- */
 
 ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_head *head,
 			     cudaStream_t stream, const char *name)
@@ -509,7 +509,7 @@ static ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht
 }
 
 /*
- * An operation of high throughput: the rest of its checks (ht_launch.c, ht_launch.c), its plan (ht_plan.c),
+ * An operation of high throughput: the rest of its checks (above), its plan (ht_plan.c),
  * its launch. No launch allocates on the device; only dispatch may wait for the stream, to read how
  * many rows there are. And what kernels need of the device before the first one.
  */

@@ -60,7 +60,7 @@ uint32_t ep_ll_max_quads(uint32_t bytes);
 uint32_t ep_ll_copy_quads(uint32_t bytes);
 uint32_t ep_ll_fp8_quads(uint32_t hidden);
 
-/* All that is decided about a launch. Arithmetic alone: no CUDA, no group. */
+/* ---- all that is decided about a launch. Arithmetic alone: no CUDA, no group ---- */
 
 /*
  * Thread blocks of a group's operations. Unless the split is fixed, only the sum of the two counts:

@@ -275,7 +275,7 @@ static inline bool ep_net_mr_has(const struct ep_net_mr *mr, const void *data, s
 	return at >= mr->start && at <= mr->end && size <= mr->end - at;
 }
 
-/* Queue pairs, whoever posts to them. */
+/* ---- queue pairs, whoever posts to them ---- */
 
 /* How progress of a connection, or of a mesh, looks for completions and for peers. */
 #define EP_NET_POLL 16                /* completions that are taken up at once */
@@ -319,7 +319,7 @@ const char *ep_net_dev_print(const struct ep_net_dev *dev);
 #define EP_NET_WC_TEXT 320
 const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT]);
 
-/* Base of all versions of NCCL's tables. */
+/* ---- base of all versions of NCCL's tables ---- */
 
 #define EP_NET_NAME "EP"
 

@@ -201,7 +201,7 @@ void ep_net_nic_drop(const struct ep_net_nic *nic)
 	}
 }
 
-/* Contexts, NCCL's logger, properties of NICs, and registration of memory. */
+/* ---- contexts, NCCL's logger, properties of NICs, and registration of memory ---- */
 
 struct ep_net_context {
 	int traffic_class;

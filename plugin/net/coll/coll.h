@@ -69,7 +69,7 @@ ncclResult_t ep_net_coll_close(void *coll);
 ncclResult_t ep_net_coll_reg(void *coll, const struct ep_net_memory *memory, void **mr);
 ncclResult_t ep_net_coll_get(const void *handle, struct ep_net_coll **coll);
 
-/* All-gather. */
+/* ---- all-gather ---- */
 
 ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_mr, int nparts,
 				 const struct ep_coll_part_v9 *parts,

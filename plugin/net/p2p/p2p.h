@@ -387,7 +387,7 @@ struct ep_net_handle {
 _Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
 _Static_assert(offsetof(struct ep_net_connect_req, shared) == sizeof(struct ep_net_head), "packed");
 
-/* How a connection fails. */
+/* ---- how a connection fails ---- */
 
 ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
 /* `qp`: a queue pair, or what ep_net_port_qp() returns. */
@@ -400,20 +400,19 @@ uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local);
 /* See ep_net_which_print(). */
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
 
-/* Queue pairs of a connection. */
+/* ---- queue pairs of a connection ---- */
 
 #define EP_NET_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
-/* Sets the extensions of the other end's NIC, for a queue pair that does not know them yet. */
 /* Which of them messages go over: those of open paths. */
 void ep_net_qps_choose(struct ep_net_comm *c);
 /* A queue pair to itself, for iflush. */
 ncclResult_t ep_net_flush_open(struct ep_net_local *port);
 ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
 
-/* Makes connections and ends them. */
+/* ---- makes connections and ends them ---- */
 
 /* A connection whose queue pairs are not connected yet. It holds the devices. */
 ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t npaths,
@@ -428,19 +427,19 @@ ncclResult_t ep_net_reg(void *comm, const struct ep_net_memory *memory, void **m
 ncclResult_t ep_net_close_send(void *send_comm);
 ncclResult_t ep_net_close_recv(void *recv_comm);
 
-/* The receiver's end of a connection in the making. */
+/* ---- the receiver's end of a connection in the making ---- */
 
 /* For NCCL, which calls again and again. *recv_comm NULL: it is not made yet. */
 ncclResult_t ep_net_listen(int dev, void *handle, void **listen_comm);
 ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm);
 ncclResult_t ep_net_close_listen(void *listen_comm);
 
-/* The sender's end of a connection in the making. */
+/* ---- the sender's end of a connection in the making ---- */
 
 /* For NCCL, which calls again and again. *send_comm NULL: it is not made yet. */
 ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void **send_comm);
 
-/* Requests of a connection. */
+/* ---- requests of a connection ---- */
 
 uint32_t ep_net_request_new(struct ep_net_comm *c);
 void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
@@ -448,19 +447,19 @@ void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
 /* The connection that receives; checks the number of receives. */
 ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm);
 
-/* Announces receives to the sender. */
+/* ---- announces receives to the sender ---- */
 
 /* Announces groups, unless the sender can do without for now. */
 ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
 
-/* Parts of messages. */
+/* ---- parts of messages ---- */
 
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
 			      uint32_t qp, uint32_t number);
 /* Posts parts again that a closed path has not brought, as far as there is room. */
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 
-/* Sending, and the end of requests of either kind. */
+/* ---- sending, and the end of requests of either kind ---- */
 
 /* A receive that the other end has posted, the first of its group that has no message yet. */
 struct ep_net_asked {
@@ -474,13 +473,13 @@ ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, voi
 			  void **request);
 ncclResult_t ep_net_test(void *request, int *done, int *sizes);
 
-/* Receiving. */
+/* ---- receiving ---- */
 
 /* For NCCL. */
 ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, int *tags, void **mr,
 			  void **request);
 
-/* Flushes of GPU memory. */
+/* ---- flushes of GPU memory ---- */
 
 /* Posts flushes that had to wait, as far as there is room. */
 ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
@@ -491,12 +490,12 @@ void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
 ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void **mr,
 			   void **request);
 
-/* Completions of a connection. */
+/* ---- completions of a connection ---- */
 
 /* Takes up completions of a port; *any: there were some. */
 ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool *any);
 
-/* Progress of a connection. */
+/* ---- progress of a connection ---- */
 
 /* Takes up completions, does what is due, and now and then looks for the other end. */
 ncclResult_t ep_net_progress(struct ep_net_comm *c);
@@ -511,7 +510,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c);
 ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why,
 			       const char *what);
 
-/* Looks after the paths of a connection that has several. */
+/* ---- looks after the paths of a connection that has several ---- */
 
 /* Does what is due after completions were taken up: c->due. */
 ncclResult_t ep_net_paths_act(struct ep_net_comm *c);
@@ -522,7 +521,7 @@ ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c);
 /* This end closes: sends what has arrived to the other one. */
 void ep_net_paths_close(struct ep_net_comm *c);
 
-/* The part of a connection in the file of counts. */
+/* ---- the part of a connection in the file of counts ---- */
 
 /* Where the connection counts from now on, and what it is. Never fails: else it counts for itself. */
 void ep_net_counts_open(struct ep_net_comm *c);

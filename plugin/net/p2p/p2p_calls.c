@@ -66,7 +66,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_poll_slow(c);
 }
 
-/* Sending, and the end of requests of either kind. */
+/* ---- sending, and the end of requests of either kind ---- */
 
 /* ---- which receive a message is for ---- */
 
@@ -284,7 +284,7 @@ ncclResult_t ep_net_test(void *request, int *done, int *sizes)
 	return result;
 }
 
-/* Receiving. */
+/* ---- receiving ---- */
 
 /* Whether one more group may be under way. */
 static bool ep_net_recv_room(const struct ep_net_comm *c)

@@ -50,7 +50,7 @@ ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **com
 	return ncclSuccess;
 }
 
-/* Announces receives to the sender: where they want data. */
+/* ---- announces receives to the sender: where they want data ---- */
 
 /*
  * A slot may wait to be written together with the next ones as long as the sender knows of so many
@@ -229,7 +229,7 @@ ncclResult_t ep_net_parts_resend(struct ep_net_comm *c)
 	return ncclSuccess;
 }
 
-/* Flushes of GPU memory. */
+/* ---- flushes of GPU memory ---- */
 
 /*
  * Flushes: data that a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come

@@ -79,7 +79,7 @@ ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
 	return ep_net_comm_fail(c, ncclRemoteError, qp, "%s", ep_net_wc_print(wc, what));
 }
 
-/* Queue pairs of a connection, and their completion queues. */
+/* ---- queue pairs of a connection, and their completion queues ---- */
 
 #define EP_NET_SQ_DEPTH 512u
 #define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)

@@ -313,7 +313,7 @@ static ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t n
 	return ncclSuccess;
 }
 
-/* The receiver's end of a connection in the making. */
+/* ---- the receiver's end of a connection in the making ---- */
 
 enum ep_net_listen_stage {
 	EP_NET_WAIT_PEER,
