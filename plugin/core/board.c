@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -39,8 +38,6 @@ uint64_t ep_board_now(void)
 
 struct ep_board *ep_board_make(int nranks, struct ep_shared_file *file)
 {
-	static atomic_uint made;
-	uint32_t number = atomic_fetch_add(&made, 1);
 	size_t bytes = ep_board_bytes(nranks);
 	int error = ep_shared_file_make(file, EP_BOARD_NAME, bytes);
 	int kind = error ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
@@ -57,7 +54,6 @@ struct ep_board *ep_board_make(int nranks, struct ep_shared_file *file)
 	b->bytes = (uint32_t)bytes;
 	b->pid = (int32_t)getpid();
 	b->parent = (int32_t)getppid();
-	b->number = number;
 	if (!ep_process_read(b->pid, &state, &b->started)) {
 		b->started = 0;
 	}

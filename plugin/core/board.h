@@ -74,7 +74,7 @@ struct ep_board {
 	uint64_t started;   /* the process, as ep_process_read() has it; 0: not known */
 	uint64_t pid_space; /* ep_process_namespace() */
 	int32_t pid;
-	uint32_t number;  /* of the group in the process */
+	uint32_t unused;
 	uint64_t team;    /* the same for all ranks of the group; 0 before the first exchange */
 	uint64_t made_ns; /* since 1970 */
 	int32_t rank, nranks;

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 #include "core/cuda.h"
 #include "core/ident.h"
@@ -14,20 +12,6 @@
 
 static uint64_t ep_process_id[2];
 static pthread_once_t ep_process_once = PTHREAD_ONCE_INIT;
-
-uint64_t ep_random_u64(void)
-{
-	uint64_t v;
-
-	if (getrandom(&v, sizeof(v), GRND_NONBLOCK) != (ssize_t)sizeof(v)) {
-		struct timespec now;
-
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		v = (uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15ull ^ (uint64_t)now.tv_sec << 32 ^
-		    (uint64_t)getpid();
-	}
-	return v;
-}
 
 static void ep_process_init(void)
 {

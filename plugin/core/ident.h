@@ -39,7 +39,4 @@ bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other);
 /* Why CUDA may have failed with what takes a descriptor, in words; NULL: there are some left. */
 const char *ep_no_files(void);
 
-/* 64 random bits. */
-uint64_t ep_random_u64(void);
-
 #endif

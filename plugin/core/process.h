@@ -20,4 +20,7 @@ bool ep_process_read(int pid, char *state, uint64_t *start_time);
 /* Process ids compare only within one namespace. 0: it is not known. */
 uint64_t ep_process_namespace(void);
 
+/* Returns 64 random bits. Without entropy they depend on the time and the process. */
+uint64_t ep_random_u64(void);
+
 #endif

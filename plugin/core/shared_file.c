@@ -2,13 +2,11 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
+#include "core/process.h"
 #include "core/shared_file.h"
 
 #define EP_SHARED_DIGITS 16
@@ -25,18 +23,6 @@ static bool is_named(const char *name, const char *prefix)
 	n = strspn(name, "0123456789");
 	return n && name[n] == '.' && strlen(name + n + 1) == EP_SHARED_DIGITS &&
 	       strspn(name + n + 1, "0123456789abcdef") == EP_SHARED_DIGITS;
-}
-
-static uint64_t random_number(void)
-{
-	struct timespec now;
-	uint64_t number;
-
-	if (getrandom(&number, sizeof(number), GRND_NONBLOCK) != (ssize_t)sizeof(number)) {
-		clock_gettime(CLOCK_REALTIME, &now);
-		number = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-	}
-	return number;
 }
 
 static void remove_dead(void *arg, const char *path, int fd, const struct stat *st)
@@ -58,7 +44,7 @@ int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t 
 	ep_shared_file_sweep(prefix);
 	file->pid = getpid();
 	snprintf(file->path, sizeof(file->path), EP_SHARED_DIR "/%s%d.%016llx", prefix,
-		 (int)file->pid, (unsigned long long)random_number());
+		 (int)file->pid, (unsigned long long)ep_random_u64());
 	file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (file->fd < 0) {
 		error = errno;

@@ -18,6 +18,7 @@
 #include "core/nccl_dyn.h"
 #include "core/nccl_logger.h"
 #include "core/param.h"
+#include "core/process.h"
 #include "core/registry.h"
 #include "device/kernels.h"
 #include "ep/ep.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
-#include "core/ident.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "core/range.h"
 #include "core/registry.h"
 #include "ep/ep.h"

@@ -8,6 +8,7 @@
 #include "core/ident.h"
 #include "core/idle.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"
 #include "rdma/choose.h"

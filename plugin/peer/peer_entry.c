@@ -7,6 +7,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
+#include "core/process.h"
 #include "peer/peer.h"
 
 static struct ep_vmm {

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "core/log.h"
+#include "core/process.h"
 #include "core/param.h"
 #include "net/link/link.h"
 
@@ -87,18 +88,6 @@ ncclResult_t ep_net_message_recv(int fd, struct ep_net_head *msg, size_t bytes, 
 	return ep_net_message_end(state, who, done);
 }
 
-/* Returns a number that nobody else sends by chance. */
-static uint64_t ep_net_nonce(void)
-{
-	uint64_t nonce = ep_now_ns() ^ (uint64_t)getpid() << 40;
-
-	/* Without entropy it is still nothing that others send by chance. */
-	if (getentropy(&nonce, sizeof(nonce)) != 0) {
-		nonce ^= (uintptr_t)&nonce;
-	}
-	return nonce;
-}
-
 ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
 				  struct ep_net_place *place)
 {
@@ -109,7 +98,7 @@ ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
 	EP_CHECK(ep_net_addr_own(&place->addr));
 	EP_CHECK(ep_net_listen_at(&place->addr, &g->fd));
 	g->magic = place->magic = magic;
-	g->nonce = place->nonce = ep_net_nonce();
+	g->nonce = place->nonce = ep_random_u64();
 	place->version = EP_NET_VERSION;
 	ep_net_addr_print(&place->addr, g->where);
 	return ncclSuccess;
