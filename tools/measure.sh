@@ -4,10 +4,10 @@
 #
 #   tools/measure.sh [OPTION...]
 #     --build DIR     use what is built there; else build-measure/ is built for these GPUs. An installed measure.sh
-#                     uses what is installed with it, and leaves out the steps net and demo
+#                     uses what is installed with it, and leaves out the step demo
 #     --nccl DIR      use the libnccl.so.2 of that directory. Given again: another NCCL, which the
 #                     steps that need windows take if the first has none, and which is compared in
-#                     the steps other.*; the last one carries the collectives of step net
+#                     the steps other.*
 #     --ranks N       ranks, a multiple of the GPUs [one per GPU]. More than GPUs: they share them as
 #                     threads (NCCL 2.30), for trying: times of one kind of launch mean little then
 #     --only PATTERN  only steps whose name matches the shell pattern; may be given again
@@ -225,7 +225,6 @@ find_programs() {
     fi
     [ ${#nccls[@]} -gt 0 ] || nccls=('')
     nccl=${nccls[0]}
-    net_nccl=${nccls[-1]}
 }
 
 # Prints the commit of the sources, or of an installed library the text in its file.
@@ -327,11 +326,6 @@ except (OSError, ValueError, LookupError):
 }
 
 # ---- what is measured ----
-
-fabric() {
-    begin fabric || return
-    step fabric "$programs/ep_fabric" -J "$out/json/fabric.json" ${short:+-r 16}
-}
 
 # with_windows NAME OPTION...: by the NCCL that has windows.
 with_windows() {
@@ -439,27 +433,6 @@ others() {
     done
 }
 
-# NCCL's collectives over the network plugin and the software NIC, a process per GPU.
-net() {
-    local n=$((ranks > 1 ? ranks : 2)) nics=${TMPDIR:-/tmp}/measure-nics.$$
-    begin net || return
-    if [ -n "$virtual" ]; then
-        record net skipped 0 "the virtual cluster has no NCCL"
-        return
-    fi
-    if [ -z "$build" ]; then
-        record net skipped 0 "it needs the software NIC of a build"
-        return
-    fi
-    step net env LD_LIBRARY_PATH="${net_nccl:+$net_nccl:}$build/plugin/net:$build/test/vcluster/nic:$LD_LIBRARY_PATH" \
-        NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET_PLUGIN=ep NCCL_NET_PLUGIN_REF_COUNT=1 NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO \
-        NCCL_DEBUG_SUBSYS=INIT,NET VC_NICS=1 VC_DIR="$nics" \
-        "$programs/ep_collectives" -n "$n" -e "$((short ? 65536 : 16777216))" -J "$out/json/net.json"
-    rm -rf "$nics"
-    grep -q 'Using network EP' "$out/logs/net.txt" ||
-        record net.plugin failed 0 "NCCL did not use the network plugin"
-}
-
 demo() {
     begin demo || return
     if [ -n "$virtual" ]; then
@@ -479,13 +452,11 @@ find_programs
 sizes
 [ -n "$list" ] || describe_machine
 start
-fabric
 low_latency
 high_throughput
 creation
 processes
 others
-net
 demo
 [ -z "$list" ] || exit 0
 python3 "$here/measure_tables.py" "$out" || failed=1

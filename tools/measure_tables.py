@@ -102,23 +102,6 @@ def times(steps, with_routing):
     return table(head, rows)
 
 
-def fabric(step):
-    document = step['document']
-    if not document:
-        return []
-    sizes = []
-    for row in document['results']:
-        if row['sms'] not in sizes:
-            sizes.append(row['sms'])
-    methods = {}
-    for row in document['results']:
-        methods.setdefault(row['method'], {})[row['sms']] = row['gbs']
-    rows = [[m] + [cell(values.get(s)) for s in sizes] for m, values in methods.items()]
-    return table(['GB/s per GPU, between ' + document['between']] + ['%d SMs' % s for s in sizes], rows) + [
-        'A flag takes %s us from one GPU to another, a launch %s us; %s words were wrong.' % (
-            cell(document.get('flag_us'), 2), cell(document.get('launch_us'), 2), document.get('wrong')), '']
-
-
 def creation(steps):
     rows = []
     for step in steps:
@@ -146,15 +129,8 @@ def memory(steps):
     return table(['group', 'hidden', 'tokens per rank', 'ranks', "callers' windows", 'MiB per rank'], rows)
 
 
-def collectives(step):
-    rows = [[r['collective'], r['bytes'], cell(r['us']), cell(r['bytes'] / r['us'] / 1e3, 3), r['wrong']]
-            for r in results_of(step)]
-    return table(['NCCL over the plugin', 'bytes', 'us', 'GB/s', 'wrong'], rows)
-
-
 def page(run):
     machine = run['machine']
-    by_name = {s['name']: s for s in run['steps']}
 
     def section(kind):
         return [s for s in run['steps'] if s['name'].split('.')[0] == kind]
@@ -166,14 +142,11 @@ def page(run):
             nccl_of(s) for s in section('start')), '']
     if run['failed']:
         text += ['**Failed: %s.**' % ', '.join(run['failed']), '']
-    if 'fabric' in by_name:
-        text += ["## The fabric's ceiling", ''] + fabric(by_name['fabric'])
     for kind, title in SECTIONS:
         body = times(section(kind), any('routing' in r for s in section(kind) for r in results_of(s)))
         text += ['## ' + title, ''] + body if body else []
     for title, body in (('Making a group', creation(section('creation') + section('start'))),
-                        ('Device memory of the library', memory(run['steps'])),
-                        ('Network plugin', collectives(by_name['net']) if 'net' in by_name else [])):
+                        ('Device memory of the library', memory(run['steps']))):
         text += ['## ' + title, ''] + body if body else []
     text += ['## Steps', ''] + table(['step', 'result', 's', ''], [
         [s['name'], s['status'], s['seconds'], s['text']] for s in run['steps']])

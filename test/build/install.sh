@@ -74,12 +74,12 @@ if [ "$flavour" = none ]; then
     exit $failed
 fi
 
-for file in measure.sh measure_tables.py ep_fabric ep_collectives; do has "libexec/nccl-ep/$file"; done
+for file in measure.sh measure_tables.py; do has "libexec/nccl-ep/$file"; done
 says '^ep_perf [0-9.]+' env LD_LIBRARY_PATH="$nccl" "$root$prefix/libexec/nccl-ep/ep_perf" --version
 mkdir "$work/bin" # of a machine with a GPU, as far as a list of steps goes
 printf '#!/bin/sh\necho "GPU 0: name"\n' >"$work/bin/nvidia-smi"
 chmod +x "$work/bin/nvidia-smi"
-says '^fabric' env PATH="$work/bin:$PATH" LD_LIBRARY_PATH="$nccl" "$root$prefix/libexec/nccl-ep/measure.sh" --list
+says '^ll.em.none' env PATH="$work/bin:$PATH" LD_LIBRARY_PATH="$nccl" "$root$prefix/libexec/nccl-ep/measure.sh" --list
 says '^ep_perf [0-9.]+' env LD_LIBRARY_PATH="$nccl" "$root$bin/ep_perf" --version
 
 # The pkg-config file is enough to build the examples, and they find their libraries.

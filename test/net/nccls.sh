@@ -20,12 +20,12 @@ run() {
     while [ "$1" != -- ]; do vars+=("$1"); shift; done
     shift
     env LD_LIBRARY_PATH="$build/plugin/net:$build/test/vcluster/nic:$dir:${LD_LIBRARY_PATH:-}" VC_DIR="$work/nics" "${vars[@]}" \
-        timeout 100 "$build/tools/perf/ep_collectives" -n 2 -e 65536 "$@" >"$work/log" 2>&1 || result="FAILED: status $?"
+        timeout 100 "$build/test/net/nccls" "$@" >"$work/log" 2>&1 || result="FAILED: status $?"
     rm -rf "$work/nics"
     grep -q 'Using network EP' "$work/log" && grep -Eq "$pattern" "$work/log" || result="FAILED: no \"$pattern\" in its log"
     version=$(grep -om1 'NCCL version [0-9.]*' "$work/log")
     printf '%-22s %-12s %s\n' "${version:-$dir}" "$name" "$result"
-    [ "$result" = ok ] || { failed=1; grep -E 'WARN|wrong [1-9]|ep_collectives:|plugin|Plugin' "$work/log" | tail -20; }
+    [ "$result" = ok ] || { failed=1; grep -E 'WARN|wrong [1-9]|nccls:|plugin|Plugin' "$work/log" | tail -20; }
 }
 
 for lib; do

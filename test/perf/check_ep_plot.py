@@ -109,7 +109,7 @@ def check_refused(files, base):
     for path, text in ((files.write('wrong', wrong), r'3 wrong results, 3 with 2 tokens'),
                        (files.write('late', late), '1 wrong results'),
                        (files.write('old', lambda d: d.update(schema_version=1)), 'got schema_version 1, allowed is 2'),
-                       (files.write('other', lambda d: d.update(schema='ep_fabric')), 'not written by ep_perf'),
+                       (files.write('other', lambda d: d.update(schema='ep_topo')), 'not written by ep_perf'),
                        (files.write('lacks', lambda d: d.pop('ranks')), "lacks 'ranks'"),
                        (files.write('none', lambda d: d.update(results=[])), 'no measured line'),
                        (half, 'not a whole JSON'), (os.path.join(files.work, 'nowhere'), 'No such file')):
