@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints which NICs each GPU uses, for this machine or for a recorded one. */
 #include <stdio.h>
-#include <string.h>
 
 #include "tools/conf.h"
 #include "tools/options.h"
@@ -9,7 +8,7 @@
 
 static int usage(void)
 {
-	fputs("Usage: ep_topo [--json | --nccl-xml] [FILE]\n"
+	fputs("Usage: ep_topo [--json] [FILE]\n"
 	      "\n"
 	      "Prints GPU -> NIC -> port -> NUMA node, one line per GPU.\n"
 	      "FILE is NCCL's topology XML (NCCL_TOPO_DUMP_FILE writes one) or hwloc's (lstopo\n"
@@ -27,14 +26,13 @@ int main(int argc, char **argv)
 	struct ep_topo_opts opts;
 	struct ep_topo_err err;
 	struct ep_topo *topo;
-	char form = 't';
-	int c, rc = 0;
+	bool json = false;
+	int c;
 
 	while ((c = ep_options_next(ep_topo_options, EP_TOPO_OPTIONS, argc, argv)) != -1) {
 		switch (c) {
 		case 'j':
-		case 'x':
-			form = (char)c;
+			json = true;
 			break;
 		case 'h':
 			return usage();
@@ -61,15 +59,13 @@ int main(int argc, char **argv)
 		fprintf(stderr, "ep_topo: %s\n", err.text);
 		return 1;
 	}
-	if (form == 'x') {
-		rc = ep_topo_write_nccl(topo, &opts, stdout);
-	} else if (form == 'j') {
+	if (json) {
 		ep_topo_print_json(topo, stdout);
 	} else {
 		ep_topo_print_table(topo, stdout);
 	}
 	ep_topo_free(topo);
-	if (rc || fflush(stdout) || ferror(stdout)) {
+	if (fflush(stdout) || ferror(stdout)) {
 		fputs("ep_topo: cannot write the answer\n", stderr);
 		return 1;
 	}

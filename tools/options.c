@@ -51,7 +51,6 @@ const struct ep_option ep_info_options[EP_INFO_OPTIONS] = {
 
 const struct ep_option ep_topo_options[EP_TOPO_OPTIONS] = {
 	{ 'j', "json", NULL, false, "one JSON object" },
-	{ 'x', "nccl-xml", NULL, false, "the machine in NCCL's format, for NCCL_TOPO_FILE" },
 	{ 'h', "help", NULL, false, "this text" },
 	{ 'V', "version", NULL, false, "the release of Switchyard that it is of" },
 };

@@ -38,7 +38,7 @@ enum {
 
 #define EP_INFO_OPTIONS 24
 extern const struct ep_option ep_info_options[EP_INFO_OPTIONS];
-#define EP_TOPO_OPTIONS 4
+#define EP_TOPO_OPTIONS 3
 extern const struct ep_option ep_topo_options[EP_TOPO_OPTIONS];
 
 #define EP_OPTIONS_MAX 32

@@ -278,11 +278,4 @@ const char *ep_topo_pci_print(const struct ep_topo_pci *pci, char buf[EP_TOPO_PC
 void ep_topo_print_table(const struct ep_topo *topo, FILE *out);
 void ep_topo_print_json(const struct ep_topo *topo, FILE *out);
 
-/*
- * The machine in NCCL's format, as NCCL_TOPO_FILE takes it: CPUs, the PCIe switches above GPUs and RDMA
- * NICs, and these; ports that are down are left out. What struct ep_topo does not keep (vendors, CPU
- * models) is read from this machine, unless opts->file_only. -ENOMEM: nothing is written.
- */
-int ep_topo_write_nccl(const struct ep_topo *topo, const struct ep_topo_opts *opts, FILE *out);
-
 #endif

@@ -46,7 +46,7 @@ touch "$work/results.json"
 offers "$work/results.json" ep_perf -J "$work/results.j"
 offers '--params --pid --prometheus' ep_info --p
 offers "$work/results.json" ep_topo "$work/results"
-offers '--nccl-xml' ep_topo --n
+offers '--json' ep_topo --j
 offers "$work/results.json" ep_plot -o "$work/results"
 all ep_perf "$perf"
 all ep_plot "$plot"

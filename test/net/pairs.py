@@ -16,7 +16,6 @@ which of these it takes. That is compared with what ep_topo says. The rule is wr
 import glob
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -37,7 +36,7 @@ class Node:
         self.busid = elem.get("busid", "").lower()
         lanes = int(elem.get("link_width") or 0) or 16
         speed = LANE.get((elem.get("link_speed") or "").split(" ")[0], 60)
-        self.bw = lanes * speed / 80
+        self.bw = float(elem.get("bw") or lanes * speed / 80)
         self.nets = []
 
     def up(self):
@@ -68,6 +67,50 @@ def ports_of(elem, index):
     # The first of a card's functions has its first ports.
     return [(name, i + 1, number(net.get("guid")) or 0x1000 + index, number(net.get("speed")) or 100000)
             for name, several in of.items() for i, net in enumerate(several)]
+
+
+def nccl_tree(hwloc, topo):
+    """hwloc's tree in NCCL's form: a <cpu> for each NUMA node, a <pci> for each switch, GPU and RDMA device."""
+    places = {d["pci"].lower(): d for d in topo["gpus"] + topo["nics"] if d["pci"]}
+    cpus = {}
+
+    def pci(obj, class_id):
+        gbs = float(obj.get("pci_link_speed") or 0)
+        bw = {"bw": f"{round(gbs * 12 / 15.75, 2)}"} if gbs else {}
+        return ET.Element("pci", {"busid": obj.get("pci_busid"), "class": class_id, **bw})
+
+    def device(obj, place):
+        elem = pci(obj, "0x030200" if "gpu" in place else "0x020000")
+        guids = [int(i.get("value").replace(":", ""), 16) for i in obj.iter("info") if i.get("name") == "NodeGUID"]
+        guid = {"guid": hex(guids[0])} if any(guids) else {}
+        for port in place.get("ports", []):
+            if port["state"] != "down":
+                ET.SubElement(ET.SubElement(elem, "nic"), "net", name=place["device"],
+                              speed=str(port["mbps"] or 0), **guid)
+        return elem
+
+    def below(parent, bridges=0):
+        found = []
+        for obj in parent.findall("object"):
+            place = places.get((obj.get("pci_busid") or "").lower())
+            inner = [] if place else below(obj, bridges + (obj.get("type") == "Bridge"))
+            if place:
+                found.append(device(obj, place))
+            elif inner and obj.get("bridge_type", "").startswith("0"):
+                numa = next(places[e.get("busid").lower()]["numa"] for top in inner for e in top.iter("pci")
+                            if e.get("busid").lower() in places)
+                cpus.setdefault(numa, ET.Element("cpu")).extend(inner)
+            elif inner and obj.get("type") == "Bridge" and bridges % 2 == 0:
+                found.append(pci(obj, "0x060400"))
+                found[-1].extend(inner)
+            else:
+                found += inner
+        return found
+
+    below(hwloc)
+    system = ET.Element("system")
+    system.extend(cpus.values())
+    return system
 
 
 class Machine:
@@ -164,10 +207,8 @@ def names_of(machine):
 def check(ep_topo, props, path):
     env = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "HWLOC_"))}
     topo = json.loads(ask(ep_topo, "--json", path, env=env))
-    with open(path, encoding="utf-8") as file:
-        nccl = re.search(r"<system\b", file.read())
-    text = open(path, encoding="utf-8").read() if nccl else ask(ep_topo, "--nccl-xml", path, env=env)
-    machine = Machine(ET.fromstring(text))
+    root = ET.parse(path).getroot()
+    machine = Machine(root if root.tag == "system" else nccl_tree(root, topo))
     with tempfile.TemporaryDirectory() as top:
         machine.put(ask(props, top + "/class", input="".join(machine.sysfs(top))))
     name = names_of(machine)
