@@ -1,11 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""test/mutants/run.py: what it takes for killed, and which tables it refuses."""
+"""test/mutants/run.py: what it takes for killed, and what not."""
 
-import contextlib
 import importlib.util
-import io
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -25,41 +22,6 @@ def mutant(**changes):
     return {"name": "m", "file": "source", "old": "good", "new": "bad", "tests": ["t"], **changes}
 
 
-def refused(table):
-    """Does the tool refuse a file with this list?"""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "table.py"
-        path.write_text("MUTANTS = %r" % table, encoding="utf-8")
-        run.tables = lambda: [path]
-        try:
-            run.load(None, [])
-        except SystemExit:
-            return True
-    return False
-
-
-def unmatched(text, **changes):
-    with tempfile.TemporaryDirectory() as folder:
-        run.ROOT = Path(folder)
-        (run.ROOT / "source").write_text(text, encoding="utf-8")
-        with contextlib.redirect_stdout(io.StringIO()):
-            return run.unmatched([mutant(**changes)])
-
-
-def lost(name, *tests):
-    """Is a test of this name not found among these, of suite and name?"""
-    with tempfile.TemporaryDirectory() as folder:
-        info = Path(folder) / "meson-info"
-        info.mkdir()
-        table = [{"suite": ["project:" + test[0], "project:waits"], "name": test[1]} for test in tests]
-        (info / "intro-tests.json").write_text(json.dumps(table), encoding="utf-8")
-        try:
-            run.find_tests(Path(folder), [mutant(tests=[name])])
-        except SystemExit:
-            return True
-    return False
-
-
 def judged(trouble, *commands):
     """The verdict where each command, with {source} for the broken file, is a test."""
     with tempfile.TemporaryDirectory() as folder:
@@ -73,21 +35,6 @@ def judged(trouble, *commands):
         expect("the source afterwards", source.read_text(encoding="utf-8"), "all is good here")
     return killed, text.split(" ", 3)[:3]
 
-
-expect("a right table refused", refused([mutant()]), False)
-for wrong in ([], [mutant(), mutant()], [mutant(tests=[])], [mutant(new="good")], [{"name": "m"}], [mutant(more=1)]):
-    expect("%s refused" % wrong, refused(wrong), True)
-
-expect("unmatched", unmatched("all is good"), 0)
-expect("unmatched, gone", unmatched("all is well"), 1)
-expect("unmatched, twice", unmatched("good is good"), 1)
-expect("unmatched, no file", unmatched("all is good", file="other"), 1)
-
-expect("lost", lost("t", ("unit", "t"), ("unit", "u")), False)
-expect("lost, of a suite", lost("unit/t", ("unit", "t"), ("proto", "t")), False)
-expect("lost, gone", lost("t", ("unit", "u")), True)
-expect("lost, twice", lost("t", ("unit", "t"), ("proto", "t")), True)
-expect("lost, of another suite", lost("unit/t", ("proto", "t")), True)
 
 LOOKS = "grep -q good {source}"
 expect("killed", judged("", LOOKS), (True, ["killed", "by", "t0,"]))
