@@ -9,10 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "nic/device.h"
-#include "nic/stepping.h"
-#include "nic/thread.h"
-#include "nic/verbs.h"
+#include "nic/nic.h"
 
 #undef ibv_get_device_list
 #undef ibv_query_port

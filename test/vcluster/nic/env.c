@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "nic/env.h"
+#include "nic/nic.h"
 
 #define VN_ONCE 256
 #define VN_MTU 5 /* IBV_MTU_4096 */

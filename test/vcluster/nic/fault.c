@@ -10,9 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "nic/fault.h"
-#include "nic/req.h"
-#include "nic/wire.h"
+#include "nic/nic.h"
 
 #define VN_RULES 64
 #define VN_LATE 4096

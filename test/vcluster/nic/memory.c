@@ -9,11 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "device/mlx5/mlx5_layout.h"
-#include "nic/dv.h"
-#include "nic/gpu.h"
-#include "nic/memory.h"
-#include "nic/place.h"
-#include "nic/stepping.h"
+#include "nic/nic.h"
 
 #define VN_UAR_PAGE 4096
 
@@ -47,7 +43,7 @@ static bool vn_is_mapped(uintptr_t start, uint64_t size)
 	return true;
 }
 
-int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue)
+static int vn_memory_attach(struct vn_memory *m, void *addr, uint64_t size, bool queue)
 {
 	int rc;
 
@@ -111,7 +107,8 @@ static uint64_t vn_file_at(const struct stat *st, uint64_t offset, uint64_t size
  * A descriptor stands for memory that begins at its file position. A real DMA-BUF has none and
  * cannot be mapped: EOPNOTSUPP.
  */
-int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t size, uint64_t iova)
+static int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t size,
+			       uint64_t iova)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), from;
 	struct stat st;
@@ -146,7 +143,7 @@ int vn_memory_attach_fd(struct vn_memory *m, int fd, uint64_t offset, uint64_t s
 	return 0;
 }
 
-void vn_memory_detach(struct vn_memory *m)
+static void vn_memory_detach(struct vn_memory *m)
 {
 	vn_gpu_detach(m);
 	if (m->map) {
@@ -345,7 +342,7 @@ VN_EXPORT int ibv_dereg_mr(struct ibv_mr *ibv)
 	return 0;
 }
 
-struct vn_mr *vn_mr_find(uint32_t key, bool remote)
+static struct vn_mr *vn_mr_find(uint32_t key, bool remote)
 {
 	uint32_t slot = (key >> 8) - 0x11;
 
@@ -630,4 +627,71 @@ VN_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 	vn_unlock();
 	free(ah);
 	return 0;
+}
+
+/*
+ * What fork() does to registered memory. Kernels from 5.12 on copy pinned pages for the child, and nothing
+ * happens. Before (profile old_fork) parent and child share each page until one of them writes: the parent
+ * gets a new page then, and the NIC keeps the old one. Here the parent gets its new pages at once, whether
+ * it writes or not. ibv_fork_init() keeps pages from the child, and so with the NIC.
+ */
+
+static bool vn_fork_asked, vn_fork_late;
+
+VN_EXPORT int ibv_fork_init(void)
+{
+	bool late;
+
+	vn_lock();
+	late = vn_fork_late && !vn_fork_asked;
+	vn_fork_asked |= !late;
+	vn_unlock();
+	return late ? EINVAL : 0;
+}
+
+VN_EXPORT enum ibv_fork_status ibv_is_fork_initialized(void)
+{
+	return !vn_config.old_fork ? IBV_FORK_UNNEEDED
+	       : vn_fork_asked     ? IBV_FORK_ENABLED
+				   : IBV_FORK_DISABLED;
+}
+
+/* The NIC is left with the page as it is now. */
+static void vn_fork_move(struct vn_memory *m)
+{
+	void *old;
+
+	if (m->map || m->gpu) {
+		return; /* shared memory stays where it is */
+	}
+	old = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (old != MAP_FAILED) {
+		memcpy(old, m->at, m->size);
+		m->at = m->map = old;
+		m->map_size = m->size;
+	}
+}
+
+static void vn_fork_parent(void)
+{
+	for (uint32_t i = 0; i < vn.mrs.n; i++) {
+		struct vn_mr *mr = vn_list_get(&vn.mrs, i);
+
+		if (mr && !mr->fork_safe) {
+			vn_fork_move(&mr->mem);
+		}
+	}
+	vn_unlock();
+}
+
+bool vn_fork_safe(void)
+{
+	static bool once;
+
+	if (vn_config.old_fork && !once) {
+		once = true;
+		pthread_atfork(vn_lock, vn_fork_parent, vn_unlock);
+	}
+	vn_fork_late = true;
+	return !vn_config.old_fork || vn_fork_asked;
 }

@@ -12,11 +12,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include "nic/gpu.h"
-#include "nic/place.h"
-#include "nic/qp.h"
-#include "nic/stepping.h"
-#include "nic/wire.h"
+#include "nic/nic.h"
 #include "tsan.h"
 
 #define VN_CHUNKS 512 /* pieces of a NIC that are on their way */

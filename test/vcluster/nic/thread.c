@@ -5,17 +5,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
-#include "nic/fault.h"
-#include "nic/gpu.h"
-#include "nic/place.h"
-#include "nic/req.h"
-#include "nic/sq.h"
-#include "nic/stats.h"
-#include "nic/thread.h"
-#include "nic/wire.h"
+#include "nic/nic.h"
 
 /*
  * After turns without work the thread first looks again at once, then sleeps: soon and long enough that the NICs of
@@ -81,7 +76,8 @@ static void vn_rest(void)
 	vn.nactive = n;
 }
 
-bool vn_turn(uint32_t turn, bool *watched)
+/* Serves all that is there now; false: nothing was. *watched: some queue can be rung by its doorbell. */
+static bool vn_turn(uint32_t turn, bool *watched)
 {
 	bool any = vn_sq_doorbells(watched), rung = atomic_exchange(&vn.rung, false);
 	uint32_t first;
@@ -215,4 +211,268 @@ int vn_thread_start(void)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	vn.running = !rc;
 	return rc;
+}
+
+static struct {
+	struct vn_dv_watch watch;
+	struct vn_dv_calls calls;
+	uint32_t turn;
+	uint32_t left; /* WQEs that may be taken up in this turn */
+} vn_step;
+
+VN_EXPORT bool vn_dv_step(uint32_t most)
+{
+	bool watched, any;
+
+	vn_lock();
+	vn_step.left = most ? most : UINT32_MAX;
+	any = vn_turn(vn_step.turn++, &watched);
+	vn_unlock();
+	return any;
+}
+
+VN_EXPORT void vn_dv_watch(const struct vn_dv_watch *watch)
+{
+	vn_lock();
+	vn_step.watch = *watch;
+	vn_unlock();
+}
+
+VN_EXPORT void vn_dv_script(uint32_t qpn, const struct vn_dv_script *script)
+{
+	struct vn_qp *qp;
+
+	vn_lock();
+	qp = vn_qp_find(qpn);
+	if (qp) {
+		qp->script = *script;
+		vn_qp_stir(qp);
+	}
+	vn_unlock();
+}
+
+VN_EXPORT void vn_dv_seen(uint32_t qpn, struct vn_dv_seen *seen)
+{
+	const struct vn_qp *qp;
+
+	memset(seen, 0, sizeof(*seen));
+	vn_lock();
+	qp = vn_qp_find(qpn);
+	if (qp) {
+		*seen = (struct vn_dv_seen){ qp->pi, qp->done, qp->doorbells, qp->peak };
+	}
+	vn_unlock();
+}
+
+VN_EXPORT struct vn_dv_calls *vn_dv_calls(void)
+{
+	return &vn_step.calls;
+}
+
+VN_EXPORT uint32_t vn_dv_live(struct ibv_context *c)
+{
+	uint32_t live;
+
+	vn_lock();
+	live = vn_context_of(c)->live;
+	vn_unlock();
+	return live;
+}
+
+VN_EXPORT void vn_dv_attributes(struct ibv_qp *ibv, struct vn_dv_attributes *told)
+{
+	vn_lock();
+	*told = ((struct vn_qp *)ibv)->told;
+	vn_unlock();
+}
+
+VN_EXPORT void vn_dv_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
+{
+	vn_lock();
+	vn_cq_invent((struct vn_cq *)ibv, wc);
+	vn_unlock();
+}
+
+VN_EXPORT void vn_dv_event(struct ibv_context *c, enum ibv_event_type type, void *element)
+{
+	vn_lock();
+	vn_event(vn_context_of(c), type, element, 1);
+	vn_unlock();
+}
+
+bool vn_step_stops(const struct vn_qp *qp)
+{
+	return qp->devx && (!vn_step.left || qp->ci == qp->script.stuck_at);
+}
+
+void vn_step_fetched(struct vn_qp *qp, struct vn_op *op)
+{
+	if (qp->devx) {
+		vn_step.left--;
+	}
+	if (qp->devx && op->idx == qp->script.fail_at && !op->syndrome) {
+		op->syndrome = qp->script.syndrome;
+		op->vendor = qp->script.vendor;
+	}
+}
+
+void vn_step_wqe(const struct vn_qp *qp, uint64_t idx, const struct ep_mlx5_wqe *wqe)
+{
+	if (vn_step.watch.wqe) {
+		vn_step.watch.wqe(vn_step.watch.arg, qp->number, idx, wqe);
+	}
+}
+
+void vn_step_write(const uint8_t *at, const uint8_t *data, uint32_t bytes)
+{
+	if (vn_step.watch.write) {
+		vn_step.watch.write(vn_step.watch.arg, at, data, bytes);
+	}
+}
+
+void vn_step_placed(void)
+{
+	if (vn_step.watch.placed) {
+		vn_step.watch.placed(vn_step.watch.arg);
+	}
+}
+
+bool vn_step_reports(const struct ibv_wc *wc)
+{
+	return !vn_step.watch.tell || vn_step.watch.tell(vn_step.watch.arg, wc);
+}
+
+void vn_step_settle(void)
+{
+	bool watched;
+
+	vn_lock();
+	vn_step.left = UINT32_MAX;
+	while (vn_turn(vn_step.turn++, &watched)) {
+	}
+	vn_unlock();
+}
+
+bool vn_step_fails(void)
+{
+	bool fails;
+
+	vn_lock();
+	fails = vn_step.calls.fails == 1;
+	vn_step.calls.fails -= vn_step.calls.fails > 1;
+	vn_unlock();
+	if (fails) {
+		errno = ENOMEM;
+	}
+	return fails;
+}
+
+int vn_step_refusal(enum ibv_qp_state to)
+{
+	vn_step.calls.modified++;
+	if (!vn_step.calls.refusals ||
+	    (vn_step.calls.refused_state && vn_step.calls.refused_state != to)) {
+		return 0;
+	}
+	vn_step.calls.refusals--;
+	return vn_step.calls.refusal;
+}
+
+void vn_step_acked(void)
+{
+	__atomic_fetch_add(&vn_step.calls.acked, 1, __ATOMIC_RELAXED);
+}
+
+#define VN_DECADES 6 /* below 10 us, 100 us, 1 ms, 10 ms, 100 ms, and more */
+
+static const char *const vn_stat_name[VN_STATS] = {
+	[VN_STAT_TURN] = "turns with work",
+	[VN_STAT_NAP] = "naps",
+	[VN_STAT_MESSAGE] = "messages",
+	[VN_STAT_RESEND] = "packets sent again",
+	[VN_STAT_COPY_OUT] = "copies from GPUs issued",
+	[VN_STAT_COPY_IN] = "copies to GPUs issued",
+	[VN_STAT_WORD] = "words to GPUs issued",
+	[VN_STAT_WAIT_OUT] = "waits for copies from GPUs",
+	[VN_STAT_WAIT_IN] = "waits for copies to GPUs",
+	[VN_STAT_FETCH] = "reads of GPUs",
+	[VN_STAT_PEEK] = "words of GPUs asked for",
+};
+
+static const char *const vn_count_name[VN_COUNTS] = {
+	[VN_COUNT_DOORBELL] = "doorbells of GPU threads",
+	[VN_COUNT_ROW] = "WQEs: writes of memory",
+	[VN_COUNT_WORD] = "WQEs: writes of words",
+	[VN_COUNT_ATOMIC] = "WQEs: atomics",
+	[VN_COUNT_OTHER] = "WQEs: others",
+	[VN_COUNT_HELD] = "WQEs held until others are done",
+	[VN_COUNT_REPORTED] = "WQEs with a completion",
+	[VN_COUNT_PEAK] = "most WQEs of a queue at once",
+};
+
+static atomic_ullong vn_counts[VN_COUNTS];
+
+static struct {
+	uint64_t n, ns, most, bytes, decade[VN_DECADES];
+} vn_stats[VN_STATS];
+
+void vn_stat(enum vn_stat stat, uint64_t start, uint64_t bytes)
+{
+	uint64_t ns, limit = 10000;
+	int d = 0;
+
+	if (!vn_config.stats || !start) {
+		return;
+	}
+	ns = vn_now() - start;
+	vn_stats[stat].n++;
+	vn_stats[stat].ns += ns;
+	vn_stats[stat].bytes += bytes;
+	if (ns > vn_stats[stat].most) {
+		vn_stats[stat].most = ns;
+	}
+	for (; d < VN_DECADES - 1 && ns >= limit; d++) {
+		limit *= 10;
+	}
+	vn_stats[stat].decade[d]++;
+}
+
+void vn_count(enum vn_count count)
+{
+	if (vn_config.stats) {
+		atomic_fetch_add_explicit(&vn_counts[count], 1, memory_order_relaxed);
+	}
+}
+
+void vn_count_peak(uint64_t wqes)
+{
+	if (wqes > atomic_load_explicit(&vn_counts[VN_COUNT_PEAK], memory_order_relaxed)) {
+		atomic_store_explicit(&vn_counts[VN_COUNT_PEAK], wqes, memory_order_relaxed);
+	}
+}
+
+__attribute__((destructor)) static void vn_stats_print(void)
+{
+	if (!vn_config.stats) {
+		return;
+	}
+	fprintf(stderr,
+		"nic: %-27s %9s %11s %9s %11s   below 10 us, 100 us, 1 ms, 10 ms, 100 ms, more\n",
+		"", "times", "ms in all", "mean us", "most us");
+	for (int i = 0; i < VN_STATS; i++) {
+		const uint64_t *d = vn_stats[i].decade, n = vn_stats[i].n;
+
+		fprintf(stderr,
+			"nic: %-27s %9llu %11.1f %9.1f %11.1f   %llu %llu %llu %llu %llu %llu   %.1f MB\n",
+			vn_stat_name[i], (unsigned long long)n, (double)vn_stats[i].ns / 1e6,
+			n ? (double)vn_stats[i].ns / (double)n / 1e3 : 0,
+			(double)vn_stats[i].most / 1e3, (unsigned long long)d[0],
+			(unsigned long long)d[1], (unsigned long long)d[2],
+			(unsigned long long)d[3], (unsigned long long)d[4],
+			(unsigned long long)d[5], (double)vn_stats[i].bytes / 1e6);
+	}
+	for (int i = 0; i < VN_COUNTS; i++) {
+		fprintf(stderr, "nic: %-31s %9llu\n", vn_count_name[i],
+			(unsigned long long)atomic_load(&vn_counts[i]));
+	}
 }

@@ -7,11 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "nic/lag.h"
-#include "nic/qp.h"
-#include "nic/stepping.h"
-#include "nic/thread.h"
-#include "nic/verbs.h"
+#include "nic/nic.h"
 
 #define VN_MAX_CQE 4194303
 #define VN_VENDOR 0x2c9

@@ -19,9 +19,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "nic/req.h"
-#include "nic/resp.h"
-#include "nic/wire.h"
+#include "nic/nic.h"
 
 #define VN_MAGIC 0x35786c6du
 #define VN_INSTANCES 256
