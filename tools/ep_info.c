@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what is installed here, what the library would make of it, and why. */
 #include <dlfcn.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +27,7 @@ enum part {
 	PART_RDMA = 8,
 	PART_ALL = 15,
 	PART_NET = 16,
-	PART_REPORT = 32,
+	PART_QUEUES = 32,
 	PART_LIVE = 64,
 	PART_MEMORY = 128,
 };
@@ -38,13 +37,12 @@ struct request {
 	int parts; /* of enum part */
 	enum ep_live_format format;
 	struct ep_info_shape shape;
-	bool shaped;        /* the shape was asked for */
-	const char *report; /* the file for all of it; NULL: standard output */
+	bool shaped; /* the shape was asked for */
 };
 
 static int usage(void)
 {
-	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [--report[=FILE]] [--pid PID]\n"
+	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [-q]\n"
 	      "       ep_info --live [--json | --prometheus]\n"
 	      "       ep_info --memory --experts N --hidden N --tokens N --ranks N [--topk N]\n"
 	      "               [--mode ll|ht] [--layout em|rm|flat] [--node-ranks N] [--fp8]\n"
@@ -52,7 +50,7 @@ static int usage(void)
 	      "       ep_info -h | -V\n\n",
 	      stdout);
 	ep_options_print(ep_info_options, EP_INFO_OPTIONS, stdout);
-	puts("\nWithout options: all but --net.");
+	puts("\nWithout options: all but --net and --queues.");
 	return fflush(stdout) || ferror(stdout) ? 1 : 0;
 }
 
@@ -195,11 +193,8 @@ static int take(struct request *request, int option)
 	case 'n':
 		request->parts |= PART_NET;
 		return -1;
-	case EP_OPTION_PID:
-		return ep_info_pid(optarg);
-	case EP_OPTION_REPORT:
-		request->parts |= PART_ALL | PART_REPORT;
-		request->report = optarg;
+	case 'q':
+		request->parts |= PART_QUEUES;
 		return -1;
 	case EP_OPTION_LIVE:
 		request->parts |= PART_LIVE;
@@ -244,10 +239,6 @@ static int parse(int argc, char **argv, struct request *request)
 	}
 	status = check(request);
 	request->parts = request->parts ? request->parts : PART_ALL;
-	if (status < 0 && request->report && !freopen(request->report, "w", stdout)) {
-		fprintf(stderr, "ep_info: %s: %s\n", request->report, strerror(errno));
-		return 1;
-	}
 	return status;
 }
 
@@ -272,6 +263,9 @@ int main(int argc, char **argv)
 	status = 0;
 	if (parts & PART_NET) {
 		ep_info_net();
+	}
+	if (parts & PART_QUEUES) {
+		ep_info_queues();
 	}
 	if (!(parts & PART_ALL)) {
 		return fflush(stdout) || ferror(stdout) ? 1 : 0;
@@ -304,9 +298,6 @@ int main(int argc, char **argv)
 	}
 	if (parts & PART_RDMA) {
 		ep_info_rdma(topo, &nics);
-	}
-	if (parts & PART_REPORT) {
-		ep_info_report();
 	}
 	ep_topo_free(topo);
 	return fflush(stdout) || ferror(stdout) ? 1 : status;

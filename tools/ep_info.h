@@ -50,16 +50,10 @@ struct ep_info_nics {
 	char closed[96];               /* devices that do not open */
 };
 
-/* The machine and this process; devices, and a queue pair on each port; the kernel's log. */
-void ep_info_report(void);
-void ep_info_trial(void);
-void ep_info_kernel(void);
-/* `fd`: gives a record for each read, as /dev/kmsg does. */
-void ep_info_kernel_log(int fd);
+/* Makes a queue pair on each port, connects it with itself and destroys it; prints what came of it. */
+void ep_info_queues(void);
 void ep_info_params(void);
 void ep_info_net(void);
-/* Which of NCCL's libraries and ours a process has mapped. Returns the exit status. */
-int ep_info_pid(const char *pid);
 void ep_info_probe(struct ep_info_facts *facts, const struct ep_topo *topo,
 		   const struct ep_info_nics *nics);
 void ep_info_rdma(const struct ep_topo *topo, const struct ep_info_nics *nics);

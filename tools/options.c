@@ -4,55 +4,48 @@
 #include "tools/options.h"
 
 const struct ep_option ep_info_options[EP_INFO_OPTIONS] = {
-	{ 'v', "versions", NULL, false,
-	  "library, NCCL, CUDA, and the GPU architectures compiled in" },
-	{ 'd', "devices", NULL, false, "GPUs and the NICs they use, as ep_topo prints them" },
-	{ 'p', "params", NULL, false, "every parameter, its value and where that comes from" },
-	{ 'r', "rdma", NULL, false, "how GPUs could reach the network from here, and why not" },
-	{ 'n', "net", NULL, false,
+	{ 'v', "versions", NULL, "library, NCCL, CUDA, and the GPU architectures compiled in" },
+	{ 'd', "devices", NULL, "GPUs and the NICs they use, as ep_topo prints them" },
+	{ 'p', "params", NULL, "every parameter, its value and where that comes from" },
+	{ 'r', "rdma", NULL, "how GPUs could reach the network from here, and why not" },
+	{ 'n', "net", NULL,
 	  "what connections of the network plugin have done, of processes that run with "
 	  "NCCL_EP_NET_COUNTS=1" },
-	{ EP_OPTION_PID, "pid", "PID", false,
-	  "which libraries for expert parallelism and which NCCL a running process has loaded, and "
-	  "whose they are; nothing else" },
-	{ EP_OPTION_LIVE, "live", NULL, false,
+	{ 'q', "queues", NULL,
+	  "what becomes of a queue pair on each RDMA port: made as the library makes it, connected "
+	  "with itself, and destroyed again" },
+	{ EP_OPTION_LIVE, "live", NULL,
 	  "what groups of this host do, and which rank waits for which, since when: a table, which "
 	  "on a terminal is printed anew each second; nothing else" },
-	{ EP_OPTION_MEMORY, "memory", NULL, false,
+	{ EP_OPTION_MEMORY, "memory", NULL,
 	  "what a group of these sizes takes of each GPU, and whether it is possible, by the "
 	  "library, which needs no GPU for that; nothing else" },
-	{ EP_OPTION_EXPERTS, "experts", "N", false, "with --memory: of all ranks together" },
-	{ EP_OPTION_HIDDEN, "hidden", "N", false, "with --memory: bf16 numbers of a token" },
-	{ EP_OPTION_TOKENS, "tokens", "N", false,
-	  "with --memory: the most that a rank dispatches" },
-	{ EP_OPTION_RANKS, "ranks", "N", false, "with --memory: of the group" },
-	{ EP_OPTION_TOPK, "topk", "N", false, "with --memory: experts of a token [8]" },
-	{ EP_OPTION_MODE, "mode", "ll|ht", false,
-	  "with --memory: low latency, or high throughput [ll]" },
-	{ EP_OPTION_LAYOUT, "layout", "em|rm|flat", false,
+	{ EP_OPTION_EXPERTS, "experts", "N", "with --memory: of all ranks together" },
+	{ EP_OPTION_HIDDEN, "hidden", "N", "with --memory: bf16 numbers of a token" },
+	{ EP_OPTION_TOKENS, "tokens", "N", "with --memory: the most that a rank dispatches" },
+	{ EP_OPTION_RANKS, "ranks", "N", "with --memory: of the group" },
+	{ EP_OPTION_TOPK, "topk", "N", "with --memory: experts of a token [8]" },
+	{ EP_OPTION_MODE, "mode", "ll|ht", "with --memory: low latency, or high throughput [ll]" },
+	{ EP_OPTION_LAYOUT, "layout", "em|rm|flat",
 	  "with --memory: expert-major, rank-major (ll) or flat (ht) [em, with ht flat]" },
-	{ EP_OPTION_NODE_RANKS, "node-ranks", "N", false,
+	{ EP_OPTION_NODE_RANKS, "node-ranks", "N",
 	  "with --memory: ranks of a node [8, or all if there are fewer]" },
-	{ EP_OPTION_FP8, "fp8", NULL, false, "with --memory: dispatch quantises to FP8 (ll)" },
-	{ EP_OPTION_RECV_TOKENS, "recv-tokens", "N", false,
+	{ EP_OPTION_FP8, "fp8", NULL, "with --memory: dispatch quantises to FP8 (ll)" },
+	{ EP_OPTION_RECV_TOKENS, "recv-tokens", "N",
 	  "with --memory: max_recv_tokens_per_rank (ht) [0: as many as come]" },
-	{ EP_OPTION_GPU_MEMORY, "gpu-memory", "GIB", false,
+	{ EP_OPTION_GPU_MEMORY, "gpu-memory", "GIB",
 	  "with --memory: what there is for all of it; more is not possible" },
-	{ EP_OPTION_JSON, "json", NULL, false, "with --live and --memory: the same once, as JSON" },
-	{ EP_OPTION_PROMETHEUS, "prometheus", NULL, false,
+	{ EP_OPTION_JSON, "json", NULL, "with --live and --memory: the same once, as JSON" },
+	{ EP_OPTION_PROMETHEUS, "prometheus", NULL,
 	  "with --live: the same once, as Prometheus reads it" },
-	{ EP_OPTION_REPORT, "report", "FILE", true,
-	  "all but --net, and what else is asked for when RDMA does not work: the machine, kernel "
-	  "modules, limits, variables, devices, and a queue pair on each port, made and destroyed "
-	  "again; to FILE or here" },
-	{ 'h', "help", NULL, false, "this text" },
-	{ 'V', "version", NULL, false, "the release of Switchyard that it is of" },
+	{ 'h', "help", NULL, "this text" },
+	{ 'V', "version", NULL, "the release of Switchyard that it is of" },
 };
 
 const struct ep_option ep_topo_options[EP_TOPO_OPTIONS] = {
-	{ 'j', "json", NULL, false, "one JSON object" },
-	{ 'h', "help", NULL, false, "this text" },
-	{ 'V', "version", NULL, false, "the release of Switchyard that it is of" },
+	{ 'j', "json", NULL, "one JSON object" },
+	{ 'h', "help", NULL, "this text" },
+	{ 'V', "version", NULL, "the release of Switchyard that it is of" },
 };
 
 int ep_options_next(const struct ep_option *table, size_t n, int argc, char **argv)
@@ -63,10 +56,8 @@ int ep_options_next(const struct ep_option *table, size_t n, int argc, char **ar
 
 	for (size_t i = 0; i < n; i++) {
 		longs[i] = (struct option){ table[i].name,
-					    !table[i].arg       ? no_argument
-					    : table[i].optional ? optional_argument
-								: required_argument,
-					    NULL, table[i].id };
+					    table[i].arg ? required_argument : no_argument, NULL,
+					    table[i].id };
 		if (table[i].id < 256) {
 			letters[at++] = (char)table[i].id;
 			if (table[i].arg) {
@@ -89,8 +80,7 @@ void ep_options_print(const struct ep_option *table, size_t n, FILE *out)
 		if (o->id < 256) {
 			snprintf(letter, sizeof(letter), "-%c, ", o->id);
 		}
-		snprintf(left, sizeof(left), o->optional ? "%s--%s[=%s]" : "%s--%s %s", letter,
-			 o->name, o->arg ? o->arg : "");
+		snprintf(left, sizeof(left), "%s--%s %s", letter, o->name, o->arg ? o->arg : "");
 		fprintf(out, "  %-19s ", left);
 		while ((int)strlen(help) > width) {
 			int cut = width;

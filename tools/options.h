@@ -4,7 +4,6 @@
 #define EP_TOOLS_OPTIONS_H
 
 #include <getopt.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -12,14 +11,11 @@ struct ep_option {
 	int id; /* its letter; from 256 on: it has none */
 	const char *name;
 	const char *arg; /* NULL: it takes none */
-	bool optional;   /* its argument: --name[=ARG] */
 	const char *help;
 };
 
 enum {
-	EP_OPTION_REPORT = 256,
-	EP_OPTION_PID,
-	EP_OPTION_LIVE,
+	EP_OPTION_LIVE = 256,
 	EP_OPTION_JSON,
 	EP_OPTION_PROMETHEUS,
 	EP_OPTION_MEMORY,
@@ -36,7 +32,7 @@ enum {
 	EP_OPTION_GPU_MEMORY
 };
 
-#define EP_INFO_OPTIONS 24
+#define EP_INFO_OPTIONS 23
 extern const struct ep_option ep_info_options[EP_INFO_OPTIONS];
 #define EP_TOPO_OPTIONS 3
 extern const struct ep_option ep_topo_options[EP_TOPO_OPTIONS];

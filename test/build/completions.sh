@@ -44,7 +44,7 @@ offers '0 1' ep_perf -c ''
 offers '' ep_perf --experts ''
 touch "$work/results.json"
 offers "$work/results.json" ep_perf -J "$work/results.j"
-offers '--params --pid --prometheus' ep_info --p
+offers '--params --prometheus' ep_info --p
 offers "$work/results.json" ep_topo "$work/results"
 offers '--json' ep_topo --j
 offers "$work/results.json" ep_plot -o "$work/results"
@@ -64,7 +64,7 @@ zsh_offers() {
     done
 }
 if zsh -fc 'zmodload zsh/zpty' 2>/dev/null; then
-    zsh_offers 'ep_info --p' --params --pid --prometheus
+    zsh_offers 'ep_info --p' --params --prometheus
     zsh_offers 'ep_perf --mode ' ll ht
     zsh_offers 'ep_plot --f' --fail-above
 else

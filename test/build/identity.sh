@@ -48,19 +48,20 @@ lines 1 "^library   ${line/, NCCL \[0-9.\]+,/, (no NCCL yet|NCCL [0-9.]+),}$" "$
 LD_LIBRARY_PATH=$vc "$ep_info" -v >"$work/out" 2>&1
 lines 1 "^ +$line$" "$work/out"
 lines 1 "^  ep_info +$build, NCCL EP" "$work/out"
+report=$root/tools/ep_report.sh
 cp "$library" "$work/libnccl_ep.so.0.test"
 printf '\0NCCL EP version 0.2.0+cuda13.3\0' >"$work/other"
 LD_LIBRARY_PATH=$vc LD_PRELOAD=$work/libnccl_ep.so.0.test:$plugin sleep 60 &
 sleeper=$!
 while ! grep -q "$plugin" "/proc/$sleeper/maps"; do sleep 0.05; done
-"$ep_info" --pid "$sleeper" >"$work/out" || fail "ep_info --pid ended with $?"
+"$report" --pid "$sleeper" >"$work/out" || fail "ep_report --pid ended with $?"
 lines 1 "^Process $sleeper \(sleep\)$" "$work/out"
 lines 1 "^  $work/libnccl_ep.so.0.test$" "$work/out"
 lines 1 "^  $plugin$" "$work/out"
 lines 2 "^      $build$" "$work/out"
 # Replaced, as a package manager does it: what is mapped is not what has the name now.
 mv "$work/other" "$work/libnccl_ep.so.0.test"
-"$ep_info" --pid "$sleeper" >"$work/out" || fail "ep_info --pid ended with $?"
+"$report" --pid "$sleeper" >"$work/out" || fail "ep_report --pid ended with $?"
 lines 1 "^  $work/libnccl_ep.so.0.test, which was deleted or replaced since it was loaded$" "$work/out"
 lines 0 'not Switchyard' "$work/out"
 # Names of other users' making cannot steer a terminal.
@@ -71,12 +72,12 @@ cp "$(command -v sleep)" "$work/"$'s\e[2J'
 LD_LIBRARY_PATH=$vc LD_PRELOAD=$work/$'d\e[31m/libnccl_ep.so.0' "$work/"$'s\e[2J' 60 &
 sleeper=$!
 while ! grep -q 'd.*libnccl_ep.so.0' "/proc/$sleeper/maps"; do sleep 0.05; done
-"$ep_info" --pid "$sleeper" >"$work/out" || fail "ep_info --pid ended with $?"
+"$report" --pid "$sleeper" >"$work/out" || fail "ep_report --pid ended with $?"
 lines 1 "^Process $sleeper \(s\?\[2J\)$" "$work/out"
 lines 1 "^  $work/d\?\[31m/libnccl_ep.so.0$" "$work/out"
-"$ep_info" --pid $$ >"$work/out"
+"$report" --pid $$ >"$work/out"
 lines 1 '^  no NCCL, and no library' "$work/out"
-"$ep_info" --pid 1x >"$work/out" 2>&1 && fail 'ep_info --pid 1x succeeds'
+"$report" --pid 1x >"$work/out" 2>&1 && fail 'ep_report --pid 1x succeeds'
 lines 1 "got '1x', allowed is the number of a process" "$work/out"
 
 # The release that each tool is of.

@@ -68,6 +68,7 @@ if [ -x "$root$bin/ep_info" ]; then
         env LD_LIBRARY_PATH="$libraries:$work/other" "$root$bin/ep_info" -v
     [ "$flavour" = gpu ] || says '^  libnccl_ep.so.0 .*does not load: .*libvcluster.so' \
         env LD_LIBRARY_PATH= "$root$bin/ep_info" -v
+    says '^  Queue pairs, made and destroyed again$' env LD_LIBRARY_PATH="$libraries" "$root$bin/ep_report"
     readelf -d "$root$bin/ep_info" | grep -E 'RPATH|RUNPATH' && fail "ep_info has a run path"
 fi
 if [ "$flavour" = none ]; then

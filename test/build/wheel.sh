@@ -149,6 +149,7 @@ done
 
 says '^usage: ep_plot ' 0 "$work/venv/bin/ep_plot" --help
 says '^usage: ep_routes ' 0 "$work/venv/bin/ep_routes" --help
+says '^ep_report --pid PID ' 0 "$work/venv/bin/ep_report" --help
 
 if [ -n "$bindings" ]; then
     says "$library" 0 "$python" -m switchyard -c 'import nccl.ep

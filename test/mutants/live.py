@@ -148,20 +148,17 @@ MUTANTS += [
 # A report and --pid can go to anybody, and to a terminal.
 MUTANTS += [
     # The report has values only of variables that somebody is known to read, ...
-    {"name": "report_values", "file": "tools/ep_info_report.c",
-     "old": "if (strncmp(entry, name, n) == 0 && !name[n]) {", "new": "if (strncmp(entry, name, 5) == 0) {", "tests": ["topo-info"]},
+    {"name": "report_values", "file": "tools/ep_report.sh",
+     "old": '[[ $known == *" $name "* ]]', "new": '[[ $known == *" ${name:0:5}"* ]]', "tests": ["topo-report"]},
+    # ... which unknown variables of ours are not, ...
+    {"name": "report_unknown", "file": "tools/ep_report.sh",
+     "old": ' && $2 != "UNKNOWN"', "new": '', "tests": ["topo-report"]},
     # ... names only of those that begin like them, ...
-    {"name": "report_prefix", "file": "tools/ep_info_report.c",
-     "old": "if (strncmp(*e, begins[i], strlen(begins[i])) == 0) {", "new": "if (**e) {", "tests": ["topo-info"]},
+    {"name": "report_prefix", "file": "tools/ep_report.sh", "old": "*) continue ;; esac", "new": "*) ;; esac", "tests": ["topo-report"]},
     # ... and each in one line.
-    {"name": "report_lines", "file": "tools/ep_info_report.c", "old": "\t\tep_log_flatten(text);\n", "new": "", "tests": ["topo-info"]},
+    {"name": "report_lines", "file": "tools/ep_report.sh", "old": '"  $(flat "$entry")"', "new": '"  $entry"', "tests": ["topo-report"]},
     {"name": "params_lines", "file": "tools/ep_info_params.c", "old": "\t\tep_log_flatten(text);\n", "new": "", "tests": ["topo-info"]},
-    # Its file is opened when there is something to write.
-    {"name": "report_early", "file": "tools/ep_info.c",
-     "old": "\t\trequest->report = optarg;\n",
-     "new": "\t\trequest->report = optarg;\n\t\t(void)!freopen(optarg ? optarg : \"/dev/stdout\", \"w\", stdout);\n",
-     "tests": ["topo-info"]},
     # Names that another user has made do not reach the terminal as they are.
-    {"name": "pid_name", "file": "tools/ep_info_pid.c", "old": "\t\tep_log_flatten(name);\n", "new": "", "tests": ["identity"]},
-    {"name": "pid_path", "file": "tools/ep_info_pid.c", "old": "\tep_log_flatten(mapped->path);\n", "new": "", "tests": ["identity"]},
+    {"name": "pid_name", "file": "tools/ep_report.sh", "old": '$(flat "$(cat "/proc/$pid/comm")")', "new": '$(cat "/proc/$pid/comm")', "tests": ["identity"]},
+    {"name": "pid_path", "file": "tools/ep_report.sh", "old": 'echo "  $(flat "$path")"', "new": 'echo "  $path"', "tests": ["identity"]},
 ]

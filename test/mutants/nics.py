@@ -177,8 +177,8 @@ MUTANTS = [
     {"name": "denied_live", "file": "topo/merge.c",
      "old": "\t\tnic->no_gdr = denied[i];\n", "new": "", "tests": ["topo-live"]},
     # Of the kernel's log a report has what concerns NICs and GPUs.
-    {"name": "report_kernel", "file": "tools/ep_info_kernel.c",
-     "old": " && concerns(last[n % LINES])) {", "new": ") {", "tests": ["topo-info-kernel"]},
+    {"name": "report_kernel", "file": "tools/ep_report.sh",
+     "old": '"(^|[^[:alnum:]])($words)"', "new": '"$words"', "tests": ["topo-report"]},
     # The manual says of each variable of NCCL's transports whether the plugin reads it.
     {"name": "unread_undocumented", "file": "doc/man/nccl-net-ep.7",
      "old": ".BR NCCL_IB_MERGE_VFS\n", "new": ".B functions\n", "tests": ["manual"]},

@@ -3,6 +3,7 @@
  * Prints what a shell completes of a tool's command line, from the tool's own table of options.
  *   completions bash|zsh ep_perf|ep_plot|ep_routes|ep_info|ep_topo
  */
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +15,6 @@
 struct entry {
 	int id;
 	const char *name, *arg, *help;
-	bool optional;
 };
 
 struct tool {
@@ -34,32 +34,32 @@ static void add(struct tool *tool, struct entry entry)
 static void add_table(struct tool *tool, const struct ep_option *option, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
-		add(tool, (struct entry){ option[i].id, option[i].name, option[i].arg,
-					  option[i].help, option[i].optional });
+		add(tool,
+		    (struct entry){ option[i].id, option[i].name, option[i].arg, option[i].help });
 	}
 }
 
 /* Of Python programs. A test compares them with their help. */
 static const struct ep_option ep_plot_options[] = {
-	{ 'o', "output", "FILE", false, "the picture, as .svg, .png or .html" },
-	{ 256, "csv", "FILE", false, "the numbers" },
-	{ 257, "names", "A,B", false, "names of the runs" },
-	{ 259, "bars", NULL, false, "two runs beside each other, as bars and a table" },
-	{ 260, "save", "FILE", false, "with --bars: its numbers" },
-	{ 261, "tokens", "N,N", false, "with --bars: only of so many tokens" },
-	{ 258, "fail-above", "R", false,
+	{ 'o', "output", "FILE", "the picture, as .svg, .png or .html" },
+	{ 256, "csv", "FILE", "the numbers" },
+	{ 257, "names", "A,B", "names of the runs" },
+	{ 259, "bars", NULL, "two runs beside each other, as bars and a table" },
+	{ 260, "save", "FILE", "with --bars: its numbers" },
+	{ 261, "tokens", "N,N", "with --bars: only of so many tokens" },
+	{ 258, "fail-above", "R",
 	  "status 1 if an operation takes more than R times that of the first file" },
-	{ 'h', "help", NULL, false, "what there is" },
+	{ 'h', "help", NULL, "what there is" },
 };
 
 static const struct ep_option ep_routes_options[] = {
-	{ 'o', "output", "FILE", false, "the trace" },
-	{ 256, "layer", "N", false, "which layer" },
-	{ 257, "tokens", "N", false, "tokens of each file" },
-	{ 258, "topk", "K", false, "ids of a token, of counts" },
-	{ 259, "forwards", "all|decode", false, "which forward passes" },
-	{ 260, "seed", "N", false, "of the order of tokens" },
-	{ 'h', "help", NULL, false, "what there is" },
+	{ 'o', "output", "FILE", "the trace" },
+	{ 256, "layer", "N", "which layer" },
+	{ 257, "tokens", "N", "tokens of each file" },
+	{ 258, "topk", "K", "ids of a token, of counts" },
+	{ 259, "forwards", "all|decode", "which forward passes" },
+	{ 260, "seed", "N", "of the order of tokens" },
+	{ 'h', "help", NULL, "what there is" },
 };
 
 static bool find(struct tool *tool, const char *name)
@@ -69,9 +69,9 @@ static bool find(struct tool *tool, const char *name)
 		for (int i = 0; i < PERF_NOPTIONS; i++) {
 			const struct perf_option *o = perf_option_table + i;
 
-			add(tool, (struct entry){ o->id, o->name, o->arg, o->help, false });
+			add(tool, (struct entry){ o->id, o->name, o->arg, o->help });
 		}
-		add(tool, (struct entry){ 'h', "help", NULL, "what there is", false });
+		add(tool, (struct entry){ 'h', "help", NULL, "what there is" });
 	} else if (strcmp(name, "ep_plot") == 0) {
 		add_table(tool, ep_plot_options,
 			  sizeof(ep_plot_options) / sizeof(ep_plot_options[0]));
@@ -188,7 +188,7 @@ static void put_zsh_value(const struct entry *entry)
 	if (!entry->arg) {
 		return;
 	}
-	printf("%s:", entry->optional ? ":" : "");
+	putchar(':');
 	put_zsh_text(entry->arg);
 	putchar(':');
 	if (is_choice(entry)) {
@@ -209,7 +209,7 @@ static void put_zsh_option(const struct entry *entry, bool letter)
 	if (letter) {
 		printf("-%c%s[", entry->id, entry->arg ? "+" : "");
 	} else {
-		printf("--%s%s[", entry->name, !entry->arg ? "" : entry->optional ? "=-" : "=");
+		printf("--%s%s[", entry->name, entry->arg ? "=" : "");
 	}
 	put_zsh_text(entry->help);
 	putchar(']');

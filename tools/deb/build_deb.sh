@@ -4,7 +4,7 @@
 #   libnccl-ep0-switchyard       the library, in a directory of its own that the loader searches last: a libnccl_ep.so.0 of
 #                                another package stays the default. LD_PRELOAD chooses it
 #   libnccl-ep-switchyard-dev    headers in a directory of their own, nccl-ep.pc, manual pages of the calls, examples
-#   switchyard-tools             ep_perf, ep_plot, ep_routes, ep_info, ep_topo
+#   switchyard-tools             ep_perf, ep_plot, ep_routes, ep_report, ep_info, ep_topo
 #   libnccl-net-ep               the network plugin for NCCL
 #   build_deb.sh [--out DIR] [--build DIR] [MESON-OPTION...]
 # --out DIR     where the packages go (dist/)

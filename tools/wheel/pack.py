@@ -36,7 +36,7 @@ interface of NVIDIA's `libnccl_ep`, whose Python bindings (`nccl-extensions`) ru
 It is installed beside `nccl-extensions` and replaces nothing of it. CUDA {cuda}; {archs}; NVIDIA driver {driver} or later, on
 GPUs that only the PTX serves the driver of CUDA {cuda}; Linux with glibc {glibc} or later.
 The library needs nothing but libc, and takes the NCCL (2.28 or later) of the program. The commands `ep_perf`, `ep_plot`,
-`ep_routes`, `ep_info` and `ep_topo` come with it. The first needs `libnccl.so.2` (`pip install switchyard-ep-cu{major}[nccl]`),
+`ep_routes`, `ep_report`, `ep_info` and `ep_topo` come with it. The first needs `libnccl.so.2` (`pip install switchyard-ep-cu{major}[nccl]`),
 pictures of the second need matplotlib (`[plot]`). The last two need libhwloc.so.15, which a repaired
 wheel contains, and libexpat.so.1 of the distribution, as do groups whose ranks are on several hosts.
 

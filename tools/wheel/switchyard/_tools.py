@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands ep_perf, ep_plot, ep_routes, ep_info and ep_topo of this installation."""
+"""The commands ep_perf, ep_plot, ep_routes, ep_report, ep_info and ep_topo of this installation."""
 import importlib.util
 import os
 import subprocess
@@ -61,6 +61,10 @@ def ep_plot():
 
 def ep_routes():
     _run_python("ep_routes")
+
+
+def ep_report():
+    _run("ep_report")
 
 
 def ep_info():

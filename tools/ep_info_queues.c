@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA devices in full, and what comes of making a queue pair on each port as the library does and connecting
- * it with itself: what firmware refuses shows here, without a peer and without a GPU.
+ * Makes a queue pair on each port as the library does, connects it with itself and destroys it: what
+ * firmware refuses shows here, without a peer and without a GPU.
  */
 #include <errno.h>
-#include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,112 +13,6 @@
 #include "tools/ep_info.h"
 
 #define DEPTH 64
-#define GIDS 256
-
-/* A line of a file below /sys/class/infiniband; "-": there is none. */
-static const char *sys_line(char line[128], const char *fmt, ...) EP_PRINTF(2, 3);
-static const char *sys_line(char line[128], const char *fmt, ...)
-{
-	char path[512] = EP_PORT_SYSFS "/infiniband/";
-	size_t at = strlen(path);
-	FILE *file;
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(path + at, sizeof(path) - at, fmt, ap);
-	va_end(ap);
-	file = fopen(path, "re");
-	line[0] = '\0';
-	if (file) {
-		if (fgets(line, 128, file)) {
-			line[strcspn(line, "\n")] = '\0';
-		}
-		fclose(file);
-	}
-	return line[0] ? line : "-";
-}
-
-static void print_gids(const struct ep_verbs *verbs, struct ibv_context *ctx, const char *name,
-		       int port, const struct ibv_port_attr *attr)
-{
-	static const uint8_t none[16];
-	char text[EP_GID_TEXT], type[128], ndev[128];
-	union ibv_gid gid;
-
-	for (int i = 0; i < attr->gid_tbl_len && i < GIDS; i++) {
-		if (verbs->ibv_query_gid(ctx, (uint8_t)port, i, &gid) != 0 ||
-		    memcmp(gid.raw, none, sizeof(none)) == 0) {
-			continue;
-		}
-		printf("    GID %d: %s, %s, interface %s\n", i, ep_gid_print(gid.raw, text),
-		       sys_line(type, "%s/ports/%d/gid_attrs/types/%d", name, port, i),
-		       sys_line(ndev, "%s/ports/%d/gid_attrs/ndevs/%d", name, port, i));
-	}
-}
-
-static void print_bond(const char *name, int port)
-{
-	struct ep_topo_bond bond;
-
-	if (ep_topo_bond_read(EP_PORT_SYSFS, name, port, &bond)) {
-		printf("    bond %s (%s) of %u ports, %u up, %u Mbit/s together\n", bond.name,
-		       bond.mode, bond.members, bond.up, bond.mbps);
-	}
-}
-
-static void print_port(const struct ep_verbs *verbs, struct ibv_context *ctx, const char *name,
-		       int port)
-{
-	struct ibv_port_attr attr;
-	char line[128];
-
-	if (ep_verbs_query_port(verbs, ctx, (uint8_t)port, &attr) != 0) {
-		printf("    port %d: %s\n", port, strerror(errno));
-		return;
-	}
-	printf("    port %d: state %d, %s, MTU %u of %u, rate %s, width code %u, speed code %u\n",
-	       port, (int)attr.state,
-	       attr.link_layer == IBV_LINK_LAYER_ETHERNET ? "Ethernet" : "InfiniBand",
-	       128u << attr.active_mtu, 128u << attr.max_mtu,
-	       sys_line(line, "%s/ports/%d/rate", name, port), attr.active_width,
-	       attr.active_speed);
-	printf("    LID %u, subnet manager's %u, flags 0x%x, traffic class file: %s\n", attr.lid,
-	       attr.sm_lid, attr.flags, sys_line(line, "%s/tc/%d/traffic_class", name, port));
-	print_gids(verbs, ctx, name, port, &attr);
-	print_bond(name, port);
-}
-
-static void print_device(const struct ep_port_list *list, struct ibv_device *dev)
-{
-	const struct ep_verbs *v = list->v;
-	const char *name = v->ibv_get_device_name(dev);
-	struct ibv_context *ctx = v->ibv_open_device(dev);
-	char path[PATH_MAX], at[PATH_MAX], board[128], node[128];
-	struct ibv_device_attr attr;
-
-	if (!ctx) {
-		printf("  %s: cannot be opened: %s\n", name, strerror(errno));
-		return;
-	}
-	memset(&attr, 0, sizeof(attr));
-	if (v->ibv_query_device(ctx, &attr) != 0) {
-		printf("  %s: does not report its limits: %s\n", name, strerror(errno));
-	}
-	snprintf(path, sizeof(path), EP_PORT_SYSFS "/infiniband/%s/device", name);
-	printf("  %s: firmware %s, vendor 0x%x, part %u, board %s\n", name, attr.fw_ver,
-	       attr.vendor_id, attr.vendor_part_id, sys_line(board, "%s/board_id", name));
-	printf("    at %s, NUMA node %s\n", realpath(path, at) ? at : "?",
-	       sys_line(node, "%s/device/numa_node", name));
-	printf("    atomics %d, READs in flight %d and %d, queue pairs %d of up to %d, MRs %d\n",
-	       (int)attr.atomic_cap, attr.max_qp_init_rd_atom, attr.max_qp_rd_atom, attr.max_qp,
-	       attr.max_qp_wr, attr.max_mr);
-	for (int p = 1; p <= attr.phys_port_cnt; p++) {
-		print_port(v, ctx, name, p);
-	}
-	v->ibv_close_device(ctx);
-}
-
-/* ---- queue pairs ---- */
 
 struct trial {
 	struct ep_gda g;
@@ -266,22 +158,17 @@ static void try_port(const struct ep_port_list *list, const struct ep_port *port
 	free(t);
 }
 
-void ep_info_trial(void)
+void ep_info_queues(void)
 {
 	struct ep_port_list list;
 	struct ep_ib_env env;
 	struct ep_reason why = { "" };
 	struct ep_error error;
-	bool any = ep_port_list_open(&list, &why);
 
-	puts("RDMA devices");
-	if (!any) {
+	puts("Queue pairs, made and destroyed again");
+	if (!ep_port_list_open(&list, &why)) {
 		printf("  %s\n", why.text);
 	}
-	for (int i = 0; i < list.ndevs; i++) {
-		print_device(&list, list.dev[i]);
-	}
-	puts("Queue pairs, made and destroyed again");
 	if (ep_ib_env_read(&env) != ncclSuccess) {
 		ep_error_get(NULL, &error);
 		printf("  not tried: %s\n", error.text);
