@@ -183,6 +183,43 @@ def table(runs):
     return lines
 
 
+def cell(value, digits=1):
+    """A time or a rate; three digits are enough of it."""
+    if not isinstance(value, float):
+        return '' if value is None else str(value)
+    return '%.*f' % (digits if abs(value) < 100 else 0, value)
+
+
+def markdown(head, rows, left=1):
+    """A table whose first columns are words and whose others are numbers."""
+    lines = [head, ['---'] * left + ['---:'] * (len(head) - left), *rows]
+    return ['| %s |' % ' | '.join(str(c).replace('|', '/') for c in line) for line in lines] + ['']
+
+
+def tables(runs):
+    """Markdown: the times of each run and size, and what its group took."""
+    operations = [o for o in OPERATIONS if any(o in row for run in runs for row in run.rows)]
+    times, setups = [], []
+    for run in runs:
+        for row in run.rows:
+            line = [run.name, row['tokens']]
+            for operation in operations:
+                op = row.get(operation, {})
+                line += [cell(op.get('kernel_us')), cell(op.get('p50_us'))]
+                if operation != 'routing':
+                    line += [cell(op.get('busbw_gbs')), cell(op.get('floor_percent'), 0)]
+            times.append(line + [cell(row.get('period_us')), cell(row['wrong'])])
+        nccl = run.document.get('versions', {}).get('nccl')
+        setups.append([run.name, '%d.%d.%d' % (nccl // 10000, nccl // 100 % 100, nccl % 100) if nccl else ''] + [
+            cell(run.document.get('setup', {}).get(key)) for key in ('group_ms', 'group_cpu_ms', 'handle_ms', 'library_mib')])
+    head = ['run', 'tokens']
+    for operation in operations:
+        head += [operation + ' kernel', 'call'] + ['GB/s', 'fl%'] * (operation != 'routing')
+    return ['Median times of the slowest rank, in us. kernel: of the GPU; call: between events around it; pair: dispatch and combine,',
+            'chained.', '', *markdown(head + ['pair', 'wrong'], times),
+            *markdown(['run', 'NCCL', 'making the group, ms', 'of this CPU, ms', 'the handle, ms', 'memory of a rank, MiB'], setups)]
+
+
 def csv_text(runs):
     out = io.StringIO()
     writer = csv.writer(out, lineterminator='\n')
@@ -470,15 +507,14 @@ def bars_picture(document):
     return '\n'.join(head + out + ['</svg>\n'])
 
 
-def bars_table(document, head):
+def bars_table(document):
     """Writes the least time of a row in bold. The ratio is that of the best other library to the first one."""
-    lines = ['| %s | SMs | %s | best other / first |' % (head, ' | '.join(document['names'])),
-             '| --- | --- | ---: |' + ' ---: |' * len(document['names'])]
+    rows = []
     for row in document['rows']:
         times = [us for us in row['us'] if us is not None]
         cells = ['' if us is None else ('**%g**' if us == min(times) else '%g') % us for us in row['us']]
-        lines.append('| %s | %s | %s | %.2f |' % (row['what'], row['sms'], ' | '.join(cells), min(times[1:]) / times[0]))
-    return '\n'.join(lines) + '\n'
+        rows.append([row['what'], row['sms'], *cells, '%.2f' % (min(times[1:]) / times[0])])
+    return '\n'.join(markdown([document.get('unit', 'us'), 'SMs', *document['names'], 'best other / first'], rows, 2))
 
 
 def bars(arguments):
@@ -492,7 +528,7 @@ def bars(arguments):
         for note in sorted(set(note for i in range(0, len(runs), 2) for note in notes(runs[i:i + 2]))):
             print('ep_plot: note: %s' % note, file=sys.stderr)
         document = bars_of(list(zip(runs[::2], runs[1::2])), arguments.tokens)
-    print(bars_table(document, 'us'), end='')
+    print(bars_table(document), end='')
     if arguments.save:
         write(arguments.save, json.dumps(document, indent=2) + '\n')
     for path in arguments.output:
@@ -533,6 +569,8 @@ def parse():
     parser.add_argument('-o', '--output', metavar='FILE', type=picture, action='append', default=[],
                         help='the picture, as .svg, .png or .html; more than once for several')
     parser.add_argument('--csv', metavar='FILE', help='the numbers, a line for each size and operation; - is standard output')
+    parser.add_argument('--table', metavar='FILE',
+                        help='tables in Markdown, a line for each run and size, and for the making of each group; - is standard output')
     parser.add_argument('--names', metavar='A,B', help='names of the runs instead of those of the files')
     parser.add_argument('--bars', action='store_true',
                         help='two runs beside each other, or pairs of runs: bars as in the README (.svg) and a table')
@@ -551,8 +589,8 @@ def parse():
 def check_bars(parser, arguments):
     if any(not path.endswith('.svg') for path in arguments.output):
         parser.error('--bars draws .svg')
-    if arguments.csv or arguments.fail_above:
-        parser.error('--bars goes with neither --csv nor --fail-above')
+    if arguments.csv or arguments.table or arguments.fail_above:
+        parser.error('--bars goes without --csv, --table and --fail-above')
 
 
 def compare(runs, limit):
@@ -575,13 +613,16 @@ def main():
             bars(arguments)
             return 0
         runs = load(arguments)
-        if len(runs) < 2 and (arguments.fail_above or not arguments.csv and not arguments.output):
-            raise Refused('one run leaves nothing to do: give -o or --csv, or two runs, which --fail-above needs', USAGE)
+        if len(runs) < 2 and (arguments.fail_above or not (arguments.csv or arguments.table or arguments.output)):
+            raise Refused('one run leaves nothing to do: give -o, --table or --csv, or two runs, which --fail-above needs', USAGE)
         for note in notes(runs):
             print('ep_plot: note: %s' % note, file=sys.stderr)
-        print(csv_text(runs) if arguments.csv == '-' else '\n'.join([*table(runs), '']), end='', flush=True)
-        if arguments.csv and arguments.csv != '-':
-            write(arguments.csv, csv_text(runs))
+        texts = [(arguments.csv, csv_text(runs)), (arguments.table, '\n'.join(tables(runs)))]
+        said = [text for path, text in texts if path == '-'] or ['\n'.join([*table(runs), ''])]
+        print(''.join(said), end='', flush=True)
+        for path, text in texts:
+            if path and path != '-':
+                write(path, text)
         slow = arguments.fail_above and compare(runs, arguments.fail_above)
         figure = draw(runs) if arguments.output else None
         for path in arguments.output:

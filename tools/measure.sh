@@ -19,7 +19,7 @@
 #     --commit TEXT   what is measured [the commit of this tree]
 #     --list          name the steps and end; without a GPU those of two
 #
-# The results are tables (Markdown), all of it for programs (JSON), and in logs/ what each step printed.
+# The results are tables in Markdown, by ep_plot --table, the JSON of each step in json/, and what it printed in logs/.
 # A step that fails or takes too long is named in the table, and the others still run.
 # Exit status: 0 all well, 1 a step failed, 2 usage, 3 nothing could be measured.
 
@@ -446,6 +446,30 @@ demo() {
     step demo env LD_LIBRARY_PATH="${nccls[0]:+${nccls[0]}:}$LD_LIBRARY_PATH" "$top/demo" --build "$build"
 }
 
+# ---- tables ----
+
+failed_steps() {
+    awk -F '\t' '$2 != "ok" && $2 != "skipped" { print $1 }' "$out/steps.tsv"
+}
+
+# The machine, the results of the steps that went well, and what became of each step.
+write_tables() {
+    local name plot=$here/ep_plot files=() status
+    [ -e "$plot" ] || plot=$here/ep_plot.py
+    printf '# Measured\n\n'
+    sed 's/^\([^\t]*\)\t/* \1: /' "$out/machine.tsv"
+    [ -z "$(failed_steps)" ] || printf '\n**Failed: %s.**\n' "$(failed_steps | paste -sd , | sed 's/,/, /g')"
+    while IFS=$'\t' read -r name status _; do
+        [ "$status" != ok ] || [ ! -s "$out/json/$name.json" ] || files+=("$out/json/$name.json")
+    done <"$out/steps.tsv"
+    echo
+    if [ ${#files[@]} -gt 0 ]; then
+        python3 "$plot" --table - "${files[@]}" 2>"$out/logs/tables.txt" || { cat "$out/logs/tables.txt" >&2; return 1; }
+    fi
+    printf '## Steps\n\n| step | result | s | |\n| --- | ---: | ---: | ---: |\n'
+    awk -F '\t' -v OFS=' | ' '{ gsub(/\|/, "/"); print "| " $1, $2, $3, $4 " |" }' "$out/steps.tsv"
+}
+
 gpus=0
 find_gpus
 find_programs
@@ -459,5 +483,6 @@ processes
 others
 demo
 [ -z "$list" ] || exit 0
-python3 "$here/measure_tables.py" "$out" || failed=1
+write_tables >"$out/tables.md" || failed=1
+printf '%d steps, %d of them failed; %s/tables.md\n' "$(wc -l <"$out/steps.tsv")" "$(failed_steps | wc -l)" "$out"
 exit $failed

@@ -75,7 +75,7 @@ if [ "$flavour" = none ]; then
     exit $failed
 fi
 
-for file in measure.sh measure_tables.py; do has "libexec/nccl-ep/$file"; done
+for file in measure.sh ep_perf ep_plot; do has "libexec/nccl-ep/$file"; done
 says '^ep_perf [0-9.]+' env LD_LIBRARY_PATH="$nccl" "$root$prefix/libexec/nccl-ep/ep_perf" --version
 mkdir "$work/bin" # of a machine with a GPU, as far as a list of steps goes
 printf '#!/bin/sh\necho "GPU 0: name"\n' >"$work/bin/nvidia-smi"

@@ -74,6 +74,24 @@ def check_csv(files, base):
     expect(len(run(refused, '--csv', '-').stdout.splitlines()) == 1 + len(rows), 'unsupported sizes are left out')
 
 
+def check_table(files, base):
+    """Markdown: a line for each run and size with the times of the file, and one for each group."""
+    other = files.write('other', lambda d: (slower(3.25)(d), d['config'].update(hidden=128), d['setup'].update(group_ms=4321.5)))
+    lines = [[c.strip() for c in line.split('|')[1:-1]] for line in run(base, other, '--table', '-').stdout.splitlines() if '|' in line]
+    times, setups = lines[:2 + 6], lines[2 + 6:]
+    expect(len({len(line) for line in times}) == 1 and len({len(line) for line in setups}) == 1, 'cells: %s' % lines)
+    for line, (name, row, factor) in zip(times[2:], [(n, r, f) for n, f in (('measured', 1), ('other', 3.25)) for r in files.document['results']]):
+        cells = dict(zip(['run', 'tokens', 'kernel', 'call', 'gbs', 'floor'], line))
+        want = row['dispatch']['p50_us'] * factor
+        expect((cells['run'], cells['tokens'], cells['kernel'], line[-1]) == (name, str(row['tokens']), '', '0'), str(line))
+        expect(abs(float(cells['call']) - want) <= (0.051 if want < 100 else 0.51), '%s: %g' % (line, want))
+    expect([line[0] for line in setups] == ['run', '---', 'measured', 'other'] and setups[3][2] in ('4321', '4322'), 'setups: %s' % setups)
+    out = os.path.join(files.work, 'out.md')
+    expect('ratio' in run(base, base, '--names', 'a,b', '--table', out).stdout, 'a file leaves the comparison on standard output')
+    with open(out) as file:
+        expect(file.read().count('| a |') == 4, 'a file')
+
+
 def check_ratios(files, base):
     slow = files.write('slow', slower(1.5))
     done = run(base, slow, '--fail-above', '1.4', status=1)
@@ -147,7 +165,7 @@ def check_notes(files, base):
 
 def check_usage(files, base):
     for options, text in (([base, '-o', 'x.pdf'], "got 'x.pdf', allowed is"), ([base, '--fail-above', '2'], 'two runs'),
-                          ([base], 'nothing to do: give -o or --csv, or two runs'),
+                          ([base], 'nothing to do: give -o, --table or --csv, or two runs'),
                           ([base, base, '--fail-above', '0'], "got '0'"), ([base, base, '--fail-above', 'nan'], "got 'nan'"),
                           ([base, '--names', 'a,b'], 'got 2 names, allowed is one for each of 1'), ([], 'FILE')):
         expect(text in run(*options, status=2).stderr, 'usage: %s' % text)
@@ -268,7 +286,7 @@ def check_bars_refused(files, first, saved):
         with open(path, 'w') as file:
             file.write(broken)
         expect('broken.json: is no' in run('--bars', path, status=3).stderr, 'broken: %s' % broken)
-    for arguments in ((first, first, first), (first, first, '-o', 'x.png'), (first, first, '--csv', '-'), (saved, '--tokens', 'x')):
+    for arguments in ((first, first, first), (first, first, '-o', 'x.png'), (first, first, '--csv', '-'), (first, first, '--table', '-'), (saved, '--tokens', 'x')):
         run('--bars', *arguments, status=2)
     run(first, '--save', 'x', status=2)
     run(first, '--tokens', '1', status=2)
@@ -348,7 +366,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         files = Files(work)
         base = files.write('measured')
-        for check in [check_pictures] if pictures else [check_csv, check_ratios, check_refused, check_notes, check_usage,
+        for check in [check_pictures] if pictures else [check_csv, check_table, check_ratios, check_refused, check_notes, check_usage,
                                                               check_bars, check_pipe]:
             check(files, base)
     end()

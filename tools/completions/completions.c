@@ -43,6 +43,7 @@ static void add_table(struct tool *tool, const struct ep_option *option, size_t 
 static const struct ep_option ep_plot_options[] = {
 	{ 'o', "output", "FILE", "the picture, as .svg, .png or .html" },
 	{ 256, "csv", "FILE", "the numbers" },
+	{ 262, "table", "FILE", "tables in Markdown" },
 	{ 257, "names", "A,B", "names of the runs" },
 	{ 259, "bars", NULL, "two runs beside each other, as bars and a table" },
 	{ 260, "save", "FILE", "with --bars: its numbers" },
