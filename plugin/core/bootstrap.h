@@ -14,7 +14,6 @@
 #include "core/ident.h"
 
 #define EP_BOOT_BYTES 1024 /* largest contribution of a rank */
-#define EP_BOOT_SHORT 60   /* of a text: what its first exchange brings */
 
 struct ep_boot {
 	ncclComm_t comm;
@@ -86,22 +85,6 @@ const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT
  */
 ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			       const char *what);
-
-/* Texts of all ranks, of any length each. */
-struct ep_boot_texts {
-	unsigned char *text; /* rank r's at text + r * stride; free() it. NULL: no memory */
-	size_t stride;
-	uint32_t *bytes; /* their lengths, behind the texts */
-};
-
-/*
- * Each rank's `bytes` bytes to all; one exchange if no text is longer than EP_BOOT_SHORT bytes, else
- * one more for each EP_BOOT_BYTES of the longest. None may be longer than `limit`, the same number on
- * all ranks: that is an error of all. A rank that has no memory for the texts notes that in *mine, and
- * the others do not wait for it.
- */
-ncclResult_t ep_boot_texts(struct ep_boot *boot, const void *text, uint32_t bytes, uint32_t limit,
-			   struct ep_boot_texts *all, const char *what, ncclResult_t *mine);
 
 /* A rank's outcome, part of whatever it sends. */
 struct ep_verdict {

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs of all ranks are connected at once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,117 +6,12 @@
 #include "core/log.h"
 #include "gda/state.h"
 
-#define EP_RUNS_DIGIT 15u
-
-void ep_gda_runs_begin(struct ep_gda_writer *writer, unsigned char *at, bool ascending)
-{
-	*writer = (struct ep_gda_writer){ .at = at, .ascending = ascending };
-}
-
-static void ep_runs_rest(struct ep_gda_writer *writer, uint32_t v)
-{
-	if (v < EP_RUNS_DIGIT) {
-		return;
-	}
-	for (v -= EP_RUNS_DIGIT; v > 0x7f; v >>= 7) {
-		*writer->at++ = (unsigned char)(v | 0x80);
-	}
-	*writer->at++ = (unsigned char)v;
-}
-
-static uint32_t ep_runs_digit(uint32_t v)
-{
-	return v < EP_RUNS_DIGIT ? v : EP_RUNS_DIGIT;
-}
-
-static void ep_runs_flush(struct ep_gda_writer *writer)
-{
-	uint32_t step = writer->value - (writer->ascending ? writer->base : 0);
-
-	if (!writer->count) {
-		return;
-	}
-	*writer->at++ =
-		(unsigned char)(ep_runs_digit(step) << 4 | ep_runs_digit(writer->count - 1));
-	ep_runs_rest(writer, step);
-	ep_runs_rest(writer, writer->count - 1);
-	writer->base = writer->value + writer->count;
-	writer->count = 0;
-}
-
-void ep_gda_runs_put(struct ep_gda_writer *writer, uint32_t word)
-{
-	if (writer->count && word == writer->value + (writer->ascending ? writer->count : 0)) {
-		writer->count++;
-		return;
-	}
-	ep_runs_flush(writer);
-	writer->value = word;
-	writer->count = 1;
-}
-
-void ep_gda_runs_end(struct ep_gda_writer *writer)
-{
-	ep_runs_flush(writer);
-	writer->base = 0;
-}
-
-void ep_gda_runs_open(struct ep_gda_reader *reader, const unsigned char *at, uint32_t bytes,
-		      bool ascending)
-{
-	*reader = (struct ep_gda_reader){ .at = at, .end = at + bytes, .ascending = ascending };
-}
-
-void ep_gda_runs_again(struct ep_gda_reader *reader)
-{
-	reader->base = 0;
-}
-
-/* *v is a digit, and becomes what it stands for. */
-static bool ep_runs_take(struct ep_gda_reader *reader, uint32_t *v)
-{
-	uint64_t rest = 0;
-
-	if (*v < EP_RUNS_DIGIT) {
-		return true;
-	}
-	for (unsigned int shift = 0; shift < 35 && reader->at < reader->end; shift += 7) {
-		unsigned char byte = *reader->at++;
-
-		rest |= (uint64_t)(byte & 0x7f) << shift;
-		if (!(byte & 0x80)) {
-			*v += (uint32_t)rest;
-			return rest <= UINT32_MAX - EP_RUNS_DIGIT;
-		}
-	}
-	return false;
-}
-
-bool ep_gda_runs_next(struct ep_gda_reader *reader, uint32_t *value, uint32_t *count)
-{
-	uint32_t step, more;
-
-	if (reader->at == reader->end) {
-		return false;
-	}
-	step = *reader->at >> 4;
-	more = *reader->at++ & 0xf;
-	if (!ep_runs_take(reader, &step) || !ep_runs_take(reader, &more) || more == UINT32_MAX) {
-		return false;
-	}
-	*value = step + (reader->ascending ? reader->base : 0);
-	*count = more + 1;
-	reader->base = *value + *count;
-	return true;
-}
-
 /*
- * Connects queue i of this rank to a peer with queue i of the peer to this rank. Queue i is on NIC i
- * modulo their number, of either side.
+ * Connects the queue pairs of all ranks: queue i of this rank to a peer with queue i of the peer to
+ * this rank. Queue i is on NIC i modulo the number of NICs, on either side.
  *
- * All ranks receive the lists of all, so they are kept short: queue pairs of a NIC have ascending numbers
- * in the order of their peers (ep_gda_sort), so a list need not hold which number is whose, and
- * numbers that follow each other, as firmware gives them out, are one run (state.h).
+ * A rank's list has a word for each queue, in the order of peers, and ranks receive the lists of all:
+ * a place in a list says whose the word is.
  */
 
 #define EP_GDA_THREADS 4
@@ -289,7 +183,6 @@ static bool ep_gda_connect_second(struct ep_gda_queue *queue, void *arg, struct 
 	return ep_gda_answers(queue) || ep_gda_connect_one(queue, arg, why);
 }
 
-/* (the peer skips the NIC's own word, which makes long runs of those that both have) */
 static uint32_t ep_gda_put_ece(const struct ep_gda_queue *queue)
 {
 	return ep_gda_answers(queue) ? queue->ece : queue->nic->ece.options;
@@ -346,14 +239,16 @@ static void ep_gda_get_order(struct ep_gda_queue *queue, uint32_t word)
 
 /* ---- lists of all queues ---- */
 
-/* Lists that this rank sends and receives, in the order of g->queue. */
+#define EP_GDA_WORDS (EP_BOOT_BYTES / sizeof(uint32_t)) /* of a list, that one exchange brings */
+
+/* The lists that this rank sends and receives. */
 struct ep_gda_lists {
 	struct ep_gda *g; /* NULL: no queues */
 	struct ep_boot *boot;
 	const struct ep_gda_handshake *handshake; /* of all ranks */
 	uint32_t queues;                          /* per peer */
 	uint32_t *size, *below; /* [nranks] by node: its ranks, those of them before this rank */
-	unsigned char *text;    /* this rank's list */
+	uint32_t longest;       /* words in the longest list of any rank */
 };
 
 static bool ep_gda_lists_open(struct ep_gda_lists *lists, struct ep_gda *g, struct ep_boot *boot,
@@ -364,15 +259,13 @@ static bool ep_gda_lists_open(struct ep_gda_lists *lists, struct ep_gda *g, stru
 	*lists = (struct ep_gda_lists){ .g = g, .boot = boot, .queues = queues };
 	lists->size = calloc(n, sizeof(*lists->size));
 	lists->below = calloc(n, sizeof(*lists->below));
-	lists->text = malloc(ep_max_u64(EP_GDA_RUNS_BYTES(g ? g->nqueues : 0), 1));
-	return lists->size && lists->below && lists->text;
+	return lists->size && lists->below;
 }
 
 static void ep_gda_lists_close(struct ep_gda_lists *lists)
 {
 	free(lists->size);
 	free(lists->below);
-	free(lists->text);
 }
 
 /* A node goes by the number of its first rank. */
@@ -386,10 +279,14 @@ static uint32_t ep_gda_node(const struct ep_gda *g)
 	return r;
 }
 
-/* Finds the node of each rank: all ranks find the same, and whether it is what they meant themselves. */
+/*
+ * Finds the node of each rank, and from these how long the lists are. All ranks find the same; *mine
+ * becomes an error if this rank itself meant another one.
+ */
 static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t *mine)
 {
 	const struct ep_gda_handshake *own = &lists->handshake[lists->boot->rank];
+	uint32_t nranks = (uint32_t)lists->boot->nranks;
 
 	for (int r = 0; r < lists->boot->nranks; r++) {
 		uint32_t node = lists->handshake[r].node;
@@ -411,101 +308,59 @@ static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t 
 					ep_gda_what, lists->boot->rank, r);
 		}
 	}
+	for (uint32_t r = 0; r < nranks; r++) {
+		if (lists->size[r]) {
+			lists->longest = (uint32_t)ep_max_u64(
+				lists->longest, (nranks - lists->size[r]) * lists->queues);
+		}
+	}
 	return ncclSuccess;
 }
 
-/* Of each peer's `queues`, those that a rank with `nnics` NICs has on NIC n. */
-static uint32_t ep_gda_share(uint32_t queues, uint32_t nnics, uint32_t n)
+/* Returns the queue of a word in this rank's own list. */
+static struct ep_gda_queue *ep_gda_queue_at(struct ep_gda *g, uint32_t word)
 {
-	return queues / nnics + (n < queues % nnics);
-}
-
-static uint32_t ep_gda_write_list(const struct ep_gda *g, unsigned char *text, bool ascending,
-				  uint32_t (*put)(const struct ep_gda_queue *queue))
-{
-	struct ep_gda_writer w;
-
-	ep_gda_runs_begin(&w, text, ascending);
-	for (int n = 0; n < g->nnics; n++) {
-		const struct ep_gda_nic *nic = &g->nic[n];
-
-		for (uint32_t i = 0; i < nic->queues; i++) {
-			ep_gda_runs_put(&w, put(&g->queue[nic->first + i]));
-		}
-		ep_gda_runs_end(&w);
-	}
-	return (uint32_t)(w.at - text);
-}
-
-/* The queue with a peer; `seat` is the peer's place among the remote ones. */
-static struct ep_gda_queue *ep_gda_queue_at(struct ep_gda *g, uint32_t seat, uint32_t index)
-{
+	uint32_t seat = word / g->queues, index = word % g->queues;
 	uint32_t nnics = (uint32_t)g->nnics, n = index % nnics;
+	uint32_t share = g->queues / nnics + (n < g->queues % nnics);
 
-	return &g->queue[g->nic[n].first + seat * ep_gda_share(g->queues, nnics, n) +
-			 index / nnics];
-}
-
-/*
- * Reads in a peer's list the words for the queues with this rank; the peer's queues of a NIC are in
- * the order of its own peers. False: the list is not as long as it should be.
- */
-static bool ep_gda_read_list(const struct ep_gda_lists *lists, int peer, uint32_t seat,
-			     struct ep_gda_reader *list,
-			     void (*get)(struct ep_gda_queue *queue, uint32_t word))
-{
-	uint32_t node = lists->handshake[peer].node, nnics = lists->handshake[peer].nnics;
-	uint32_t peers = (uint32_t)lists->boot->nranks - lists->size[node];
-	uint32_t own = (uint32_t)lists->boot->rank - lists->below[node];
-
-	for (uint32_t n = 0; n < nnics; n++) {
-		uint32_t share = ep_gda_share(lists->queues, nnics, n), from = own * share;
-		uint32_t at = 0, word, count;
-
-		ep_gda_runs_again(list);
-		for (; at < peers * share; at += count) {
-			if (!ep_gda_runs_next(list, &word, &count) || count > peers * share - at) {
-				return false;
-			}
-			for (uint32_t i = at; i < at + count; i++) {
-				if (i < from || i >= from + share) {
-					continue;
-				}
-				get(ep_gda_queue_at(lists->g, seat, n + nnics * (i - from)),
-				    list->ascending ? word + (i - at) : word);
-			}
-		}
-	}
-	return list->at == list->end;
+	return &g->queue[g->nic[n].first + seat * share + index / nnics];
 }
 
 /* Exchanges a word with the other end of each queue. */
-static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists, bool ascending,
-				    uint32_t (*put)(const struct ep_gda_queue *queuehe_queue),
-				    void (*get)(struct ep_gda_queue *queuehe_queue, uint32_t word),
-				    ncclResult_t *mine)
+static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists,
+				    uint32_t (*put)(const struct ep_gda_queue *queue),
+				    void (*get)(struct ep_gda_queue *queue, uint32_t word),
+				    const ncclResult_t *mine)
 {
-	uint32_t limit = EP_GDA_RUNS_BYTES((uint32_t)lists->boot->nranks * lists->queues);
-	uint32_t bytes = lists->g ? ep_gda_write_list(lists->g, lists->text, ascending, put) : 0,
-		 seat = 0;
-	struct ep_boot_texts all;
+	struct ep_gda *g = *mine == ncclSuccess ? lists->g : NULL;
+	const uint32_t *all = lists->boot->all;
 
-	EP_CHECK(ep_boot_texts(lists->boot, lists->text, bytes, limit, &all, ep_gda_what, mine));
-	for (int p = 0; lists->g && *mine == ncclSuccess && p < lists->boot->nranks; p++) {
-		struct ep_gda_reader list;
+	for (uint32_t at = 0; at < lists->longest; at += EP_GDA_WORDS) {
+		uint32_t words = (uint32_t)ep_min_u64(lists->longest - at, EP_GDA_WORDS), seat = 0;
+		uint32_t own[EP_GDA_WORDS] = { 0 };
 
-		if (!lists->g->remote[p]) {
-			continue;
+		for (uint32_t i = 0; g && i < words && at + i < g->nqueues; i++) {
+			own[i] = put(ep_gda_queue_at(g, at + i));
 		}
-		ep_gda_runs_open(&list, all.text + (size_t)p * all.stride, all.bytes[p], ascending);
-		if (!ep_gda_read_list(lists, p, seat++, &list, get)) {
-			*mine = ep_fail(ncclRemoteError,
-					"%s: rank %d (%s) lists other queues than it should "
-					"have; do all ranks use the same library?",
-					ep_gda_what, p, lists->g->host[p]);
+		EP_CHECK(ep_boot_allgather(lists->boot, own, lists->boot->all, words * sizeof(*own),
+					   ep_gda_what));
+		for (uint32_t p = 0; g && p < (uint32_t)g->nranks; p++) {
+			uint32_t node = lists->handshake[p].node;
+			uint32_t from = ((uint32_t)g->rank - lists->below[node]) * g->queues;
+
+			if (!g->remote[p]) {
+				continue;
+			}
+			for (uint32_t i = 0; i < g->queues; i++) {
+				if (from + i >= at && from + i < at + words) {
+					get(ep_gda_queue_at(g, seat * g->queues + i),
+					    all[p * words + from + i - at]);
+				}
+			}
+			seat++;
 		}
 	}
-	free(all.text);
 	return ncclSuccess;
 }
 
@@ -542,16 +397,15 @@ ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t que
 	lists.handshake = all;
 	EP_CHECK_GOTO(ep_gda_handshake_check(all, boot->nranks), out);
 	EP_CHECK_GOTO(ep_gda_lists_nodes(&lists, mine), out);
-	EP_CHECK_GOTO(ep_gda_exchange(&lists, true, ep_gda_put_qpn, ep_gda_get_qpn, mine), out);
+	EP_CHECK_GOTO(ep_gda_exchange(&lists, ep_gda_put_qpn, ep_gda_get_qpn, mine), out);
 	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_first, all, &why)) {
 		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
 	}
-	EP_CHECK_GOTO(ep_gda_exchange(&lists, false, ep_gda_put_ece, ep_gda_get_ece, mine), out);
+	EP_CHECK_GOTO(ep_gda_exchange(&lists, ep_gda_put_ece, ep_gda_get_ece, mine), out);
 	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_second, all, &why)) {
 		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
 	}
-	EP_CHECK_GOTO(ep_gda_exchange(&lists, false, ep_gda_put_order, ep_gda_get_order, mine),
-		      out);
+	EP_CHECK_GOTO(ep_gda_exchange(&lists, ep_gda_put_order, ep_gda_get_order, mine), out);
 out:
 	ep_gda_lists_close(&lists);
 	free(all);

@@ -299,25 +299,6 @@ static void ep_gda_lay_out(struct ep_gda *g)
 	}
 }
 
-static int ep_gda_by_number(const void *a, const void *b)
-{
-	uint32_t x = ((const struct ep_gda_queue *)a)->qpn;
-	uint32_t y = ((const struct ep_gda_queue *)b)->qpn;
-
-	return (x > y) - (x < y);
-}
-
-/* Queue pairs are alike before they are connected: the order of peers becomes that of numbers. */
-static void ep_gda_sort(struct ep_gda *g)
-{
-	for (int n = 0; n < g->nnics; n++) {
-		const struct ep_gda_nic *nic = &g->nic[n];
-
-		qsort(g->queue + nic->first, nic->queues, sizeof(*g->queue), ep_gda_by_number);
-		ep_gda_label(g, nic);
-	}
-}
-
 /* Names also a lack of descriptors: libraries below report that as a lack of memory. */
 static ncclResult_t ep_gda_fail(const char *what, const struct ep_reason *why)
 {
@@ -349,9 +330,7 @@ static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config 
 	if (!ep_gda_pinned_open(g, &why)) {
 		return ep_gda_fail("RDMA", &why);
 	}
-	EP_CHECK(ep_gda_choose_mode(g, c->mode));
-	ep_gda_sort(g);
-	return ncclSuccess;
+	return ep_gda_choose_mode(g, c->mode);
 }
 
 static ncclResult_t ep_gda_start(struct ep_gda *g)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exchanges of the bootstrap that fail: on a limit that a peer exceeds, on an error of CUDA while NCCL has
- * the memory, and without the others. Which error stands, and what may be freed.
+ * Exchanges of the bootstrap that fail: on an error of CUDA while NCCL has the memory, and without the others. Which error stands, and what may be freed.
  */
 #include <dlfcn.h>
 #include "core/bootstrap.h"
@@ -28,27 +27,6 @@ static void open_all(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns)
 
 	NEED_OK(ep_boot_open(boot, comm, timeout_ns, &mine));
 	NEED_OK(mine);
-}
-
-/* Rank 1 announces a text that is longer than any may be: all ranks refuse it by name. */
-static void announced(struct world *w)
-{
-	static const char text[200];
-	ncclResult_t mine = ncclSuccess;
-	struct ep_boot_texts all;
-	struct ep_boot boot;
-
-	check_context("a text that is too long");
-	open_all(&boot, w->comm, 60 * SECOND);
-	CHECK_REASON(ep_boot_texts(&boot, text, w->rank ? 101 : 100, 100, &all, "a test", &mine),
-		     ncclInvalidUsage, "rank 1 announces 101 bytes, the limit is 100");
-	CHECK(!all.text);
-	ep_boot_close(&boot);
-	open_all(&boot, w->comm, 60 * SECOND);
-	NEED_OK(ep_boot_texts(&boot, text, w->rank ? 99 : 100, 100, &all, "a test", &mine));
-	CHECK(all.bytes[0] == 100 && all.bytes[1] == 99);
-	free(all.text);
-	ep_boot_close(&boot);
 }
 
 /* The other rank does not come: a rank that has an error of its own keeps that. */
@@ -105,7 +83,6 @@ static void run(struct world *w, void *arg)
 	ncclComm_t absent = world_comm(w, (1u << RANKS) - 1);
 
 	NEED_OK(ep_nccl_need("a test"));
-	announced(w);
 	own_error(w, absent);
 	unknown(w);
 }
