@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Declarations of a group that the host and the kernels of every algorithm share. Plain C, included by both.
- * doc/protocol.md has the protocol, with pictures; this is its short form.
+ * doc/design/protocol.md has the protocol, with pictures; this is its short form.
  *
  * Every rank owns one heap that its peers write. It begins with
  *

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Remote ranks, for every algorithm's kernels: this rank's queues to them, the stage that its NIC
- * reads from, progress and arrival. doc/protocol.md draws a token's way.
+ * reads from, progress and arrival. doc/design/protocol.md draws a token's way.
  *
  * In a block that uses a queue, warp r % nwarps owns the queue to rank r: "own peers". The
  * functions below are called by all threads of the block, or by whole warps where that is stated.

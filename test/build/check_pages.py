@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether doc/troubleshooting.md quotes what the library says, doc/python.md what works, and pages the numbers of the
+"""Whether doc/troubleshooting.md quotes what the library says, doc/engines.md what works, and pages the numbers of the
 library: sizes, limits, defaults of variables, and commits that were measured.
 
   check_pages.py SOURCE_ROOT VCLUSTER_DIR ENV_PAGE
@@ -42,7 +42,7 @@ def check_quotes():
 
 def check_python():
     """Loaded globally it is what the process finds, and says why a call failed."""
-    page = (ROOT / "doc/python.md").read_text(encoding="utf-8")
+    page = (ROOT / "doc/engines.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     load = [line for line in blocks[0].split("\n") if line.startswith("ctypes.CDLL")]
     program = "import ctypes\n%s\nversion = ctypes.c_int()\n" % "\n".join(load)
@@ -53,12 +53,12 @@ def check_python():
     done = subprocess.run([sys.executable, "-c", program], env=env, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode or not re.match(r"200\n.*version is NULL\n$", done.stdout):
-        complain("python.md: %s%s" % (program, done.stdout))
+        complain("engines.md: %s%s" % (program, done.stdout))
 
 
 def check_sizes():
-    """The tables of doc/sizing.md: low latency first, then high throughput."""
-    page = (ROOT / "doc/sizing.md").read_text(encoding="utf-8")
+    """The tables of doc/plan.md: low latency first, then high throughput."""
+    page = (ROOT / "doc/plan.md").read_text(encoding="utf-8")
     library, asked = ctypes.CDLL(str(VCLUSTER / "libnccl_ep.so.0")), 0
     for algorithm, part in enumerate(page.split("## High throughput")):
         ranks = [int(n) for n in re.findall(r"\b\d+\b", re.search(r"^\| model .*$", part, re.M)[0])]
@@ -69,9 +69,9 @@ def check_sizes():
                                            8 if n > 8 else 0, max(0, n - 8), algorithm * n * tokens)
                 asked += 1
                 if not answer or "%.0f" % (answer[0] / 2**20) != str(mib):
-                    complain("sizing.md: %d MiB for %s and %d ranks, it is %s" % (mib, row, n, answer and "%.0f" % (answer[0] / 2**20)))
+                    complain("plan.md: %d MiB for %s and %d ranks, it is %s" % (mib, row, n, answer and "%.0f" % (answer[0] / 2**20)))
     if asked < 20:
-        complain("sizing.md: %d sizes" % asked)
+        complain("plan.md: %d sizes" % asked)
 
 
 def check_model():
@@ -121,10 +121,10 @@ def check_limits():
                  "more than %s tokens of a rank" % limit["max_dispatch_tokens_per_rank"][1]):
         if text not in readme:
             complain("README.md does not say '%s'" % text)
-    sizing = (ROOT / "doc/sizing.md").read_text(encoding="utf-8")
-    for text in ("| ranks | 1 to %s |" % limit["ranks"][0], "| top-k | 1 to %s |" % limit["num_topk of a handle"][0]):
-        if text not in sizing:
-            complain("sizing.md does not say '%s'" % text)
+    plan = (ROOT / "doc/plan.md").read_text(encoding="utf-8")
+    for name, values in limit.items():
+        if not re.search(r"^\| %s \| %s(?: R)? \| %s \|" % (re.escape(name), *values), plan, re.M):
+            complain("plan.md does not limit %s to %s" % (name, values))
 
 
 def check_defaults():
@@ -137,7 +137,7 @@ def check_defaults():
         if text != unset[name].strip("()"):
             complain("rdma.md: %s is %s if it is not set, not %s" % (name, unset[name], text))
     seen = 0
-    for file in [*ROOT.glob("doc/*.md"), *ROOT.glob("doc/man/*.[17]"), ROOT / "README.md"]:
+    for file in [*ROOT.glob("doc/**/*.md"), *ROOT.glob("doc/man/*.[17]"), ROOT / "README.md"]:
         for name, number, unit in re.findall(r"\b(NCCL_\w+)[`,.]*\s+(?:times )?\((\d+)(?: (ms|s))?[),;]",
                                              file.read_text(encoding="utf-8")):
             stated = int(number) * (1000 if unit == "s" else 1)
@@ -181,7 +181,7 @@ def check_tests():
     if len(tests) < 800:
         print("no names of tests to compare with: this build has not all of them")
         return
-    for file in [*ROOT.glob("doc/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+    for file in [*ROOT.glob("doc/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         text = file.read_text(encoding="utf-8")
         for name in re.findall(r"[Tt]ests?\s+`(\w+)`", text) + re.findall(r"meson test [^\n]*?-v ([a-z]\w+)", text):
             if name not in tests:

@@ -27,7 +27,7 @@ says() {
 DESTDIR=$root meson install -C "$build" --no-rebuild --quiet
 has include/nccl_ep.h include/nccl_ep/ext.h share/doc/nccl-ep/examples/{hello,processes,training}.c \
     share/doc/nccl-ep/{README.md,CHANGELOG.md,LICENSE} "${lib#"$prefix"/}/libnccl-net-ep.so"
-for page in "$source"/doc/*.md; do has "share/doc/nccl-ep/doc/${page##*/}"; done
+for page in "$source"/doc/*.md "$source"/doc/design/*.md; do has "share/doc/nccl-ep/${page#"$source"/}"; done
 for page in "$source"/doc/man/*.[1-7]; do
     [ "${page##*/}" = vcrun.1 ] || has "share/man/man${page##*.}/${page##*/}"
 done
@@ -41,7 +41,7 @@ done < <(sed -nE 's/^\.BR ((nccl|ep_|vcrun)[A-Za-z0-9_\\-]*) \(([1-7])\).*/\1 \3
     sed 's/\\-/-/g' | sort -u)
 while IFS=: read -r page name; do
     [ -e "${page%/*}/$name" ] || [ -e "$docs/$name" ] || [ ! -e "$source/$name" ] || fail "$page names $name, which is not installed"
-done < <(cd "$docs" && grep -oE '[A-Za-z_./-]+\.(md|svg)' README.md doc/*.md examples/README.md | sort -u |
+done < <(cd "$docs" && grep -oE '[A-Za-z_./-]+\.(md|svg)' README.md doc/*.md doc/design/*.md examples/README.md | sort -u |
     sed "s,^,$docs/,")
 while read -r name; do
     [ -e "$docs/$name" ] || [ -e "$docs/doc/$name" ] || fail "a manual page names $name, which is not installed"

@@ -38,6 +38,6 @@ said=$(bash -ec "$use" 2>&1)
 [[ $said = *'all tokens are back'* || $said = *cudaGetDeviceCount* ]] || fail "the README's program: $said"
 while read -r path; do
     [ -e "$(placed <<<"$path")" ] || fail "a page names $path, which is not installed"
-done < <(grep -oh '/opt/switchyard/[A-Za-z0-9_./-]*' README.md doc/*.md doc/man/* examples/README.md nccl-tests-patch/README.md | sort -u)
+done < <(grep -oh '/opt/switchyard/[A-Za-z0-9_./-]*' README.md doc/*.md doc/design/*.md doc/man/* examples/README.md nccl-tests-patch/README.md | sort -u)
 [ $failed -ne 0 ] || echo "installed and used as the README says"
 exit $failed
