@@ -1,24 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what is installed here, what the library would make of it, and why. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <nccl.h>
-
-#include "core/build.h"
-#include "core/param.h"
-#include "nccl_ep.h"
 #include "tools/conf.h"
 #include "tools/ep_info.h"
-#include "tools/ep_info_library.h"
-#include "tools/ep_info_live.h"
-#include "tools/ep_info_memory.h"
 #include "tools/options.h"
 #include "topo/topo.h"
-
-#define EP_INFO_WINDOWS 22902 /* the first NCCL with pointers to peers' windows */
 
 enum part {
 	PART_VERSIONS = 1,
@@ -52,93 +41,6 @@ static int usage(void)
 	ep_options_print(ep_info_options, EP_INFO_OPTIONS, stdout);
 	puts("\nWithout options: all but --net and --queues.");
 	return fflush(stdout) || ferror(stdout) ? 1 : 0;
-}
-
-static void print_nccl(const char *what, int code)
-{
-	printf("  %-22s %d.%d.%d\n", what, code / 10000, code / 100 % 100, code % 100);
-}
-
-/* How processes would map each other's memory from here, as far as one process can find out. */
-static void print_memory(int nccl)
-{
-	const char *text = getenv(ep_param_table[EP_PARAM_MEMORY].name);
-	const char *off[] = { "NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE" };
-	int64_t memory = 0;
-	char why[80] = "";
-
-	if (text && *text && ep_param_parse(EP_PARAM_MEMORY, text, &memory) != ncclSuccess) {
-		memory = 0; /* the parameters show it */
-	}
-	if (nccl < EP_INFO_WINDOWS) {
-		snprintf(why, sizeof(why), "NCCL %d.%d.%d has no pointers to windows", nccl / 10000,
-			 nccl / 100 % 100, nccl % 100);
-	}
-	for (size_t i = 0; i < sizeof(off) / sizeof(*off); i++) {
-		const char *value = getenv(off[i]);
-
-		if (value && strcmp(value, "0") == 0) {
-			snprintf(why, sizeof(why), "%s=0", off[i]);
-		}
-	}
-	if (memory == EP_MEMORY_IPC) {
-		snprintf(why, sizeof(why), "NCCL_EP_MEMORY=ipc");
-	}
-	printf("  %-22s ", "memory of peers");
-	if (!*why) {
-		printf("by NCCL windows%s\n",
-		       memory == EP_MEMORY_WINDOW ? "" : ", by CUDA IPC if a rank cannot");
-	} else if (memory == EP_MEMORY_WINDOW) {
-		printf("not possible: NCCL_EP_MEMORY=window, but %s\n", why);
-	} else {
-		printf("by CUDA IPC: %s\n", why);
-	}
-}
-
-/* Whether groups would use NVLink multicast, as far as the environment shows. */
-static void print_multicast(void)
-{
-	const char *text = getenv(ep_param_table[EP_PARAM_NVLS].name);
-	struct ep_reason why;
-
-	printf("  %-22s ", "NVLink multicast");
-	if (!text || strcmp(text, "1") != 0) {
-		puts("not used: NCCL_EP_NVLS is not 1");
-	} else if (!ep_param_nvls_allowed(&why)) {
-		printf("not used: %s\n", why.text);
-	} else {
-		puts("for progress words, if NCCL has it on all ranks");
-	}
-}
-
-static void print_versions(const struct ep_topo *topo)
-{
-	const char *why;
-	int v = 0;
-
-	puts("Versions");
-	printf("  %-22s %s, NCCL EP %d.%d.%d, API version %d\n", "ep_info", ep_build_text,
-	       NCCL_EP_MAJOR, NCCL_EP_MINOR, NCCL_EP_PATCH, NCCL_EP_API_VERSION);
-	ep_info_libraries();
-	print_nccl("NCCL headers", NCCL_VERSION_CODE);
-	why = ep_info_call_version(dlopen("libnccl.so.2", RTLD_NOW), "ncclGetVersion", &v);
-	if (why) {
-		printf("  %-22s %s\n", "libnccl.so.2", why);
-	} else {
-		print_nccl("libnccl.so.2", v);
-		print_memory(v);
-	}
-	print_multicast();
-	why = ep_info_call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);
-	if (why) {
-		printf("  %-22s %s\n", "libcuda.so.1", why);
-	} else {
-		printf("  %-22s CUDA %d.%d\n", "libcuda.so.1", v / 1000, v % 1000 / 10);
-	}
-	printf("  %-22s %s\n", "GPU driver", topo && *topo->driver ? topo->driver : "not found");
-	printf("  %-22s %s\n", "compiled for", EP_GPU_ARCHS);
-	printf("  %-22s %s\n", "profiler ranges", EP_RANGES);
-	printf("  %-22s %s\n", "kernel times", EP_KERNEL_TIMES);
 }
 
 static bool is_open(const void *arg, const char *name, int port)
@@ -285,7 +187,7 @@ int main(int argc, char **argv)
 		status = 1;
 	}
 	if (parts & PART_VERSIONS) {
-		print_versions(topo);
+		ep_info_versions(topo);
 	}
 	if (parts & PART_DEVICES) {
 		puts("Devices");

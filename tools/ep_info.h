@@ -3,6 +3,7 @@
 #define EP_TOOLS_EP_INFO_H
 
 #include <stdbool.h>
+#include "core/log.h"
 #include "rdma/port.h"
 #include "gda/gda.h"
 #include "topo/topo.h"
@@ -73,5 +74,44 @@ enum ep_info_fact_id ep_info_mode_lacks(const struct ep_info_facts *facts,
 /* The mode that EP_GDA_AUTO chooses; EP_GDA_AUTO: none is possible. */
 enum ep_gda_mode ep_info_mode_best(const struct ep_info_facts *facts,
 				   const struct ep_info_gpu *gpu);
+
+enum ep_live_format {
+	EP_LIVE_TABLE,
+	EP_LIVE_JSON,
+	EP_LIVE_PROMETHEUS
+};
+/* Prints what groups do; a table on a terminal again and again. Returns the exit status. */
+int ep_info_live(enum ep_live_format format);
+
+/* Makes a text of a file that other users may have written one that ends and is printable. */
+static inline void ep_info_clean(char *text, size_t size)
+{
+	text[size - 1] = '\0';
+	ep_log_flatten(text);
+}
+
+/* The shape of a group, from the command line. 0: not given. */
+struct ep_info_shape {
+	unsigned int experts, hidden, tokens, ranks, topk, node_ranks, recv_tokens;
+	double gpu_memory; /* GiB */
+	bool ht, fp8;
+	const char *layout; /* NULL: the mode's own */
+};
+
+#define EP_INFO_SHAPE_INIT                                                                         \
+	{                                                                                          \
+		.topk = 8                                                                          \
+	}
+
+/* One option of --memory. -1, or the exit status. */
+int ep_info_shape_take(struct ep_info_shape *shape, int option, const char *text);
+
+/* Prints what it takes, and whether it is possible: 0; 1 if not; 2 for wrong usage. */
+int ep_info_memory(const struct ep_info_shape *shape, bool json);
+
+void ep_info_versions(const struct ep_topo *topo);
+/* The library that the loader finds, or else the one that was installed with this program. NULL, and why. */
+#define EP_INFO_WHY 512
+void *ep_info_library(char why[EP_INFO_WHY]);
 
 #endif

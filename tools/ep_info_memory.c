@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "nccl_ep/ext.h"
-#include "tools/ep_info_library.h"
-#include "tools/ep_info_memory.h"
+#include "tools/ep_info.h"
 #include "tools/options.h"
 
 #define NODE_RANKS 8u /* GPUs of a host, unless the command line has it */

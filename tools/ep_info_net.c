@@ -12,17 +12,10 @@
 #include "net/p2p/counts_file.h"
 #include "tools/ep_info.h"
 
-/* Other users' files may hold anything. */
-static void clean(char *text, size_t size)
-{
-	text[size - 1] = '\0';
-	ep_log_flatten(text);
-}
-
 static void print_path(struct ep_net_counts_path *path, bool sends)
 {
-	clean(path->from, sizeof(path->from));
-	clean(path->to, sizeof(path->to));
+	ep_info_clean(path->from, sizeof(path->from));
+	ep_info_clean(path->to, sizeof(path->to));
 	printf("      %s %s %s", path->from, sends ? "to" : "from", path->to);
 	if (sends) {
 		printf(", %" PRIu64 " parts, %" PRIu64 " bytes", path->parts, path->bytes);
@@ -38,8 +31,8 @@ static void print_entry(struct ep_net_counts *counts)
 
 	clock_gettime(CLOCK_REALTIME, &now);
 	s = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - 1e-9 * (double)counts->since;
-	clean(counts->nic, sizeof(counts->nic));
-	clean(counts->peer, sizeof(counts->peer));
+	ep_info_clean(counts->nic, sizeof(counts->nic));
+	ep_info_clean(counts->peer, sizeof(counts->peer));
 	printf("    %s %s %s, for %.1f s%s\n", counts->nic, sends ? "sends to" : "receives from",
 	       counts->peer, s > 0 ? s : 0, counts->failed ? ", FAILED" : "");
 	printf("      %" PRIu64 " messages, %" PRIu64 " bytes, %" PRIu64 " polls, %" PRIu64
@@ -99,7 +92,7 @@ static void print_file(void *arg, const char *path, int fd, const struct stat *s
 		       "%u)\n",
 		       path, head.version, EP_NET_COUNTS_VERSION);
 	} else {
-		clean(head.program, sizeof(head.program));
+		ep_info_clean(head.program, sizeof(head.program));
 		printf("  process %" PRIu32 ", %s", head.pid, head.program);
 		if (st->st_uid != geteuid()) {
 			printf(" of user %u", (unsigned int)st->st_uid);

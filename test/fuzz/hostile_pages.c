@@ -17,7 +17,6 @@
 #include "support/check.h"
 #include "support/look.h"
 #include "tools/ep_info.h"
-#include "tools/ep_info_live.h"
 
 #define FILES 12
 #define COUNTS 3 /* of these files */

@@ -11,7 +11,7 @@
 #include "device/group/wait_word.h"
 #include "support/check.h"
 #include "support/look.h"
-#include "tools/ep_info_live.h"
+#include "tools/ep_info.h"
 
 #define BOARDS 8
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds what this machine has of what RDMA needs. Opens the RDMA devices, as the library does, but makes
- * nothing on them, and creates no CUDA context. Where only trying would show it, what it would depend on
- * is looked at.
+ * What this machine has of what RDMA needs: NICs, GPUs, the ports that a rank with each GPU would choose,
+ * and what is between them. Opens the RDMA devices, as the library does, but makes nothing on them, and
+ * creates no CUDA context. Where only trying would show it, it looks at what that would depend on.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,8 +14,166 @@
 #include <unistd.h>
 
 #include "core/error.h"
+#include "gda/prm.h"
+#include "gda/state.h"
 #include "rdma/env.h"
 #include "tools/ep_info.h"
+
+static bool permitted(const char *name, int port)
+{
+	struct ep_topo_hca hca;
+	struct ep_topo_err err;
+
+	return !ep_topo_hca_parse(getenv("NCCL_IB_HCA"), &hca, &err) &&
+	       ep_topo_hca_match(&hca, name, port);
+}
+
+/* Prints firmware's state of the port, whose device is open. */
+static void ask_bond(const struct ep_mlx5dv *dv, struct ibv_context *ctx,
+		     const struct ep_port *port, char *bond, size_t size)
+{
+	unsigned char caps[EP_PRM_CAP_OUT_BYTES];
+	struct ep_gda_nic *nic = calloc(1, sizeof(*nic));
+	struct ep_reason why;
+
+	if (!nic) {
+		return;
+	}
+	nic->base.dv = dv;
+	nic->base.ctx = ctx;
+	nic->base.end.link_layer = port->ethernet ? IBV_LINK_LAYER_ETHERNET
+						  : IBV_LINK_LAYER_INFINIBAND;
+	snprintf(nic->base.name, sizeof(nic->base.name), "%s", port->name);
+	if (ep_gda_query_caps(nic, EP_PRM_CAPS_GENERAL, caps, &why)) {
+		ep_gda_lag_query(nic, caps + EP_PRM_CAP_AT);
+	}
+	if (nic->lag.ports) {
+		snprintf(bond, size, "%u ports, %s", nic->lag.ports,
+			 nic->lag.by_queue ? "by queue pair" : "by a hash of headers");
+	}
+	free(nic);
+}
+
+/* "": it opens with DEVX. */
+static void try_devx(const struct ep_port_list *list, const struct ep_port *port, char *why,
+		     size_t size, char *bond, size_t bond_size)
+{
+	const char *name = port->name;
+	struct mlx5dv_context_attr attr = { .flags = MLX5DV_CONTEXT_FLAGS_DEVX };
+	struct ibv_device *dev = ep_port_list_device(list, name);
+	struct ibv_context *ctx = NULL;
+	const char *no_dv;
+	const struct ep_mlx5dv *dv = ep_mlx5dv(&no_dv);
+
+	why[0] = '\0';
+	if (!dv) {
+		snprintf(why, size, "needs libmlx5 for it");
+	} else if (!dv->mlx5dv_is_supported(dev)) {
+		snprintf(why, size, "is not an mlx5 device");
+	} else if (!(ctx = dv->mlx5dv_open_device(dev, &attr))) {
+		snprintf(why, size, "does not open with DEVX (%s)", strerror(errno));
+	} else {
+		ask_bond(dv, ctx, port, bond, bond_size);
+		list->v->ibv_close_device(ctx);
+	}
+}
+
+void ep_info_nics_list(struct ep_info_nics *nics)
+{
+	struct ep_port_list list;
+	struct ep_reason why;
+
+	memset(nics, 0, sizeof(*nics));
+	(void)ep_port_list_open(&list, &why);
+	nics->devices = list.ndevs;
+	nics->ports = list.nports;
+	nics->active = list.n;
+	snprintf(nics->closed, sizeof(nics->closed), "%.95s", list.closed.text);
+	for (int i = 0; i < list.n; i++) {
+		if (permitted(list.port[i].name, list.port[i].port)) {
+			try_devx(&list, &list.port[i], nics->no_devx[nics->n],
+				 sizeof(nics->no_devx[0]), nics->bond[nics->n],
+				 sizeof(nics->bond[0]));
+			nics->port[nics->n++] = list.port[i];
+		}
+	}
+	ep_port_list_close(&list);
+}
+
+int ep_info_nics_find(const struct ep_info_nics *nics, const char *name, int port)
+{
+	for (int i = 0; i < nics->n; i++) {
+		if (nics->port[i].port == port && strcmp(nics->port[i].name, name) == 0) {
+			return i;
+		}
+	}
+	return -1;
+}
+
+static void take(struct ep_info_gpu *gpu, const struct ep_info_nics *nics, int port)
+{
+	gpu->port = true;
+	if (gpu->devx && nics->no_devx[port][0]) {
+		gpu->devx = false;
+		snprintf(gpu->no_devx, sizeof(gpu->no_devx), "GPU %s has %s, which %s", gpu->bus_id,
+			 nics->port[port].name, nics->no_devx[port]);
+	}
+}
+
+/* Those that the topology gives it; false if there are none. */
+static bool take_near(struct ep_info_gpu *gpu, const struct ep_topo *topo,
+		      const struct ep_info_nics *nics)
+{
+	int g = topo ? ep_topo_find_gpu(topo, gpu->bus_id, NULL) : -1;
+
+	gpu->known = g >= 0;
+	for (int i = 0; g >= 0 && i < topo->gpu[g].nrails; i++) {
+		const struct ep_topo_rail *rail = &topo->gpu[g].rail[i];
+		const struct ep_topo_nic *nic = &topo->nic[rail->nic];
+		int num = nic->port[rail->port].num;
+		int at = ep_info_nics_find(nics, nic->name, num);
+
+		if (at >= 0 && nic->no_gdr) {
+			snprintf(
+				gpu->no_port, sizeof(gpu->no_port),
+				"%.100s has gdr=\"0\" for %s:%d, the nearest NIC of GPU %s: correct "
+				"the file",
+				topo->path, nic->name, num, gpu->bus_id);
+			return true;
+		}
+		if (at >= 0 && !ep_topo_gdr_allowed(topo, g, rail->nic)) {
+			const char *level = getenv("NCCL_NET_GDR_LEVEL");
+
+			snprintf(gpu->no_port, sizeof(gpu->no_port),
+				 "NCCL_NET_GDR_LEVEL=%.16s forbids GPU %s its nearest NIC %s:%d, "
+				 "which is at distance %s: unset it or set it to %s",
+				 level ? level : "", gpu->bus_id, nic->name, num,
+				 ep_topo_dist_name(rail->dist), ep_topo_level_name(rail->dist));
+			return true;
+		}
+		if (at >= 0) {
+			take(gpu, nics, at);
+		}
+	}
+	return gpu->port;
+}
+
+void ep_info_gpus_match(struct ep_info_facts *facts, const struct ep_topo *topo,
+			const struct ep_info_nics *nics)
+{
+	for (int i = 0; i < facts->ngpus; i++) {
+		struct ep_info_gpu *gpu = &facts->gpu[i];
+
+		gpu->port = gpu->known = false;
+		gpu->devx = true;
+		if (!take_near(gpu, topo, nics) && nics->n) {
+			take(gpu, nics,
+			     (int)(ep_port_by_place(nics->port, nics->n, (uint32_t)i) -
+				   nics->port));
+		}
+		gpu->devx &= gpu->port;
+	}
+}
 
 static void set(struct ep_info_fact *fact, bool yes, const char *fmt, ...) EP_PRINTF(3, 4);
 static void set(struct ep_info_fact *fact, bool yes, const char *fmt, ...)
