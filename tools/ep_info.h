@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 #include "core/log.h"
-#include "rdma/port.h"
 #include "gda/gda.h"
+#include "rdma/rdma.h"
 #include "topo/topo.h"
 
 /* Requirements of RDMA. Each mode has those of the modes below it and more. */

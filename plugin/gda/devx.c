@@ -7,7 +7,6 @@
 #include "device/simt/wait_site.h"
 #include "gda/prm.h"
 #include "gda/state.h"
-#include "rdma/rc_qp.h"
 
 const char *ep_gda_mode_name(enum ep_gda_mode mode)
 {

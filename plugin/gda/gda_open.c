@@ -11,7 +11,6 @@
 #include "core/process.h"
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"
-#include "rdma/choose.h"
 
 static bool ep_gda_nic_open(struct ep_gda *g, struct ep_gda_nic *nic,
 			    const struct ep_port_list *list, const struct ep_port *port,

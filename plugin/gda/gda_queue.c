@@ -6,7 +6,6 @@
 #include "core/log.h"
 #include "gda/prm.h"
 #include "gda/state.h"
-#include "rdma/rc_qp.h"
 
 static bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state);
 /* `env` NULL: what times out is not tried again. */

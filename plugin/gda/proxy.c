@@ -15,7 +15,6 @@
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"
-#include "rdma/rc_qp.h"
 
 #define EP_GDA_BATCH 16
 

@@ -16,8 +16,7 @@
 #include "core/context.h"
 #include "core/error.h"
 #include "gda/gda.h"
-#include "rdma/nic.h"
-#include "rdma/rc_qp.h"
+#include "rdma/rdma.h"
 
 #define EP_GDA_MAX_NICS EP_MLX5_MAX_NICS
 #define EP_GDA_PAGE 4096u /* of the NIC; every queue's lines and buffer begin at one */

@@ -11,7 +11,6 @@
 #include "device/mlx5/wqe.h"
 #include "gda/prm.h"
 #include "gda/state.h"
-#include "rdma/nic.h"
 
 #define EP_GDA_READ_NS 50000000ull /* bound for the copy of the table from the GPU */
 #define EP_GDA_PATIENCE 6u /* logarithm of the longest time between two questions, in rounds */

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "core/log.h"
-#include "rdma/choose.h"
+#include "rdma/rdma.h"
 #include "topo/module.h"
 #include "topo/topo.h"
 

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include "core/log.h"
-#include "rdma/nic.h"
+#include "rdma/rdma.h"
 
 const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT])
 {

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attributes of a port from verbs, and which one to take where distances are unknown. */
+/* The machine's ports, and of each its address and its traffic class. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include "core/log.h"
-#include "rdma/port.h"
+#include "rdma/rdma.h"
 #include "topo/topo.h"
 
 /*
@@ -125,5 +128,291 @@ void ep_port_list_close(struct ep_port_list *list)
 {
 	if (list->dev) {
 		list->v->ibv_free_device_list(list->dev);
+	}
+}
+
+/* ---- which of a port's addresses packets carry as their source ---- */
+
+static bool ep_gid_empty(const uint8_t raw[16])
+{
+	static const uint8_t zero[16];
+
+	/* A link-local prefix with nothing behind it is what empty entries hold on InfiniBand. */
+	return memcmp(raw, zero, 16) == 0 ||
+	       (raw[0] == 0xfe && raw[1] == 0x80 && memcmp(raw + 2, zero, 14) == 0);
+}
+
+bool ep_gid_is_ipv4(const uint8_t raw[16])
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	return memcmp(raw, mapped, 12) == 0;
+}
+
+static bool ep_gid_is_link_local(const uint8_t raw[16])
+{
+	if (ep_gid_is_ipv4(raw)) {
+		return raw[12] == 169 && raw[13] == 254;
+	}
+	return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80;
+}
+
+static bool ep_gid_in_range(const uint8_t raw[16], const struct ep_ib_env *env)
+{
+	for (int bit = 0; bit < env->range_bits; bit++) {
+		if ((raw[bit / 8] ^ env->range[bit / 8]) & (0x80 >> bit % 8)) {
+			return false;
+		}
+	}
+	return true;
+}
+
+bool ep_gid_same_subnet(const uint8_t a[16], const uint8_t b[16])
+{
+	return memcmp(a + 6, b + 6, 2) == 0;
+}
+
+uint16_t ep_gid_flid(const uint8_t raw[16])
+{
+	return (uint16_t)(raw[4] << 8 | raw[5]);
+}
+
+const char *ep_gid_print(const uint8_t raw[16], char buf[EP_GID_TEXT])
+{
+	bool ipv4 = ep_gid_is_ipv4(raw);
+
+	if (!inet_ntop(ipv4 ? AF_INET : AF_INET6, raw + (ipv4 ? 12 : 0), buf, EP_GID_TEXT)) {
+		buf[0] = '\0';
+	}
+	return buf;
+}
+
+static ncclResult_t ep_gid_at(const char *port, const struct ep_gid *list, int n, int index,
+			      bool asked, int *chosen)
+{
+	for (int i = 0; i < n; i++) {
+		if (list[i].index == index && !ep_gid_empty(list[i].raw)) {
+			*chosen = i;
+			return ncclSuccess;
+		}
+	}
+	return asked ? ep_fail(ncclInvalidUsage,
+			       "NCCL_IB_GID_INDEX=%d, but that entry of the GID table of %s is "
+			       "empty: choose another (show_gids lists them) or unset it",
+			       index, port)
+		     : ep_fail(ncclSystemError,
+			       "the GID table of %s is empty: is the port configured by a subnet "
+			       "manager?",
+			       port);
+}
+
+/* Smaller is better; what may not be used is EP_GID_NEVER. */
+enum {
+	EP_GID_GOOD,
+	EP_GID_OTHER_FAMILY,
+	EP_GID_LINK_LOCAL,
+	EP_GID_NEVER
+};
+
+static int ep_gid_rank(const struct ep_gid *gid, const struct ep_ib_env *env)
+{
+	bool family = ep_gid_is_ipv4(gid->raw) == !env->ipv6;
+
+	if (ep_gid_empty(gid->raw) || gid->roce != env->roce_version) {
+		return EP_GID_NEVER;
+	}
+	if (env->range_bits >= 0) {
+		return family && ep_gid_in_range(gid->raw, env) ? EP_GID_GOOD : EP_GID_NEVER;
+	}
+	if (ep_gid_is_link_local(gid->raw)) {
+		return EP_GID_LINK_LOCAL;
+	}
+	return family ? EP_GID_GOOD : EP_GID_OTHER_FAMILY;
+}
+
+static ncclResult_t ep_gid_none(const char *port, const struct ep_gid *list, int n,
+				const struct ep_ib_env *env)
+{
+	int version = 0, due = 0;
+
+	for (int i = 0; i < n; i++) {
+		due += !list[i].roce && !ep_gid_empty(list[i].raw);
+		version += list[i].roce == env->roce_version && !ep_gid_empty(list[i].raw);
+	}
+	if (due && !version) {
+		return ep_fail(
+			ncclSystemError,
+			"no usable GID on %s: neither libibverbs (too old) nor the kernel "
+			"reports the RoCE version of %d of %d entries; set NCCL_IB_GID_INDEX "
+			"(show_gids lists them) or install a newer libibverbs",
+			port, due, n);
+	}
+	return ep_fail(ncclSystemError,
+		       "no usable GID on %s: of %d entries %d are of RoCE version %d%s; give the "
+		       "port an IP address, or set NCCL_IB_GID_INDEX",
+		       port, n, version, env->roce_version,
+		       version ? ", none of them in NCCL_IB_ADDR_RANGE" : "");
+}
+
+ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *list, int n,
+			 const struct ep_ib_env *env, int *chosen)
+{
+	int best = EP_GID_NEVER;
+	char text[EP_GID_TEXT];
+
+	if (!ethernet) {
+		for (int i = 0; i < n; i++) {
+			if (list[i].index == env->flid_index && ep_gid_flid(list[i].raw)) {
+				*chosen = i;
+				return ncclSuccess;
+			}
+		}
+		return ep_gid_at(port, list, n, 0, false, chosen);
+	}
+	if (env->gid_index >= 0) {
+		return ep_gid_at(port, list, n, env->gid_index, true, chosen);
+	}
+	for (int i = 0; i < n; i++) {
+		int rank = ep_gid_rank(&list[i], env);
+
+		if (rank < best) {
+			best = rank;
+			*chosen = i;
+		}
+	}
+	if (best == EP_GID_NEVER) {
+		return ep_gid_none(port, list, n, env);
+	}
+	if (best == EP_GID_LINK_LOCAL) {
+		EP_INFO(EP_LOG_NET,
+			"%s has none but link-local addresses, GID %d is %s: peers must be "
+			"on the same Ethernet",
+			port, list[*chosen].index, ep_gid_print(list[*chosen].raw, text));
+	}
+	return ncclSuccess;
+}
+
+int ep_gid_roce(const char *root, const char *device, int port, int index)
+{
+	char path[512], text[32] = "";
+	int version = 0;
+	FILE *file;
+
+	snprintf(path, sizeof(path), "%s/%s/ports/%d/gid_attrs/types/%d", root, device, port,
+		 index);
+	file = fopen(path, "re");
+	if (!file) {
+		return 0;
+	}
+	if (fgets(text, sizeof(text), file)) {
+		text[strcspn(text, "\n")] = '\0';
+		version = !strcmp(text, "RoCE v2") ? 2 : !strcmp(text, "IB/RoCE v1") ? 1 : 0;
+	}
+	fclose(file);
+	return version;
+}
+
+static bool ep_gid_read(struct ep_nic *nic, int index, struct ep_gid *out)
+{
+	static const uint8_t none[16];
+	struct ibv_gid_entry entry;
+	union ibv_gid gid;
+
+	out->index = index;
+	out->roce = 0;
+	if (nic->v->_ibv_query_gid_ex) {
+		if (nic->v->_ibv_query_gid_ex(nic->ctx, (uint32_t)nic->port, (uint32_t)index,
+					      &entry, 0, sizeof(entry)) != 0) {
+			return false;
+		}
+		out->roce = entry.gid_type == IBV_GID_TYPE_ROCE_V2   ? 2
+			    : entry.gid_type == IBV_GID_TYPE_ROCE_V1 ? 1
+								     : 0;
+		memcpy(out->raw, entry.gid.raw, sizeof(out->raw));
+	} else {
+		/* An old library does not report the type, the kernel does. */
+		if (nic->v->ibv_query_gid(nic->ctx, (uint8_t)nic->port, index, &gid) != 0) {
+			return false;
+		}
+		memcpy(out->raw, gid.raw, sizeof(out->raw));
+		if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
+			out->roce = ep_gid_roce(EP_NIC_SYSFS, nic->name, nic->port, index);
+		}
+	}
+	return memcmp(out->raw, none, sizeof(none)) != 0;
+}
+
+ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *env, int entries)
+{
+	struct ep_gid *list = calloc((size_t)entries + 1, sizeof(*list));
+	bool ethernet = nic->end.link_layer == IBV_LINK_LAYER_ETHERNET;
+	ncclResult_t result;
+	int n = 0, chosen = -1;
+	char name[80];
+
+	if (!list) {
+		return ep_fail(ncclSystemError, "out of host memory for %d addresses", entries);
+	}
+	for (int i = 0; i < entries; i++) {
+		n += ep_gid_read(nic, i, &list[n]);
+	}
+	snprintf(name, sizeof(name), "%s:%d", nic->name, nic->port);
+	result = ep_gid_pick(name, ethernet, list, n, env, &chosen);
+	if (result == ncclSuccess) {
+		nic->gid_index = (uint32_t)list[chosen].index;
+		memcpy(nic->end.gid, list[chosen].raw, sizeof(nic->end.gid));
+		nic->end.roce = (uint8_t)list[chosen].roce;
+		if (ethernet && !nic->end.roce) {
+			nic->end.roce = 2;
+		}
+	}
+	free(list);
+	return result;
+}
+
+/* -1: the file has none for all addresses; *rules: but lines of some other form. */
+static int ep_nic_class_read(const char *path, bool *rules)
+{
+	FILE *file = fopen(path, "re");
+	char line[128], rest;
+	int value = -1, n;
+
+	*rules = false;
+	while (file && fgets(line, sizeof(line), file)) {
+		if (sscanf(line, "Global tclass=%d%c", &n, &rest) == 2 && rest == '\n' && n >= 0 &&
+		    n <= 255) {
+			value = n;
+		} else {
+			*rules = true;
+		}
+	}
+	if (file) {
+		fclose(file);
+	}
+	return value;
+}
+
+/*
+ * With NVIDIA's kernel modules an administrator gives a RoCE port a class. The kernel puts it into
+ * the queue pairs that it sets up itself, which DevX queues are not.
+ */
+void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const char *root)
+{
+	char path[512];
+	int set = -1;
+	bool rules = false;
+
+	snprintf(path, sizeof(path), "%s/%s/tc/%d/traffic_class", root, nic->name, nic->port);
+	if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
+		set = ep_nic_class_read(path, &rules);
+	}
+	nic->tc = (uint8_t)(env->tc >= 0 ? env->tc : set >= 0 ? set : 0);
+	if (set >= 0) {
+		EP_INFO(EP_LOG_NET, "%s:%d: traffic class %u%s, %s has %d", nic->name, nic->port,
+			nic->tc, env->tc >= 0 ? " of NCCL_IB_TC" : "", path, set);
+	} else if (rules && env->tc < 0) {
+		EP_WARN("%s:%d: classes of single addresses in %s are not followed, 0 is used: set "
+			"NCCL_IB_TC",
+			nic->name, nic->port, path);
 	}
 }

@@ -6,7 +6,7 @@
 #include <time.h>
 #include "core/log.h"
 #include "core/util.h"
-#include "rdma/rc_qp.h"
+#include "rdma/rdma.h"
 
 static const struct ep_syndrome ep_syndromes[] = {
 	{ MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, IBV_WC_LOC_LEN_ERR, "local length error", NULL },

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include "rdma/nic.h"
+#include "rdma/rdma.h"
 #include "support/check.h"
 #include "topo/topo.h"
 

@@ -156,7 +156,7 @@ MUTANTS = [
     {"name": "no_halt", "file": "plugin/gda/watch.c",
      "old": "\t\tep_gda_queue_halt(queue);\n", "new": "", "tests": ["host_stuck_gpu", "host_stuck_cpu_db"]},
     # A range takes no address of the other family.
-    {"name": "range_any_family", "file": "plugin/rdma/gid.c",
+    {"name": "range_any_family", "file": "plugin/rdma/port.c",
      "old": "return family && ep_gid_in_range(gid->raw, env)", "new": "return ep_gid_in_range(gid->raw, env)",
      "tests": ["topo-rdma-gid"]},
     # Of two link layers that are equal all machines take the same: of each GPU's, and of the machine's.
@@ -216,7 +216,7 @@ MUTANTS = [
      "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.
-    {"name": "rnr_once", "file": "plugin/rdma/rc_qp.h",
+    {"name": "rnr_once", "file": "plugin/rdma/rdma.h",
      "old": "#define EP_RC_RNR_RETRY 7", "new": "#define EP_RC_RNR_RETRY 0", "tests": ["inside", "traffic"]},
     # Where the kernel does not find a peer at first, queue pairs of verbs ask again, and DevX's do.
     {"name": "modify_once", "file": "plugin/rdma/rc_qp.c",
@@ -256,7 +256,7 @@ MUTANTS = [
     {"name": "no_ece", "file": "plugin/net/p2p/p2p_qp.c",
      "old": "\t\trc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
-    {"name": "one_hop", "file": "plugin/rdma/rc_qp.h",
+    {"name": "one_hop", "file": "plugin/rdma/rdma.h",
      "old": "#define EP_RC_HOPS 255", "new": "#define EP_RC_HOPS 1", "tests": ["inside"]},
     # A part of a DMA-BUF is that part.
     {"name": "dmabuf_offset", "file": "plugin/net/base/mr.c",

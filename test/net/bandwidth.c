@@ -9,7 +9,7 @@
  */
 #include <infiniband/verbs.h>
 #include "net/rig.h"
-#include "rdma/nic.h"
+#include "rdma/rdma.h"
 
 #define BYTES (32u << 20) /* of a round */
 #define DEPTH 128u

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "rdma/choose.h"
+#include "rdma/rdma.h"
 #include "support/check.h"
 #include "support/reason.h"
 #include "topo/module.h"

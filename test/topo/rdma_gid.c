@@ -6,7 +6,7 @@
 
 #include "support/check.h"
 #include "support/reason.h"
-#include "rdma/gid.h"
+#include "rdma/rdma.h"
 #include "ib_vars.h"
 
 struct table {

@@ -12,8 +12,7 @@
 #include <stdint.h>
 #include "core/error.h"
 #include "net/abi/abi.h"
-#include "rdma/nic.h"
-#include "rdma/rc_qp.h"
+#include "rdma/rdma.h"
 
 #define EP_NET_MAX_RECVS 8
 #define EP_NET_MAX_BYTES 0x7fffffffu     /* of a message: NCCL counts them in an int */

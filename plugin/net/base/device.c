@@ -12,8 +12,7 @@
 #include "core/timed_call.h"
 #include "net/abi/abi.h"
 #include "net/base/base.h"
-#include "rdma/choose.h"
-#include "rdma/nic.h"
+#include "rdma/rdma.h"
 #include "topo/topo.h"
 
 #define EP_NET_FLAP_NS 1000000000ull /* a port may be down for so long */

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "core/log.h"
 #include "net/base/base.h"
-#include "rdma/rc_qp.h"
+#include "rdma/rdma.h"
 
 #define EP_NET_LEAST_WR 32u
 #define EP_NET_MAX_SL 15

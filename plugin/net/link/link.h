@@ -6,7 +6,7 @@
 #include <netinet/in.h>
 #include <stdbool.h>
 #include "core/error.h"
-#include "rdma/nic.h"
+#include "rdma/rdma.h"
 
 union ep_net_addr {
 	struct sockaddr any;
