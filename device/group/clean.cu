@@ -25,7 +25,7 @@ enum ep_clean_word {
 	EP_CLEAN_RESULT
 };
 
-/* How long a masked rank is waited for, at most; see doc/failures.md, example 5. */
+/* How long a masked rank is waited for, at most; see doc/design/masks.md, example 5. */
 #define EP_CLEAN_GRACE_NS 2000000000ull
 
 /*

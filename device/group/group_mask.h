@@ -2,7 +2,7 @@
 /*
  * All rules of masks. A mask is this rank's view of who takes part: a masked rank is neither waited
  * for nor sent to. Ranks need not agree; each publishes in its progress word to its peers whom it has
- * masked. doc/failures.md has an example of each rule.
+ * masked. doc/design/masks.md has an example of each rule.
  */
 #ifndef EP_DEVICE_GROUP_MASK_H
 #define EP_DEVICE_GROUP_MASK_H

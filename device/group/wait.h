@@ -21,7 +21,7 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 
 /*
  * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it
- * stands: ep_wait_extended(). doc/failures.md, example 2, has the longest waits that follow.
+ * stands: ep_wait_extended(). doc/design/masks.md, example 2, has the longest waits that follow.
  */
 #define EP_WAIT_GRACE_NS 1000000000u
 /* The least time for a peer that another rank may hold up: that one has 1/2 s itself. */

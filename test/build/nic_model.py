@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What posting and the links allow across nodes: the tables of doc/rdma.md, "By the model".
+"""What posting and the links allow across nodes: the tables of doc/design/rdma.md, "Speed, by a model".
 
   nic_model.py [SOURCE_ROOT]   prints them
 

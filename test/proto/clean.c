@@ -12,7 +12,7 @@
 #define TIMEOUT_MS 12000.0
 #define LONG_MS 60000 /* more than any rank is late */
 #define RACE_S 6.0    /* what takes longer where waits are so long has waited for somebody */
-#define GRACE_S 2.0   /* for masked ranks; see doc/failures.md */
+#define GRACE_S 2.0   /* for masked ranks; see doc/design/masks.md */
 
 static double timeout_ms; /* of the waits */
 static double patience_s; /* the same in seconds, or RACE_S */
