@@ -190,19 +190,21 @@ def check_tests():
 
 
 def check_commits():
-    """What was measured can be built again: performance.md names commits that are here."""
+    """What was measured can be built again: the pages with figures name commits that are here."""
     git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]
     if not (ROOT / ".git").exists() or not shutil.which("git") or subprocess.run(
             [*git, "rev-parse", "--is-shallow-repository"], stdout=subprocess.PIPE, text=True, check=False).stdout != "false\n":
         print("no commits to compare with: this is not a whole clone")
         return
-    text = (ROOT / "doc/performance.md").read_text(encoding="utf-8")
-    commits = set(re.findall(r"(?<!revision )\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{7,40}\b", text))
-    for commit in sorted(commits):
-        if subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], stderr=subprocess.DEVNULL, check=False).returncode:
-            complain("performance.md names commit %s, which is not one of this branch" % commit)
-    if len(commits) < 15:
-        complain("performance.md names %d commits" % len(commits))
+    seen = 0
+    for page in ("doc/performance.md", "doc/design/measurements.md"):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for commit in sorted(set(re.findall(r"(?<!revision )\b(?=\w*\d)(?=\w*[a-f])[0-9a-f]{7,40}\b", text))):
+            seen += 1
+            if subprocess.run([*git, "merge-base", "--is-ancestor", commit, "HEAD"], stderr=subprocess.DEVNULL, check=False).returncode:
+                complain("%s names commit %s, which is not one of this branch" % (page, commit))
+    if seen < 15:
+        complain("pages name %d commits" % seen)
 
 
 check_quotes()

@@ -6,7 +6,7 @@
 
 Nodes have 8 GPUs with a NIC each; 256 experts, top-8, hidden 7168, uniform routing. Numbers of rows in
 a load, queues and sizes of rings are those of the sources, times of posting those of
-doc/performance.md. What no NIC has told is assumed: ROUND_TRIP, and that each load that waits for
+doc/design/measurements.md. What no NIC has told is assumed: ROUND_TRIP, and that each load that waits for
 another costs as much as a look at a completion.
 """
 import re
@@ -57,7 +57,7 @@ class Sources:
 
     def ns(self, operation, place=1):
         """Of the columns with the doorbell in GPU memory (0) or in host memory (1)."""
-        row = re.search(r"^\| %s \|(.*)\|$" % operation, self.text("doc/performance.md"), re.M)[1]
+        row = re.search(r"^\| %s \|(.*)\|$" % operation, self.text("doc/design/measurements.md"), re.M)[1]
         return int(row.split("|")[3 * place + 1]) / 1000
 
 

@@ -4,7 +4,8 @@
 
 /*
  * A block moves rows the faster the more bytes it has in flight, which its shared memory holds; a
- * bulk copy of less than 2 KiB costs more than it brings. Measured, as the rest: doc/performance.md.
+ * bulk copy of less than 2 KiB costs more than it brings. Measured, as the rest:
+ * doc/design/measurements.md.
  */
 #define EP_HT_DISPATCH_PART 14336u
 #define EP_HT_LEAST_PART 2048u

@@ -3,7 +3,7 @@
 
 /*
  * Quads of many rows that a warp takes at a time when dispatch sends and receives (a quad of a
- * quantised row takes longer to put in its places). Measured, as what follows: doc/performance.md.
+ * quantised row takes longer to put in its places). Measured, as what follows: doc/design/measurements.md.
  */
 #define EP_LL_SEND_QUADS 4
 #define EP_LL_SEND_QUANTISED_QUADS 2
@@ -154,7 +154,7 @@ static bool ep_ll_quads_fit(const struct ep_ll_operation *op, uint32_t blocks)
  * wait for lines, need more warps than senders. Of few, the half that handles this rank's own (it
  * sends them in dispatch and receives them in combine) takes a quarter and the other half what it
  * always has, since peers may have more; blocks without work would only take time to start.
- * Measured: doc/performance.md.
+ * Measured: doc/design/measurements.md.
  */
 static void ep_ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
