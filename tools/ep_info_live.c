@@ -18,6 +18,7 @@
 #include "device/group/wait_names.h"
 #include "device/group/wait_word.h"
 #include "tools/ep_info.h"
+#include "topo/json.h"
 
 #define READS_APART_NS 400000000 /* kernels that wait store their words more often */
 
@@ -370,19 +371,6 @@ static void free_pages(struct pages *pages)
 
 #define CALLS 8 /* the last ones of a rank */
 
-/* A text that is printable ASCII, with quotes. */
-static void print_text(const char *text)
-{
-	putchar('"');
-	for (; *text; text++) {
-		if (*text == '"' || *text == '\\') {
-			putchar('\\');
-		}
-		putchar(*text);
-	}
-	putchar('"');
-}
-
 static double seconds(uint64_t ns)
 {
 	return (double)(int64_t)ns / 1e9;
@@ -404,12 +392,10 @@ static void hostname(char name[64])
 
 /* ---- JSON ---- */
 
-static void json_waits(const struct page *page, const char *name,
+static void json_waits(struct ep_json *json, const struct page *page, const char *name,
 		       uint64_t (*wait)(const struct page *page, int r))
 {
-	bool first = true;
-
-	printf("\"%s\":[", name);
+	ep_json_open(json, name, '[');
 	for (int r = 0; r < page->board->nranks; r++) {
 		const struct ep_board_rank *rank = rank_of(page, r);
 		uint64_t word = wait(page, r);
@@ -418,138 +404,139 @@ static void json_waits(const struct page *page, const char *name,
 		if (!word) {
 			continue;
 		}
-		printf("%s{\"rank\":%d,\"process\":%d,\"host\":", first ? "" : ",", r, rank->pid);
-		print_text(rank->host);
-		fputs(",\"gpu\":", stdout);
-		print_text(rank->bus_id);
-		printf(",\"for\":\"%s\",\"operation\":\"%s\",\"step\":%u,\"seconds\":%.3f}",
-		       ep_wait_name(site), ep_wait_operation(ep_wait_word_operation(word), site),
-		       ep_wait_word_step(word), seconds(ep_wait_word_age_ns(word)));
-		first = false;
+		ep_json_open(json, NULL, '{');
+		ep_json_print(json, "rank", "%d", r);
+		ep_json_print(json, "process", "%d", rank->pid);
+		ep_json_text(json, "host", rank->host);
+		ep_json_text(json, "gpu", rank->bus_id);
+		ep_json_text(json, "for", ep_wait_name(site));
+		ep_json_text(json, "operation",
+			     ep_wait_operation(ep_wait_word_operation(word), site));
+		ep_json_print(json, "step", "%u", ep_wait_word_step(word));
+		ep_json_print(json, "seconds", "%.3f", seconds(ep_wait_word_age_ns(word)));
+		ep_json_close(json, '}');
 	}
-	putchar(']');
+	ep_json_close(json, ']');
 }
 
-static void json_exchange(const struct pages *pages, const struct page *page)
+static void json_exchange(struct ep_json *json, const struct pages *pages, const struct page *page)
 {
 	const struct ep_board_exchange *x = &page->board->exchange;
 
-	printf("\"made\":%s,\"exchange\":{\"number\":%u,\"for\":",
-	       page->board->made ? "true" : "false", x->begun);
-	print_text(x->what);
-	printf(",\"waits\":%s,\"seconds\":", exchange_of(page) ? "true" : "false");
-	if (x->since_ns) {
-		printf("%.3f},", seconds(pages->now_ns - x->since_ns));
-	} else {
-		fputs("null},", stdout);
-	}
+	ep_json_bool(json, "made", page->board->made);
+	ep_json_open(json, "exchange", '{');
+	ep_json_print(json, "number", "%u", x->begun);
+	ep_json_text(json, "for", x->what);
+	ep_json_bool(json, "waits", exchange_of(page));
+	ep_json_print(json, "seconds", x->since_ns ? "%.3f" : "null",
+		      seconds(pages->now_ns - x->since_ns));
+	ep_json_close(json, '}');
 }
 
-static void json_calls(const struct pages *pages, const struct page *page)
+static void json_calls(struct ep_json *json, const struct pages *pages, const struct page *page)
 {
 	uint64_t last = page->board->calls, from = last > CALLS ? last - CALLS + 1 : 1;
-	bool first = true;
 
-	fputs("\"last_calls\":[", stdout);
+	ep_json_open(json, "last_calls", '[');
 	for (uint64_t i = from; i - from < CALLS; i++) {
 		const struct ep_board_call *c = call_of(page, i);
 
 		if (!c) {
 			continue;
 		}
-		printf("%s{\"number\":%" PRIu64 ",\"call\":\"%s\",\"seconds_ago\":%.6f,",
-		       first ? "" : ",", i, ep_board_call_name(c->kind),
-		       seconds(pages->now_ns - c->begin_ns));
-		if (c->end_ns) {
-			printf("\"seconds\":%.9f,", seconds(c->end_ns - c->begin_ns));
-		} else {
-			fputs("\"seconds\":null,", stdout);
-		}
-		printf("\"result\":%d,\"tokens\":%u}", c->result, c->tokens);
-		first = false;
+		ep_json_open(json, NULL, '{');
+		ep_json_print(json, "number", "%" PRIu64, i);
+		ep_json_text(json, "call", ep_board_call_name(c->kind));
+		ep_json_print(json, "seconds_ago", "%.6f", seconds(pages->now_ns - c->begin_ns));
+		ep_json_print(json, "seconds", c->end_ns ? "%.9f" : "null",
+			      seconds(c->end_ns - c->begin_ns));
+		ep_json_print(json, "result", "%d", c->result);
+		ep_json_print(json, "tokens", "%u", c->tokens);
+		ep_json_close(json, '}');
 	}
-	putchar(']');
+	ep_json_close(json, ']');
 }
 
-static void json_page(const struct pages *pages, const struct page *page)
+static void json_page(struct ep_json *json, const struct pages *pages, const struct page *page)
 {
 	const struct ep_board *b = page->board;
 
-	printf("{\"rank\":%d,\"process\":%d,\"state\":\"%s\",\"device\":%d,\"gpu\":", b->rank,
-	       b->pid, life_name(page->life), b->device);
-	print_text(rank_of(page, b->rank)->bus_id);
-	fputs(",\"library\":", stdout);
-	print_text(b->library);
-	fputs(",\"failure\":", stdout);
-	print_text(b->failure);
-	printf(",\"device_bytes\":%" PRIu64 ",\"age_seconds\":%.3f,\"calls\":%" PRIu64 ",",
-	       b->device_bytes, seconds(pages->now_ns - b->made_ns), b->calls);
-	json_exchange(pages, page);
-	json_calls(pages, page);
-	putchar(',');
-	json_waits(page, "waits", wait_of);
-	putchar(',');
-	json_waits(page, "stale_waits", stale_of);
-	putchar('}');
+	ep_json_open(json, NULL, '{');
+	ep_json_print(json, "rank", "%d", b->rank);
+	ep_json_print(json, "process", "%d", b->pid);
+	ep_json_text(json, "state", life_name(page->life));
+	ep_json_print(json, "device", "%d", b->device);
+	ep_json_text(json, "gpu", rank_of(page, b->rank)->bus_id);
+	ep_json_text(json, "library", b->library);
+	ep_json_text(json, "failure", b->failure);
+	ep_json_print(json, "device_bytes", "%" PRIu64, b->device_bytes);
+	ep_json_print(json, "age_seconds", "%.3f", seconds(pages->now_ns - b->made_ns));
+	ep_json_print(json, "calls", "%" PRIu64, b->calls);
+	json_exchange(json, pages, page);
+	json_calls(json, pages, page);
+	json_waits(json, page, "waits", wait_of);
+	json_waits(json, page, "stale_waits", stale_of);
+	ep_json_close(json, '}');
 }
 
-static void json_cause(const struct page *group, size_t n, const char *name,
+static void json_cause(struct ep_json *json, const struct page *group, size_t n, const char *name,
 		       uint64_t (*wait)(const struct page *page, int r))
 {
-	bool first = true;
-
-	printf("\"%s\":[", name);
+	ep_json_open(json, name, '[');
 	for (int r = 0; r < group->board->nranks; r++) {
 		if (holds_up(group, n, r, wait)) {
-			printf("%s%d", first ? "" : ",", r);
-			first = false;
+			ep_json_print(json, NULL, "%d", r);
 		}
 	}
-	putchar(']');
+	ep_json_close(json, ']');
 }
 
-static void json_group(const struct pages *pages, size_t first, size_t n)
+static void json_group(struct ep_json *json, const struct pages *pages, size_t first, size_t n)
 {
-	const struct ep_board *b = pages->page[first].board;
+	const struct page *group = &pages->page[first];
+	const struct ep_board *b = group->board;
 
-	printf("{\"group\":\"%016" PRIx64 "\",\"groups_at_least\":%zu,\"user\":%u,\"mode\":",
-	       b->team, count_least(&pages->page[first], n), (unsigned int)pages->page[first].user);
-	print_text(b->mode);
-	printf(",\"ranks\":%d,\"experts\":%u,\"tokens\":%u,\"row_bytes\":%u,\"masks\":%s,"
-	       "\"timeout_seconds\":%.3f,",
-	       b->nranks, b->experts, b->tokens, b->row_bytes, b->masks ? "true" : "false",
-	       seconds(b->timeout_ns));
-	json_cause(&pages->page[first], n, "held_up_by", wait_of);
-	putchar(',');
-	json_cause(&pages->page[first], n, "perhaps_held_up_by", stale_of);
-	fputs(",\"here\":[", stdout);
-	for (size_t i = first; i < first + n; i++) {
-		if (i > first) {
-			putchar(',');
-		}
-		json_page(pages, &pages->page[i]);
+	ep_json_open(json, NULL, '{');
+	ep_json_print(json, "group", "\"%016" PRIx64 "\"", b->team);
+	ep_json_print(json, "groups_at_least", "%zu", count_least(group, n));
+	ep_json_print(json, "user", "%u", (unsigned int)group->user);
+	ep_json_text(json, "mode", b->mode);
+	ep_json_print(json, "ranks", "%d", b->nranks);
+	ep_json_print(json, "experts", "%u", b->experts);
+	ep_json_print(json, "tokens", "%u", b->tokens);
+	ep_json_print(json, "row_bytes", "%u", b->row_bytes);
+	ep_json_bool(json, "masks", b->masks);
+	ep_json_print(json, "timeout_seconds", "%.3f", seconds(b->timeout_ns));
+	json_cause(json, group, n, "held_up_by", wait_of);
+	json_cause(json, group, n, "perhaps_held_up_by", stale_of);
+	ep_json_open(json, "here", '[');
+	for (size_t i = 0; i < n; i++) {
+		json_page(json, pages, &group[i]);
 	}
-	fputs("]}", stdout);
+	ep_json_close(json, ']');
+	ep_json_close(json, '}');
 }
 
 static void print_json(const struct pages *pages)
 {
+	struct ep_json json = { .out = stdout };
 	char host[64];
 	size_t n;
 
 	hostname(host);
-	printf("{\"schema\":1,\"host\":");
-	print_text(host);
-	printf(",\"time\":%.3f,\"unreadable\":%zu,\"groups\":[", (double)pages->now_ns / 1e9,
-	       pages->others);
+	ep_json_open(&json, NULL, '{');
+	ep_json_print(&json, "schema", "1");
+	ep_json_text(&json, "host", host);
+	ep_json_print(&json, "time", "%.3f", (double)pages->now_ns / 1e9);
+	ep_json_print(&json, "unreadable", "%zu", pages->others);
+	ep_json_open(&json, "groups", '[');
 	for (size_t i = 0; i < pages->count; i += n) {
 		n = count_group(pages, i);
-		if (i) {
-			putchar(',');
-		}
-		json_group(pages, i, n);
+		json_group(&json, pages, i, n);
 	}
-	puts("]}");
+	ep_json_close(&json, ']');
+	ep_json_close(&json, '}');
+	putchar('\n');
 }
 
 /* ---- Prometheus ---- */
@@ -567,11 +554,11 @@ static void metric_info(const struct page *page)
 	fputs("nccl_ep_rank_info", stdout);
 	metric_labels(page);
 	printf(",process=\"%d\",device=\"%d\",gpu=", page->board->pid, page->board->device);
-	print_text(rank_of(page, page->board->rank)->bus_id);
+	ep_json_quote(stdout, rank_of(page, page->board->rank)->bus_id);
 	fputs(",mode=", stdout);
-	print_text(page->board->mode);
+	ep_json_quote(stdout, page->board->mode);
 	fputs(",library=", stdout);
-	print_text(page->board->library);
+	ep_json_quote(stdout, page->board->library);
 	fputs("} 1\n", stdout);
 }
 
@@ -586,7 +573,7 @@ static void metric_waits(const struct page *page)
 		fputs("nccl_ep_wait_seconds", stdout);
 		metric_labels(page);
 		printf(",peer=\"%d\",peer_process=\"%d\",peer_host=", r, rank_of(page, r)->pid);
-		print_text(rank_of(page, r)->host);
+		ep_json_quote(stdout, rank_of(page, r)->host);
 		printf(",for=\"%s\"} %.3f\n", ep_wait_name(ep_wait_word_site(word)),
 		       seconds(ep_wait_word_age_ns(word)));
 	}

@@ -10,6 +10,7 @@
 #include "nccl_ep/ext.h"
 #include "tools/ep_info.h"
 #include "tools/options.h"
+#include "topo/json.h"
 
 #define NODE_RANKS 8u /* GPUs of a host, unless the command line has it */
 
@@ -282,23 +283,31 @@ static void print_text(const struct ep_info_shape *shape, const ncclEpExtShape_t
 static void print_json(const struct ep_info_shape *shape, const ncclEpExtShape_t *need,
 		       const char *why)
 {
-	printf("{\"schema\":1,\"mode\":\"%s\",\"layout\":\"%s\",\"experts\":%u,\"hidden\":%u,"
-	       "\"tokens\":%u,\"topk\":%u,\"ranks\":%u,\"node_ranks\":%u,\"possible\":%s",
-	       shape->ht ? "ht" : "ll", layout_of(shape), shape->experts, shape->hidden,
-	       shape->tokens, shape->topk, shape->ranks, node_ranks_of(shape),
-	       why ? "false" : "true");
+	struct ep_json json = { .out = stdout };
+
+	ep_json_open(&json, NULL, '{');
+	ep_json_print(&json, "schema", "1");
+	ep_json_text(&json, "mode", shape->ht ? "ht" : "ll");
+	ep_json_text(&json, "layout", layout_of(shape));
+	ep_json_print(&json, "experts", "%u", shape->experts);
+	ep_json_print(&json, "hidden", "%u", shape->hidden);
+	ep_json_print(&json, "tokens", "%u", shape->tokens);
+	ep_json_print(&json, "topk", "%u", shape->topk);
+	ep_json_print(&json, "ranks", "%u", shape->ranks);
+	ep_json_print(&json, "node_ranks", "%u", node_ranks_of(shape));
+	ep_json_bool(&json, "possible", !why);
 	if (why) {
-		fputs(",\"reason\":\"", stdout);
-		for (; *why; why++) { /* printable ASCII */
-			printf(*why == '"' || *why == '\\' ? "\\%c" : "%c", *why);
-		}
-		puts("\"}");
-		return;
+		ep_json_text(&json, "reason", why);
+	} else {
+		ep_json_print(&json, "group_bytes", "%" PRIu64, need->group_bytes);
+		ep_json_print(&json, "heap_bytes", "%" PRIu64, need->heap_bytes);
+		ep_json_print(&json, "handle_bytes", "%" PRIu64, need->handle_bytes);
+		ep_json_print(&json, "tensor_bytes", "%" PRIu64, need->tensor_bytes);
+		ep_json_print(&json, "output_bytes", "%" PRIu64, need->output_bytes);
+		ep_json_print(&json, "rows", "%" PRIu64, need->rows);
 	}
-	printf(",\"group_bytes\":%" PRIu64 ",\"heap_bytes\":%" PRIu64 ",\"handle_bytes\":%" PRIu64
-	       ",\"tensor_bytes\":%" PRIu64 ",\"output_bytes\":%" PRIu64 ",\"rows\":%" PRIu64 "}\n",
-	       need->group_bytes, need->heap_bytes, need->handle_bytes, need->tensor_bytes,
-	       need->output_bytes, need->rows);
+	ep_json_close(&json, '}');
+	putchar('\n');
 }
 
 int ep_info_memory(const struct ep_info_shape *asked, bool json)

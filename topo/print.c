@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "topo/json.h"
 #include "topo/tree.h"
 
 static const char *tristate(enum ep_topo_tristate t, const char *yes, const char *no)
@@ -130,160 +131,140 @@ void ep_topo_print_table(const struct ep_topo *topo, FILE *out)
 	}
 }
 
-static void json_string(const char *s, FILE *out)
+static const char *known(enum ep_topo_tristate t)
 {
-	fputc('"', out);
-	for (; *s; s++) {
-		unsigned char c = (unsigned char)*s;
-
-		if (c == '"' || c == '\\') {
-			fprintf(out, "\\%c", c);
-		} else if (c < ' ' || c > '~') {
-			fprintf(out, "\\u%04x", c); /* paths may hold any byte */
-		} else {
-			fputc(c, out);
-		}
-	}
-	fputc('"', out);
+	return t == EP_TOPO_YES ? "true" : t == EP_TOPO_NO ? "false" : "null";
 }
 
-static void json_key(const char *key, FILE *out)
+static void json_int(struct ep_json *json, const char *key, long value, bool is_known)
 {
-	fprintf(out, "\"%s\": ", key);
-}
-
-static void json_text(const char *key, const char *text, FILE *out)
-{
-	json_key(key, out);
-	if (text && *text) {
-		json_string(text, out);
+	if (is_known) {
+		ep_json_print(json, key, "%ld", value);
 	} else {
-		fputs("null", out);
-	}
-	fputs(", ", out);
-}
-
-static void json_int(const char *key, long value, bool known, FILE *out)
-{
-	json_key(key, out);
-	if (known) {
-		fprintf(out, "%ld, ", value);
-	} else {
-		fputs("null, ", out);
+		ep_json_print(json, key, "null");
 	}
 }
 
-static void json_bool(const char *key, enum ep_topo_tristate t, FILE *out)
+static const char *text_or_null(const char *text)
 {
-	json_key(key, out);
-	fprintf(out, "%s, ", t == EP_TOPO_YES ? "true" : t == EP_TOPO_NO ? "false" : "null");
+	return text && *text ? text : NULL;
 }
 
-static enum ep_topo_tristate known(bool value)
-{
-	return value ? EP_TOPO_YES : EP_TOPO_NO;
-}
-
-static void json_gpu(const struct ep_topo *topo, int g, FILE *out)
+static void json_gpu(const struct ep_topo *topo, int g, struct ep_json *json)
 {
 	const struct ep_topo_gpu *gpu = &topo->gpu[g];
 	char pci[EP_TOPO_PCI_LEN], fabric[64] = "";
-	const char *sep = "";
 
-	fprintf(out, "{\"gpu\": %d, ", g);
-	json_text("pci", gpu->pci.known ? ep_topo_pci_print(&gpu->pci, pci) : NULL, out);
-	json_int("host", gpu->host, topo->nhosts > 1, out);
-	json_text("name", gpu->name, out);
-	json_text("uuid", gpu->uuid, out);
-	json_int("mig", gpu->instance, gpu->instance >= 0, out);
-	json_int("sm", gpu->sm, gpu->sm > 0, out);
-	json_int("numa", gpu->numa, gpu->numa >= 0, out);
-	json_int("nvlinks", gpu->nvlinks, gpu->nvlinks >= 0, out);
-	json_bool("nvswitch", gpu->nvlinks >= 0 ? known(gpu->nvswitch) : EP_TOPO_UNKNOWN, out);
-	json_int("nvlink_domain", gpu->domain, gpu->domain >= 0, out);
+	ep_json_open(json, NULL, '{');
+	ep_json_print(json, "gpu", "%d", g);
+	ep_json_text(json, "pci", gpu->pci.known ? ep_topo_pci_print(&gpu->pci, pci) : NULL);
+	json_int(json, "host", gpu->host, topo->nhosts > 1);
+	ep_json_text(json, "name", text_or_null(gpu->name));
+	ep_json_text(json, "uuid", text_or_null(gpu->uuid));
+	json_int(json, "mig", gpu->instance, gpu->instance >= 0);
+	json_int(json, "sm", gpu->sm, gpu->sm > 0);
+	json_int(json, "numa", gpu->numa, gpu->numa >= 0);
+	json_int(json, "nvlinks", gpu->nvlinks, gpu->nvlinks >= 0);
+	ep_json_print(json, "nvswitch", "%s",
+		      gpu->nvlinks < 0 ? "null"
+		      : gpu->nvswitch  ? "true"
+				       : "false");
+	json_int(json, "nvlink_domain", gpu->domain, gpu->domain >= 0);
 	if (gpu->fabric) {
 		for (int i = 0; i < 16; i++) {
 			sprintf(fabric + 2 * i, "%02x", gpu->fabric_uuid[i]);
 		}
 	}
-	json_text("fabric", fabric, out);
-	json_int("fabric_clique", gpu->fabric_clique, gpu->fabric, out);
-	json_text("dist", gpu->nrails ? ep_topo_dist_name(gpu->dist) : NULL, out);
-	fputs("\"nics\": [", out);
+	ep_json_text(json, "fabric", text_or_null(fabric));
+	json_int(json, "fabric_clique", gpu->fabric_clique, gpu->fabric);
+	ep_json_text(json, "dist", gpu->nrails ? ep_topo_dist_name(gpu->dist) : NULL);
+	ep_json_open(json, "nics", '[');
 	for (int i = 0; i < gpu->nrails; i++) {
 		const struct ep_topo_nic *nic = &topo->nic[gpu->rail[i].nic];
 
-		fprintf(out, "%s{", sep);
-		json_text("device", nic->name, out);
-		json_bool("gdr", known(ep_topo_gdr_allowed(topo, g, gpu->rail[i].nic)), out);
-		fprintf(out, "\"port\": %d}", nic->port[gpu->rail[i].port].num);
-		sep = ", ";
+		ep_json_open(json, NULL, '{');
+		ep_json_text(json, "device", nic->name);
+		ep_json_bool(json, "gdr", ep_topo_gdr_allowed(topo, g, gpu->rail[i].nic));
+		ep_json_print(json, "port", "%d", nic->port[gpu->rail[i].port].num);
+		ep_json_close(json, '}');
 	}
-	fputs("]}", out);
+	ep_json_close(json, ']');
+	ep_json_close(json, '}');
 }
 
-static void json_nic(const struct ep_topo *topo, int n, FILE *out)
+static void json_nic(const struct ep_topo *topo, int n, struct ep_json *json)
 {
 	const struct ep_topo_nic *nic = &topo->nic[n];
 	char pci[EP_TOPO_PCI_LEN];
-	const char *sep = "";
 
-	fputs("{", out);
-	json_text("device", nic->name, out);
-	json_text("pci", nic->pci.known ? ep_topo_pci_print(&nic->pci, pci) : NULL, out);
-	json_int("host", nic->host, topo->nhosts > 1, out);
-	json_int("numa", nic->numa, nic->numa >= 0, out);
-	json_bool("rdma", known(nic->rdma), out);
-	json_int("pcie_mbps", nic->pci_mbps, nic->pci_mbps > 0, out);
-	fputs("\"ports\": [", out);
+	ep_json_open(json, NULL, '{');
+	ep_json_text(json, "device", text_or_null(nic->name));
+	ep_json_text(json, "pci", nic->pci.known ? ep_topo_pci_print(&nic->pci, pci) : NULL);
+	json_int(json, "host", nic->host, topo->nhosts > 1);
+	json_int(json, "numa", nic->numa, nic->numa >= 0);
+	ep_json_bool(json, "rdma", nic->rdma);
+	json_int(json, "pcie_mbps", nic->pci_mbps, nic->pci_mbps > 0);
+	ep_json_open(json, "ports", '[');
 	for (int p = 0; p < nic->nports; p++) {
 		const struct ep_topo_port *port = &nic->port[p];
 
-		fprintf(out, "%s{\"port\": %d, ", sep, port->num);
-		json_text("state", state_name(port->state), out);
-		json_text("link_layer", layer_name(port->layer), out);
-		json_int("mbps", port->mbps, port->mbps > 0, out);
-		json_text("unused_because",
-			  port->why == EP_TOPO_WHY_USED ? NULL : ep_topo_why_text(port->why), out);
-		fprintf(out, "\"gpus\": %d}", port->users);
-		sep = ", ";
+		ep_json_open(json, NULL, '{');
+		ep_json_print(json, "port", "%d", port->num);
+		ep_json_text(json, "state", state_name(port->state));
+		ep_json_text(json, "link_layer", layer_name(port->layer));
+		json_int(json, "mbps", port->mbps, port->mbps > 0);
+		ep_json_text(json, "unused_because",
+			     port->why == EP_TOPO_WHY_USED ? NULL : ep_topo_why_text(port->why));
+		ep_json_print(json, "gpus", "%d", port->users);
+		ep_json_close(json, '}');
 	}
-	fputs("], \"dist\": [", out);
+	ep_json_close(json, ']');
+	ep_json_open(json, "dist", '[');
 	for (int g = 0; g < topo->ngpus; g++) {
-		fprintf(out, "%s\"%s\"", g ? ", " : "",
-			ep_topo_dist_name(ep_topo_dist_gpu_nic(topo, g, n)));
+		ep_json_text(json, NULL, ep_topo_dist_name(ep_topo_dist_gpu_nic(topo, g, n)));
 	}
-	fputs("]}", out);
+	ep_json_close(json, ']');
+	ep_json_close(json, '}');
 }
 
 void ep_topo_print_json(const struct ep_topo *topo, FILE *out)
 {
-	fputs("{\"schema\": 1, ", out);
-	json_text("source", ep_topo_source_name(topo->source), out);
-	json_text("file", topo->path, out);
-	json_bool("merged", known(topo->merged), out);
-	json_text("driver", topo->driver, out);
-	json_int("numa_nodes", topo->nnumas, topo->nnumas > 0, out);
-	json_bool("flat_pcie", topo->flat, out);
-	json_bool("virtualised", topo->virtualised, out);
-	json_bool("nvswitch", topo->nvswitch, out);
-	json_bool("nvls_supported", topo->nvls, out);
-	json_bool("nvls_allowed", known(topo->nvls_allowed), out);
-	json_text("gdr_level", ep_topo_level_name(topo->gdr_level), out);
-	fputs("\n \"gpus\": [", out);
+	struct ep_json json = { .out = out };
+
+	ep_json_open(&json, NULL, '{');
+	ep_json_print(&json, "schema", "1");
+	ep_json_text(&json, "source", ep_topo_source_name(topo->source));
+	ep_json_text(&json, "file", text_or_null(topo->path));
+	ep_json_bool(&json, "merged", topo->merged);
+	ep_json_text(&json, "driver", text_or_null(topo->driver));
+	json_int(&json, "numa_nodes", topo->nnumas, topo->nnumas > 0);
+	ep_json_print(&json, "flat_pcie", "%s", known(topo->flat));
+	ep_json_print(&json, "virtualised", "%s", known(topo->virtualised));
+	ep_json_print(&json, "nvswitch", "%s", known(topo->nvswitch));
+	ep_json_print(&json, "nvls_supported", "%s", known(topo->nvls));
+	ep_json_bool(&json, "nvls_allowed", topo->nvls_allowed);
+	ep_json_text(&json, "gdr_level", ep_topo_level_name(topo->gdr_level));
+	json.line = true;
+	ep_json_open(&json, "gpus", '[');
 	for (int g = 0; g < topo->ngpus; g++) {
-		fputs(g ? ",\n  " : "\n  ", out);
-		json_gpu(topo, g, out);
+		json.line = true;
+		json_gpu(topo, g, &json);
 	}
-	fputs("],\n \"nics\": [", out);
+	ep_json_close(&json, ']');
+	json.line = true;
+	ep_json_open(&json, "nics", '[');
 	for (int n = 0; n < topo->nnics; n++) {
-		fputs(n ? ",\n  " : "\n  ", out);
-		json_nic(topo, n, out);
+		json.line = true;
+		json_nic(topo, n, &json);
 	}
-	fputs("],\n \"notes\": [", out);
+	ep_json_close(&json, ']');
+	json.line = true;
+	ep_json_open(&json, "notes", '[');
 	for (int i = 0; i < topo->nnotes; i++) {
-		fputs(i ? ",\n  " : "\n  ", out);
-		json_string(topo->note[i], out);
+		json.line = true;
+		ep_json_text(&json, NULL, topo->note[i]);
 	}
-	fputs("]}\n", out);
+	ep_json_close(&json, ']');
+	ep_json_close(&json, '}');
+	fputc('\n', out);
 }

@@ -49,7 +49,7 @@ MAY_INCLUDE = {
     "plugin/net/tables": ["plugin/net/coll", "plugin/net/p2p", "plugin/net/mesh", *NET_SHARED],
     "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "plugin/net/p2p", "topo", *DEVICE],
     "tools/completions": ["tools", "tools/perf"],
-    "tools/perf": ["tools/perf/oracle", "device/simt"],
+    "tools/perf": ["tools/perf/oracle", "device/simt", "topo"],
     "tools/perf/oracle": [],  # it judges the library, and shares no line with it
 }
 SEARCH = ["", "include", "plugin"]

@@ -69,11 +69,11 @@ static const char *mine(const char *json)
 	char key[64];
 	const char *at, *end;
 
-	snprintf(key, sizeof(key), "\"process\":%d,\"state\"", (int)getpid());
+	snprintf(key, sizeof(key), "\"process\": %d, \"state\"", (int)getpid());
 	at = strstr(json, key);
 	part[0] = '\0';
 	if (at) {
-		end = strstr(at + strlen(key), ",\"state\""); /* of the next one */
+		end = strstr(at + strlen(key), ", \"state\""); /* of the next one */
 		snprintf(part, sizeof(part), "%.*s", (int)(end ? end - at : (long)strlen(at)), at);
 	}
 	return part;
@@ -109,13 +109,13 @@ static void see(struct world *w)
 	long victim = (long)world_look(w, FLAG_PID, VICTIM);
 	char want[100];
 
-	snprintf(want, sizeof(want), "\"waits\":[{\"rank\":%d,\"process\":%ld,", VICTIM, victim);
+	snprintf(want, sizeof(want), "\"waits\": [{\"rank\": %d, \"process\": %ld,", VICTIM, victim);
 	while (!strstr(mine(ask("--live --json")), want) && world_now() < start + SOON) {
 	}
 	printf("rank %d saw it after %.2f s\n", w->rank, world_now() - start);
 	CHECK_HAS(mine(text), want);
-	CHECK_HAS(text, "\"held_up_by\":[2]");
-	CHECK_HAS(text, "\"state\":\"stopped\"");
+	CHECK_HAS(text, "\"held_up_by\": [2]");
+	CHECK_HAS(text, "\"state\": \"stopped\"");
 	CHECK(world_now() < start + SOON, "after %.1f s", world_now() - start);
 	snprintf(want, sizeof(want), "\n  held up by rank %d: process %ld on ", VICTIM, victim);
 	CHECK_HAS(ask("--live"), want);
@@ -142,14 +142,14 @@ static void see_exchange(struct world *w, unsigned int number, const char *why)
 	double start = world_now();
 	char want[160];
 
-	snprintf(want, sizeof(want), "\"exchange\":{\"number\":%u,\"for\":\"%s\",\"waits\":true,",
+	snprintf(want, sizeof(want), "\"exchange\": {\"number\": %u, \"for\": \"%s\", \"waits\": true,",
 		 number, why);
-	while (!(strstr(mine(ask("--live --json")), want) && strstr(text, "\"held_up_by\":[2]")) &&
+	while (!(strstr(mine(ask("--live --json")), want) && strstr(text, "\"held_up_by\": [2]")) &&
 	       world_now() < start + SOON) {
 	}
 	printf("rank %d saw it after %.2f s\n", w->rank, world_now() - start);
 	CHECK_HAS(mine(text), want);
-	CHECK_HAS(text, "\"held_up_by\":[2]");
+	CHECK_HAS(text, "\"held_up_by\": [2]");
 	CHECK(world_now() < start + SOON, "after %.1f s", world_now() - start);
 	CHECK_HAS(ask("--live"), "\n  held up by rank 2");
 	snprintf(want, sizeof(want), " s: exchange %u, %s\n", number, why);
@@ -202,8 +202,8 @@ static void stop_and_open(struct call *c, unsigned int number, const char *why)
 	}
 	NEED(pthread_join(c->thread, NULL) == 0);
 	world_meet(w);
-	CHECK_HAS(mine(ask("--live --json")), "\"made\":true,");
-	CHECK_HAS(mine(text), "\"waits\":false,");
+	CHECK_HAS(mine(ask("--live --json")), "\"made\": true,");
+	CHECK_HAS(mine(text), "\"waits\": false,");
 	world_meet(w);
 	bench_pair(&c->b);
 }
@@ -222,10 +222,10 @@ static void run_make(struct world *w)
 /* The exchanges that have made the group are counted, too. */
 static uint32_t exchanges(void)
 {
-	const char *at = strstr(mine(ask("--live --json")), "\"exchange\":{\"number\":");
+	const char *at = strstr(mine(ask("--live --json")), "\"exchange\": {\"number\": ");
 
 	NEED(at);
-	return (uint32_t)strtoul(strchr(at, '{') + strlen("{\"number\":"), NULL, 10);
+	return (uint32_t)strtoul(strchr(at, '{') + strlen("{\"number\": "), NULL, 10);
 }
 
 static void run_grow(struct world *w)
@@ -273,10 +273,10 @@ static void stop_and_see(struct world *w, void (*step)(void *), void (*check)(vo
 	}
 	check(arg);
 	world_meet(w);
-	CHECK_HAS(mine(ask("--live --json")), "\"waits\":[]");
-	snprintf(want, sizeof(want), "\"call\":\"%s\"", call);
+	CHECK_HAS(mine(ask("--live --json")), "\"waits\": []");
+	snprintf(want, sizeof(want), "\"call\": \"%s\"", call);
 	CHECK_HAS(mine(text), want);
-	snprintf(routing, sizeof(routing), ",\"tokens\":%u}", tokens);
+	snprintf(routing, sizeof(routing), ", \"tokens\": %u}", tokens);
 	CHECK_HAS(strstr(mine(text), want), routing);
 	world_meet(w);
 }

@@ -169,7 +169,7 @@ static const char *parse_list(const char *c, char end)
 	}
 	for (;; c++) {
 		if (end == '}') {
-			c = parse_text(c);
+			c = parse_text(c + strspn(c, " "));
 			NEED(*c == ':');
 			c++;
 		}
@@ -187,6 +187,7 @@ static const char *parse(const char *c)
 	static const char *const words[] = { "null", "true", "false" };
 	char *end;
 
+	c += strspn(c, " ");
 	if (*c == '"') {
 		return parse_text(c);
 	}

@@ -40,9 +40,9 @@ static void json(uint64_t team)
 	const char *at, *end;
 	char key[48];
 
-	snprintf(key, sizeof(key), "{\"group\":\"%016llx\"", (unsigned long long)team);
+	snprintf(key, sizeof(key), "{\"group\": \"%016llx\"", (unsigned long long)team);
 	at = strstr(look(EP_LIVE_JSON), key);
-	end = at ? strstr(at + 1, "{\"group\":") : NULL;
+	end = at ? strstr(at + 1, "{\"group\": ") : NULL;
 	snprintf(seen, sizeof(seen), "%.*s", at && end ? (int)(end - at) : (int)sizeof(seen),
 		 at ? at : "");
 }
@@ -149,7 +149,7 @@ static void test_one_launcher(void)
 	CHECK_HAS(seen, "\n  held up by rank 0, which has no page of one of these groups: ");
 	CHECK_HAS(seen, "\n  held up by rank 2, which has no page here: ");
 	CHECK_INT(count(seen, "held up by"), 2);
-	CHECK_HAS(look(EP_LIVE_JSON), "\"groups_at_least\":2,");
+	CHECK_HAS(look(EP_LIVE_JSON), "\"groups_at_least\": 2,");
 	look(EP_LIVE_PROMETHEUS);
 	look_check_series(text);
 	drop_all();
@@ -204,9 +204,9 @@ static void check_stale(bool shown)
 	CHECK_INT(count(seen, "\n  perhaps held up by rank 1: process 1001 on host1"), shown);
 	CHECK_INT(count(seen, "held up by"), shown);
 	json(0x9004);
-	CHECK_INT(count(seen, "\"stale_waits\":[{\"rank\":1,\"process\":1001,"), shown);
-	CHECK_INT(count(seen, "\"perhaps_held_up_by\":[1]"), shown);
-	CHECK_INT(count(seen, "\"held_up_by\":[]"), 1);
+	CHECK_INT(count(seen, "\"stale_waits\": [{\"rank\": 1, \"process\": 1001,"), shown);
+	CHECK_INT(count(seen, "\"perhaps_held_up_by\": [1]"), shown);
+	CHECK_INT(count(seen, "\"held_up_by\": []"), 1);
 }
 
 /* A wait that stands still is none, unless nothing shows that it is over. */
@@ -286,7 +286,7 @@ static void test_users(void)
 		table(9006);
 		CHECK_HAS(seen, "Group 0000000000009006 of user 65534: ");
 		CHECK_HAS(text, "Group 0000000000009006: ");
-		CHECK_HAS(look(EP_LIVE_JSON), "\"user\":65534,");
+		CHECK_HAS(look(EP_LIVE_JSON), "\"user\": 65534,");
 	}
 	look(EP_LIVE_PROMETHEUS);
 	look_check_series(text);

@@ -8,117 +8,88 @@
 
 #include "perf.h"
 
-/* `before` is the text before the value or its key, a separator mostly. */
-static void put_quoted(FILE *f, const char *before, const char *text)
-{
-	fprintf(f, "%s\"", before);
-	for (; *text; text++) {
-		unsigned char c = (unsigned char)*text;
-
-		if (c == '"' || c == '\\') {
-			fprintf(f, "\\%c", c);
-		} else if (c < 0x20 || c > 0x7e) {
-			fprintf(f, "\\u%04x", c);
-		} else {
-			fputc(c, f);
-		}
-	}
-	fputc('"', f);
-}
-
-static void put_string(FILE *f, const char *before, const char *key, const char *text)
-{
-	fprintf(f, "%s\"%s\": ", before, key);
-	put_quoted(f, "", text);
-}
-
-static void put_value(FILE *f, const char *before, double value)
-{
-	if (isnan(value) || isinf(value)) {
-		fprintf(f, "%snull", before);
-	} else {
-		fprintf(f, "%s%.6g", before, value);
-	}
-}
-
-static void put_number(FILE *f, const char *before, const char *key, double value)
-{
-	fprintf(f, "%s\"%s\": ", before, key);
-	put_value(f, "", value);
-}
-
-static void put_problem(FILE *f, const struct perf *perf)
+static void put_problem(struct ep_json *json, const struct perf *perf)
 {
 	static const char *const averages[] = { "rank0", "mean", "min", "max" };
 	const struct perf_options *opt = &perf->opt;
 	const struct oracle_problem *p = &opt->problem;
 
-	fprintf(f,
-		"  \"config\": {\"mode\": \"%s\", \"layout\": \"%s\", \"experts\": %u, "
-		"\"topk\": %u, \"hidden\": %u, \"dtype\": \"%s\", \"quant\": \"%s\", "
-		"\"pow2_scales\": %s, \"id_bits\": %d,\n    ",
-		opt->ht ? "ht" : "ll", perf_layout_name(opt), p->experts, p->topk, p->hidden,
-		perf_dtype_name(opt), perf_quant_name(opt), p->pow2_scales ? "true" : "false",
-		opt->ids64 ? 64 : 32);
-	put_string(f, "", "routing", p->routing.text);
-	fprintf(f,
-		", \"drop\": %g, \"seed\": %llu, \"uneven\": %s, \"capacity\": %u, \"sms\": %u, "
-		"\"staged\": %s, \"mask\": %s, \"windows\": %s,\n    \"iterations\": %u, \"warmup\": %u, "
-		"\"graph_replays\": %u, \"aligned\": %s, \"average\": \"%s\", "
-		"\"floor_gbs\": %g",
-		p->drop_ppm / 1e6, (unsigned long long)p->seed, p->uneven ? "true" : "false",
-		opt->capacity, opt->sms, opt->staged ? "true" : "false",
-		opt->mask ? "true" : "false", opt->windows ? "true" : "false", opt->iters,
-		opt->warmup, opt->graph, opt->align ? "true" : "false", averages[opt->average],
-		opt->floor_gbs);
+	json->line = true;
+	ep_json_open(json, "config", '{');
+	ep_json_text(json, "mode", opt->ht ? "ht" : "ll");
+	ep_json_text(json, "layout", perf_layout_name(opt));
+	ep_json_print(json, "experts", "%u", p->experts);
+	ep_json_print(json, "topk", "%u", p->topk);
+	ep_json_print(json, "hidden", "%u", p->hidden);
+	ep_json_text(json, "dtype", perf_dtype_name(opt));
+	ep_json_text(json, "quant", perf_quant_name(opt));
+	ep_json_bool(json, "pow2_scales", p->pow2_scales);
+	ep_json_print(json, "id_bits", "%d", opt->ids64 ? 64 : 32);
+	ep_json_text(json, "routing", p->routing.text);
+	ep_json_number(json, "drop", p->drop_ppm / 1e6);
+	ep_json_print(json, "seed", "%llu", (unsigned long long)p->seed);
+	ep_json_bool(json, "uneven", p->uneven);
+	ep_json_print(json, "capacity", "%u", opt->capacity);
+	ep_json_print(json, "sms", "%u", opt->sms);
+	ep_json_bool(json, "staged", opt->staged);
+	ep_json_bool(json, "mask", opt->mask);
+	ep_json_bool(json, "windows", opt->windows);
+	ep_json_print(json, "iterations", "%u", opt->iters);
+	ep_json_print(json, "warmup", "%u", opt->warmup);
+	ep_json_print(json, "graph_replays", "%u", opt->graph);
+	ep_json_bool(json, "aligned", opt->align);
+	ep_json_text(json, "average", averages[opt->average]);
+	ep_json_number(json, "floor_gbs", opt->floor_gbs);
 	if (opt->ht) {
-		fprintf(f,
-			",\n    \"memory_gbs\": %g, \"max_recv_tokens\": %u, \"eager\": %s, "
-			"\"overflow\": \"%s\", \"zone_alignment\": %u, \"backward\": %s",
-			opt->memory_gbs, perf->ranks[0].ht.limit, opt->eager ? "true" : "false",
-			opt->overflow_drop ? "drop" : "trap", opt->zone_alignment,
-			opt->backward ? "true" : "false");
+		ep_json_number(json, "memory_gbs", opt->memory_gbs);
+		ep_json_print(json, "max_recv_tokens", "%u", perf->ranks[0].ht.limit);
+		ep_json_bool(json, "eager", opt->eager);
+		ep_json_text(json, "overflow", opt->overflow_drop ? "drop" : "trap");
+		ep_json_print(json, "zone_alignment", "%u", opt->zone_alignment);
+		ep_json_bool(json, "backward", opt->backward);
 	}
-	fprintf(f, "},\n");
+	ep_json_close(json, '}');
 }
 
-static void put_ranks(FILE *f, const struct perf *perf)
+static void put_ranks(struct ep_json *json, const struct perf *perf)
 {
 	const char *text;
 
-	fprintf(f, "  \"ranks\": [");
+	json->line = true;
+	ep_json_open(json, "ranks", '[');
 	for (uint32_t n = 0; n < perf->world.nranks; n++) {
 		const struct perf_place *place = perf->places + n;
 
-		fprintf(f, "%s\n    {\"rank\": %u, ", n ? "," : "", n);
-		put_string(f, "", "host", place->host);
-		fprintf(f, ", \"pid\": %d, \"device\": %d, ", place->pid, place->device);
-		put_string(f, "", "pci", place->bus);
-		put_string(f, ", ", "name", place->device_name);
-		fprintf(f, ", \"sms\": %d}", place->sms);
+		json->line = true;
+		ep_json_open(json, NULL, '{');
+		ep_json_print(json, "rank", "%u", n);
+		ep_json_text(json, "host", place->host);
+		ep_json_print(json, "pid", "%d", place->pid);
+		ep_json_print(json, "device", "%d", place->device);
+		ep_json_text(json, "pci", place->bus);
+		ep_json_text(json, "name", place->device_name);
+		ep_json_print(json, "sms", "%d", place->sms);
+		ep_json_close(json, '}');
 	}
-	fprintf(f, "],\n  \"environment\": {");
+	ep_json_close(json, ']');
+	json->line = true;
+	ep_json_open(json, "environment", '{');
 	for (uint32_t i = 0; (text = perf_environment(i)) != NULL; i++) {
 		char name[128];
 
 		snprintf(name, sizeof(name), "%.*s", (int)strcspn(text, "="), text);
-		put_string(f, i ? ", " : "", name, text + strcspn(text, "=") + 1);
+		ep_json_text(json, name, text + strcspn(text, "=") + 1);
 	}
-	fprintf(f, "},\n");
+	ep_json_close(json, '}');
 }
 
-/* "null" where the text is empty. */
-static void put_text(FILE *f, const char *before, const char *key, const char *text)
+static const char *text_or_null(const char *text)
 {
-	if (text[0]) {
-		put_string(f, before, key, text);
-	} else {
-		fprintf(f, "%s\"%s\": null", before, key);
-	}
+	return text && text[0] ? text : NULL;
 }
 
 /* Finds the text behind `mark` in the library's line about itself, up to a comma or blank. */
-static void put_word(FILE *f, const char *before, const char *key, const char *mark)
+static void put_word(struct ep_json *json, const char *key, const char *mark)
 {
 	const char *at = strstr(perf_library_text(), mark);
 	char word[80] = "";
@@ -127,30 +98,34 @@ static void put_word(FILE *f, const char *before, const char *key, const char *m
 		at += strlen(mark);
 		snprintf(word, sizeof(word), "%.*s", (int)strcspn(at, ", "), at);
 	}
-	put_text(f, before, key, word);
+	ep_json_text(json, key, text_or_null(word));
 }
 
 /* Prints what was run, when, and by which library. */
-static void put_origin(FILE *f, const struct perf *perf)
+static void put_origin(struct ep_json *json, const struct perf *perf)
 {
 	char started[40] = "";
 	time_t now = time(NULL);
 	struct tm utc;
 
-	fprintf(f, "  \"command\": [");
+	json->line = true;
+	ep_json_open(json, "command", '[');
 	for (char **word = perf->opt.command; *word; word++) {
-		put_quoted(f, word == perf->opt.command ? "" : ", ", *word);
+		ep_json_text(json, NULL, *word);
 	}
+	ep_json_close(json, ']');
 	if (gmtime_r(&now, &utc)) {
 		strftime(started, sizeof(started), "%Y-%m-%dT%H:%M:%SZ", &utc);
 	}
-	put_text(f, "],\n  ", "started", started);
-	put_string(f, ",\n  \"library\": {", "text", perf_library_text());
-	put_string(f, ", ", "path", perf_library_path());
-	put_word(f, ", ", "version", "Switchyard ");
-	put_word(f, ", ", "commit", ", commit ");
-	put_text(f, "},\n  ", "driver", perf_driver_version());
-	fprintf(f, ",\n");
+	ep_json_text(json, "started", text_or_null(started));
+	json->line = true;
+	ep_json_open(json, "library", '{');
+	ep_json_text(json, "text", perf_library_text());
+	ep_json_text(json, "path", perf_library_path());
+	put_word(json, "version", "Switchyard ");
+	put_word(json, "commit", ", commit ");
+	ep_json_close(json, '}');
+	ep_json_text(json, "driver", text_or_null(perf_driver_version()));
 }
 
 /*
@@ -165,8 +140,8 @@ int perf_json_reserve(struct perf *perf)
 		return 0;
 	}
 	fd = dup(STDOUT_FILENO);
-	perf->json = fd >= 0 ? fdopen(fd, "w") : NULL;
-	if (!perf->json || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+	perf->json.out = fd >= 0 ? fdopen(fd, "w") : NULL;
+	if (!perf->json.out || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
 		fprintf(stderr, "ep_perf: standard output: %s\n", strerror(errno));
 		return -1;
 	}
@@ -176,168 +151,191 @@ int perf_json_reserve(struct perf *perf)
 void perf_json_open(struct perf *perf)
 {
 	int ep = 0, nccl = 0, runtime = 0, driver = 0;
-	FILE *f;
+	struct ep_json *json = &perf->json;
+	const struct perf_options *opt = &perf->opt;
 
-	if (!perf->opt.json) {
+	if (!opt->json) {
 		return;
 	}
-	f = perf->json = perf->json ? perf->json : fopen(perf->opt.json, "w");
-	if (!f) {
-		perf_die(perf->ranks, "%s: %s", perf->opt.json, strerror(errno));
+	json->out = json->out ? json->out : fopen(opt->json, "w");
+	if (!json->out) {
+		perf_die(perf->ranks, "%s: %s", opt->json, strerror(errno));
 	}
 	ncclEpGetVersion(&ep);
 	ncclGetVersion(&nccl);
 	cudaRuntimeGetVersion(&runtime);
 	cudaDriverGetVersion(&driver);
-	fprintf(f,
-		"{\n  \"schema\": \"ep_perf\", \"schema_version\": %d,\n  \"versions\": "
-		"{\"nccl_ep\": %d, \"api\": %d, \"nccl\": %d, \"cuda_runtime\": %d, "
-		"\"cuda_driver\": %d},\n",
-		PERF_SCHEMA_VERSION, ep, NCCL_EP_API_VERSION, nccl, runtime, driver);
-	put_origin(f, perf);
-	fprintf(f, "  \"launcher\": \"%s\", \"processes\": %u,\n  ", perf->world.launcher,
-		perf->world.nprocs);
-	if (perf->no_kernel_times) {
-		put_string(f, "", "no_kernel_times", perf->no_kernel_times);
-		fprintf(f, ",\n");
-	} else {
-		fprintf(f, "\"no_kernel_times\": null,\n");
-	}
-	put_problem(f, perf);
-	put_ranks(f, perf);
-	fprintf(f, "  \"bytes\": {\"dispatch\": \"token x rank\", \"combine\": \"token x %s\"},\n",
-		perf->opt.problem.layout == ORACLE_EXPERT_MAJOR && !perf->opt.ht ? "expert"
-										 : "rank");
-	fprintf(f, "  \"results\": [");
+	ep_json_open(json, NULL, '{');
+	ep_json_text(json, "schema", "ep_perf");
+	ep_json_print(json, "schema_version", "%d", PERF_SCHEMA_VERSION);
+	json->line = true;
+	ep_json_open(json, "versions", '{');
+	ep_json_print(json, "nccl_ep", "%d", ep);
+	ep_json_print(json, "api", "%d", NCCL_EP_API_VERSION);
+	ep_json_print(json, "nccl", "%d", nccl);
+	ep_json_print(json, "cuda_runtime", "%d", runtime);
+	ep_json_print(json, "cuda_driver", "%d", driver);
+	ep_json_close(json, '}');
+	put_origin(json, perf);
+	ep_json_text(json, "launcher", perf->world.launcher);
+	ep_json_print(json, "processes", "%u", perf->world.nprocs);
+	ep_json_text(json, "no_kernel_times", perf->no_kernel_times);
+	put_problem(json, perf);
+	put_ranks(json, perf);
+	json->line = true;
+	ep_json_open(json, "bytes", '{');
+	ep_json_text(json, "dispatch", "token x rank");
+	ep_json_text(json, "combine",
+		     opt->problem.layout == ORACLE_EXPERT_MAJOR && !opt->ht ? "token x expert"
+									    : "token x rank");
+	ep_json_close(json, '}');
+	json->line = true;
+	ep_json_open(json, "results", '[');
 }
 
-/* Numbers in brackets, or null. */
-static void put_list(FILE *f, const char *before, const char *key, const float *values,
-		     uint32_t count)
+static void put_list(struct ep_json *json, const char *key, const float *values, uint32_t count)
 {
-	fprintf(f, "%s\"%s\": [", before, key);
+	ep_json_open(json, key, '[');
 	for (uint32_t i = 0; i < count; i++) {
-		put_value(f, i ? ", " : "", (double)values[i]);
+		ep_json_number(json, NULL, (double)values[i]);
 	}
-	fprintf(f, "]");
+	ep_json_close(json, ']');
 }
 
-/* Of each iteration; null where nothing was measured. */
-static void put_samples(FILE *f, const char *key, const struct perf_samples *samples,
+/* Writes those of each iteration; null where nothing was measured. */
+static void put_samples(struct ep_json *json, const char *key, const struct perf_samples *samples,
 			uint32_t count)
 {
+	json->line = true;
 	if (count == 0 || isnan(samples->most[0])) {
-		fprintf(f, ",\n      \"%s\": null", key);
+		ep_json_text(json, key, NULL);
 		return;
 	}
-	fprintf(f, ",\n      \"%s\": {", key);
-	put_list(f, "", "max", samples->most, count);
-	put_list(f, ", ", "min", samples->least, count);
-	fprintf(f, "}");
+	ep_json_open(json, key, '{');
+	put_list(json, "max", samples->most, count);
+	put_list(json, "min", samples->least, count);
+	ep_json_close(json, '}');
 }
 
-static void put_op(FILE *f, const char *name, const struct perf_op_row *row, double host_us,
-		   uint32_t iters)
+static void put_op(struct ep_json *json, const char *name, const struct perf_op_row *row,
+		   double host_us, uint32_t iters)
 {
-	fprintf(f, ", \"%s\": {", name);
-	put_number(f, "", "kernel_us", row->kernel);
-	put_number(f, ", ", "p50_us", row->p50);
-	put_number(f, ", ", "p90_us", row->p90);
-	put_number(f, ", ", "p99_us", row->p99);
-	put_number(f, ", ", "fastest_rank_us", row->fastest);
-	put_number(f, ", ", "call_cpu_us", host_us);
-	put_number(f, ", ", "algbw_gbs", row->algbw);
-	put_number(f, ", ", "busbw_gbs", row->busbw);
-	put_number(f, ", ", "floor_us", row->floor);
-	put_number(f, ", ", "floor_percent", row->floor_percent);
-	put_samples(f, "samples_us", &row->samples, iters);
-	put_samples(f, "kernel_samples_us", &row->kernel_samples, iters);
-	fprintf(f, "}");
+	ep_json_open(json, name, '{');
+	ep_json_number(json, "kernel_us", row->kernel);
+	ep_json_number(json, "p50_us", row->p50);
+	ep_json_number(json, "p90_us", row->p90);
+	ep_json_number(json, "p99_us", row->p99);
+	ep_json_number(json, "fastest_rank_us", row->fastest);
+	ep_json_number(json, "call_cpu_us", host_us);
+	ep_json_number(json, "algbw_gbs", row->algbw);
+	ep_json_number(json, "busbw_gbs", row->busbw);
+	ep_json_number(json, "floor_us", row->floor);
+	ep_json_number(json, "floor_percent", row->floor_percent);
+	put_samples(json, "samples_us", &row->samples, iters);
+	put_samples(json, "kernel_samples_us", &row->kernel_samples, iters);
+	ep_json_close(json, '}');
 }
 
-static void put_clock(FILE *f, const char *before, const char *key,
-		      const struct perf_detail *detail, enum perf_clock clock)
+static void put_clock(struct ep_json *json, const char *key, const struct perf_detail *detail,
+		      enum perf_clock clock)
 {
-	fprintf(f, "%s\"%s\": {", before, key);
-	put_number(f, "", "min", detail->mhz_least[clock] ? detail->mhz_least[clock] : NAN);
-	put_number(f, ", ", "max", detail->mhz_most[clock] ? detail->mhz_most[clock] : NAN);
-	fprintf(f, "}");
+	ep_json_open(json, key, '{');
+	ep_json_number(json, "min", detail->mhz_least[clock] ? detail->mhz_least[clock] : NAN);
+	ep_json_number(json, "max", detail->mhz_most[clock] ? detail->mhz_most[clock] : NAN);
+	ep_json_close(json, '}');
 }
 
-static void put_detail(FILE *f, const struct perf_detail *detail, uint32_t nranks, uint32_t experts)
+static void put_detail(struct ep_json *json, const struct perf_detail *detail, uint32_t nranks,
+		       uint32_t experts)
 {
-	fprintf(f, ",\n      \"clocks_mhz\": {");
-	put_clock(f, "", "sm", detail, PERF_CLOCK_SM);
-	put_clock(f, ", ", "memory", detail, PERF_CLOCK_MEMORY);
-	fprintf(f, "}, \"routing_digest\": \"fnv1a64:%016llx\",\n      \"expert_ids\": [",
-		(unsigned long long)detail->digest);
+	json->line = true;
+	ep_json_open(json, "clocks_mhz", '{');
+	put_clock(json, "sm", detail, PERF_CLOCK_SM);
+	put_clock(json, "memory", detail, PERF_CLOCK_MEMORY);
+	ep_json_close(json, '}');
+	ep_json_print(json, "routing_digest", "\"fnv1a64:%016llx\"",
+		      (unsigned long long)detail->digest);
+	json->line = true;
+	ep_json_open(json, "expert_ids", '[');
 	for (uint32_t e = 0; e < experts; e++) {
-		fprintf(f, "%s%llu", e ? ", " : "", (unsigned long long)detail->expert_ids[e]);
+		ep_json_print(json, NULL, "%llu", (unsigned long long)detail->expert_ids[e]);
 	}
+	ep_json_close(json, ']');
+	json->line = true;
 	if (!detail->waits) {
-		fprintf(f, "],\n      \"waits_us\": null");
+		ep_json_text(json, "waits_us", NULL);
 		return;
 	}
-	fprintf(f, "],\n      \"waits_us\": [");
+	ep_json_open(json, "waits_us", '[');
 	for (uint32_t r = 0; r < nranks; r++) {
+		json->line = true;
+		ep_json_open(json, NULL, '[');
 		for (uint32_t n = 0; n < nranks; n++) {
-			put_value(f,
-				  n   ? ", "
-				  : r ? "],\n        ["
-				      : "[",
-				  detail->waits[(size_t)r * nranks + n]);
+			ep_json_number(json, NULL, detail->waits[(size_t)r * nranks + n]);
 		}
+		ep_json_close(json, ']');
 	}
-	fprintf(f, "]]");
+	ep_json_close(json, ']');
 }
 
 void perf_json_row(struct perf *perf, const struct perf_row *row)
 {
 	uint32_t iters = perf->opt.iters;
-	FILE *f = perf->json;
+	struct ep_json *json = &perf->json;
 
-	if (!f) {
+	if (!json->out) {
 		return;
 	}
-	fprintf(f, "%s\n    {\"tokens\": %u, ", perf->nrows > 1 ? "," : "", row->tokens);
+	json->line = true;
+	ep_json_open(json, NULL, '{');
+	ep_json_print(json, "tokens", "%u", row->tokens);
 	if (row->unsupported[0]) {
-		put_string(f, "", "unsupported", row->unsupported);
-		fprintf(f, "}");
+		ep_json_text(json, "unsupported", row->unsupported);
+		ep_json_close(json, '}');
 		return;
 	}
-	put_number(f, "", "copies_per_token", row->copies);
-	put_number(f, ", ", "load_cv", row->load_cv);
+	ep_json_number(json, "copies_per_token", row->copies);
+	ep_json_number(json, "load_cv", row->load_cv);
 	if (perf->opt.ht) {
-		put_op(f, "routing", &row->op[PERF_UPDATE], row->host_us[PERF_UPDATE], iters);
+		put_op(json, "routing", &row->op[PERF_UPDATE], row->host_us[PERF_UPDATE], iters);
 	}
-	put_op(f, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH], iters);
-	put_op(f, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE], iters);
-	put_number(f, ", ", "period_us", row->period);
-	put_number(f, ", ", "blocks", row->blocks ? row->blocks : NAN);
-	put_number(f, ", ", "wrong", row->checked ? (double)row->wrong : NAN);
-	put_detail(f, &row->detail, perf->world.nranks, perf->opt.problem.experts);
-	fprintf(f, "}");
-	fflush(f);
+	put_op(json, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH], iters);
+	put_op(json, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE], iters);
+	ep_json_number(json, "period_us", row->period);
+	ep_json_number(json, "blocks", row->blocks ? row->blocks : NAN);
+	ep_json_number(json, "wrong", row->checked ? (double)row->wrong : NAN);
+	put_detail(json, &row->detail, perf->world.nranks, perf->opt.problem.experts);
+	ep_json_close(json, '}');
+	fflush(json->out);
 }
 
 bool perf_json_close(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links)
 {
-	FILE *f = perf->json;
+	struct ep_json *json = &perf->json;
+	FILE *out = json->out;
 
-	if (!f) {
+	if (!out) {
 		return true;
 	}
-	put_number(f, "],\n  \"setup\": {", "group_ms", setup->group_ms);
-	put_number(f, ", ", "group_cpu_ms", setup->group_cpu_ms);
-	put_number(f, ", ", "handle_ms", setup->handle_ms);
-	put_number(f, ", ", "library_mib", setup->library_mib);
-	put_number(f, "},\n  \"dispatched\": {", "gpu_bytes",
-		   links->known ? (double)links->bytes[PERF_LINK_GPU] : NAN);
-	put_number(f, ", ", "rdma_bytes",
-		   links->known ? (double)links->bytes[PERF_LINK_RDMA] : NAN);
-	put_number(f, "},\n  ", "wrong", perf->opt.check ? (double)perf->wrong : NAN);
-	fprintf(f, "\n}\n");
-	perf->json = NULL;
-	return perf_finish(f, perf->opt.json);
+	ep_json_close(json, ']');
+	json->line = true;
+	ep_json_open(json, "setup", '{');
+	ep_json_number(json, "group_ms", setup->group_ms);
+	ep_json_number(json, "group_cpu_ms", setup->group_cpu_ms);
+	ep_json_number(json, "handle_ms", setup->handle_ms);
+	ep_json_number(json, "library_mib", setup->library_mib);
+	ep_json_close(json, '}');
+	json->line = true;
+	ep_json_open(json, "dispatched", '{');
+	ep_json_number(json, "gpu_bytes", links->known ? (double)links->bytes[PERF_LINK_GPU] : NAN);
+	ep_json_number(json, "rdma_bytes",
+		       links->known ? (double)links->bytes[PERF_LINK_RDMA] : NAN);
+	ep_json_close(json, '}');
+	json->line = true;
+	ep_json_number(json, "wrong", perf->opt.check ? (double)perf->wrong : NAN);
+	ep_json_close(json, '}');
+	fputc('\n', out);
+	json->out = NULL;
+	return perf_finish(out, perf->opt.json);
 }

@@ -18,6 +18,7 @@
 #include <nccl.h>
 #include "nccl_ep.h"
 #include "oracle/oracle_ht.h"
+#include "topo/json.h"
 
 #define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
 #define PERF_MAX_LOCAL 16            /* ranks per process */
@@ -238,7 +239,7 @@ struct perf {
 	struct perf_place *places; /* [nranks] */
 	int kernel_times;
 	const char *no_kernel_times; /* why */
-	FILE *json;
+	struct ep_json json;         /* its file is NULL: none is written */
 	uint32_t nrows;
 	uint32_t nodes; /* 0: the library does not report them */
 	uint32_t node_ranks[ORACLE_MAX_RANKS];
