@@ -9,7 +9,7 @@
 
 #include "core/log.h"
 #include "core/shared_file.h"
-#include "net/p2p/counts_file.h"
+#include "net/counts_file.h"
 #include "tools/ep_info.h"
 
 static void print_path(struct ep_net_counts_path *path, bool sends)

@@ -20,7 +20,6 @@ from check_circles import circles
 DEVICE = ["device", "device/simt", "device/mlx5", "device/group", "device/ll", "device/ht"]
 EP_STANDS_ON = ["plugin/core", "plugin/peer", "plugin/rdma", "plugin/gda", "topo", *DEVICE]
 NET_STANDS_ON = ["plugin/core", "plugin/rdma", "topo"]
-NET_SHARED = ["plugin/net/abi", "plugin/net/base", *NET_STANDS_ON]
 # What each part of the product may include, besides itself and the public headers. A file belongs
 # to the longest entry above it; naming a part does not name the parts below it.
 MAY_INCLUDE = {
@@ -39,15 +38,8 @@ MAY_INCLUDE = {
     "plugin/ep": ["plugin/ep/ll", "plugin/ep/ht", *EP_STANDS_ON],
     "plugin/ep/ll": ["plugin/ep", *EP_STANDS_ON],
     "plugin/ep/ht": ["plugin/ep", *EP_STANDS_ON],
-    "plugin/net": [],  # its folders have it all
-    "plugin/net/abi": [],
-    "plugin/net/base": ["plugin/net/abi", *NET_STANDS_ON],
-    "plugin/net/link": ["plugin/net/base", *NET_STANDS_ON],
-    "plugin/net/p2p": ["plugin/net/link", *NET_SHARED],
-    "plugin/net/mesh": ["plugin/net/link", *NET_SHARED],
-    "plugin/net/coll": ["plugin/net/p2p", "plugin/net/mesh", "plugin/net/link", *NET_SHARED],
-    "plugin/net/tables": ["plugin/net/coll", "plugin/net/p2p", "plugin/net/mesh", *NET_SHARED],
-    "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "plugin/net/p2p", "topo", *DEVICE],
+    "plugin/net": NET_STANDS_ON,
+    "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "plugin/net", "topo", *DEVICE],
     "tools/completions": ["tools", "tools/perf"],
     "tools/perf": ["tools/perf/oracle", "device/simt", "topo"],
     "tools/perf/oracle": [],  # it judges the library, and shares no line with it

@@ -13,7 +13,7 @@
 
 #include "core/board.h"
 #include "device/group/wait_word.h"
-#include "net/p2p/counts_file.h"
+#include "net/counts_file.h"
 #include "support/check.h"
 #include "support/look.h"
 #include "tools/ep_info.h"

@@ -67,7 +67,7 @@ MUTANTS = [
     {"name": "shared_fork", "file": "plugin/core/shared_file.c",
      "old": "\tif (file->pid == getpid()) {", "new": "\tif (true) {", "tests": ["shared_file"]},
     # Entries of the plugin's counters have memory before they are used.
-    {"name": "counts_room", "file": "plugin/net/p2p/p2p_counts.c",
+    {"name": "counts_room", "file": "plugin/net/p2p_counts.c",
      "old": "error = ep_shared_file_grow(&ep_net_counted.shared, ep_net_counts_bytes(entries));", "new": "error = 0;",
      "tests": ["counts_room_some"]},
     {"name": "gone_unread", "file": "plugin/core/ident.c",

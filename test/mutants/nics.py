@@ -193,26 +193,26 @@ MUTANTS = [
      "new": "*pkey = ep_nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
     # ---- the network plugin ----
     # A flush goes by each port that data may have come from.
-    {"name": "flush_first", "file": "plugin/net/p2p/p2p_data.c",
+    {"name": "flush_first", "file": "plugin/net/p2p_data.c",
      "old": "\tuint32_t ports = ep_net_flush_ports(c), i;",
      "new": "\tuint32_t ports = ep_net_flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
     # A long message goes ahead of its notice where packets find ways of their own.
-    {"name": "plain_limit", "file": "plugin/net/p2p/p2p_data.c",
+    {"name": "plain_limit", "file": "plugin/net/p2p_data.c",
      "old": "bool record = message->size > c->plain_limit || size > most;",
      "new": "bool record = size > most;", "tests": ["notice", "notice_ib"]},
     # A signal comes behind what was read or added before it.
-    {"name": "gin_unfenced", "file": "plugin/net/mesh/rma_post.c",
-     "old": "wr[n].send_flags = port_ctx->dev->nic.fences ? IBV_SEND_FENCE : 0;",
-     "new": "wr[n].send_flags = 0;", "tests": ["gin_order", "gin_v15"]},
+    {"name": "gin_unfenced", "file": "plugin/net/gin.c",
+     "old": "wr[n].send_flags = gin->mesh->dev->nic.fences ? IBV_SEND_FENCE : 0;",
+     "new": "wr[n].send_flags = 0;", "tests": ["gin_order", "gin_tier2"]},
     # Memory that has to be in order is.
-    {"name": "strict_ignored", "file": "plugin/net/base/mr.c",
+    {"name": "strict_ignored", "file": "plugin/net/memory.c",
      "old": "(ep_net_env()->relaxed && !mem->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
-     "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_v13"]},
+     "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_ib"]},
     # A receiver has as many slots again as its sender was told of.
-    {"name": "slots_lost", "file": "plugin/net/p2p/p2p_data.c",
+    {"name": "slots_lost", "file": "plugin/net/p2p_data.c",
      "old": "c->slots_acked += number;", "new": "c->slots_acked += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
-    {"name": "old_generations", "file": "plugin/net/p2p/p2p_data.c",
+    {"name": "old_generations", "file": "plugin/net/p2p_data.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.
@@ -225,15 +225,15 @@ MUTANTS = [
     {"name": "address_once", "file": "plugin/gda/gda_queue.c",
      "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
     # A failure that polling has noted closes the path.
-    {"name": "failure_dropped", "file": "plugin/net/p2p/p2p_paths.c",
+    {"name": "failure_dropped", "file": "plugin/net/p2p_paths.c",
      "old": "EP_CHECK(ep_net_path_failed(c, i, &wc));", "new": "(void)wc;",
      "tests": ["fails_lost", "counts", "merged_all"]},
     # The error of a connection, and of a mesh, says what the NIC reports.
-    {"name": "status_unreported", "file": "plugin/net/base/net_queue.c",
+    {"name": "status_unreported", "file": "plugin/net/queue.c",
      "old": "s ? s->text : \"unknown failure\"", "new": "\"unknown failure\"",
      "tests": ["gin_lost_retry", "lost_access"]},
     # What a NIC has of a peer that is gone is waited for.
-    {"name": "no_grace", "file": "plugin/net/base/base.h",
+    {"name": "no_grace", "file": "plugin/net/net.h",
      "old": "#define EP_NET_GRACE_NS 1000000000ull", "new": "#define EP_NET_GRACE_NS 1ull",
      "tests": ["troubles"]},
     # A port that is down is known before the retries of its queue pairs are over.
@@ -244,151 +244,146 @@ MUTANTS = [
     {"name": "line_end", "file": "topo/sysfs.c",
      "old": "buf[strcspn(buf, \"\\n\")] = '\\0';", "new": "", "tests": ["gda/sysfs"]},
     # The bus leaves slots and records in their order.
-    {"name": "slots_relaxed", "file": "plugin/net/p2p/p2p_setup.c",
+    {"name": "slots_relaxed", "file": "plugin/net/p2p_setup.c",
      "old": "IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS,",
      "new": "IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS | IBV_ACCESS_RELAXED_ORDERING,",
      "tests": ["sizes_v8", "sizes_split", "sizes_drop", "sizes"]},
     # A receive has a key of each port.
-    {"name": "slot_rkey", "file": "plugin/net/p2p/p2p_calls.c",
+    {"name": "slot_rkey", "file": "plugin/net/p2p_calls.c",
      "old": "slot[k].rkey[p] = region[k]->rkey[p];",
      "new": "slot[k].rkey[p] = region[k]->rkey[0];", "tests": ["sizes_merged", "traffic_merged"]},
     # Queue pairs get what both NICs can beyond the standard.
-    {"name": "no_ece", "file": "plugin/net/p2p/p2p_qp.c",
+    {"name": "no_ece", "file": "plugin/net/p2p_qp.c",
      "old": "\t\trc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);\n", "new": "", "tests": ["inside"]},
     # Packets pass more than one router.
     {"name": "one_hop", "file": "plugin/rdma/rdma.h",
      "old": "#define EP_RC_HOPS 255", "new": "#define EP_RC_HOPS 1", "tests": ["inside"]},
     # A part of a DMA-BUF is that part.
-    {"name": "dmabuf_offset", "file": "plugin/net/base/mr.c",
+    {"name": "dmabuf_offset", "file": "plugin/net/memory.c",
      "old": ".fd = mem->fd, .offset = mem->offset };",
      "new": ".fd = mem->fd, .offset = 0 };", "tests": ["sizes_v8", "gin"]},
     # Packets have the service level that was asked for.
     {"name": "no_level", "file": "plugin/rdma/rc_qp.c",
      "old": ".sl = path->sl,", "new": ".sl = 0,", "tests": ["inside", "inside_levels"]},
     # Silent connections make room for the next one.
-    {"name": "silent_stays", "file": "plugin/net/link/handshake.c",
+    {"name": "silent_stays", "file": "plugin/net/handshake.c",
      "old": ">= EP_NET_SILENT_NS ? oldest : NULL;",
      "new": ">= 30 * EP_NET_SILENT_NS ? oldest : NULL;", "tests": ["gin_misuse", "setup"]},
     # ... but a peer that is slow to send keeps its place for a second.
-    {"name": "slow_peer", "file": "plugin/net/link/link.h",
+    {"name": "slow_peer", "file": "plugin/net/net.h",
      "old": "#define EP_NET_SILENT_NS 1000000000ull", "new": "#define EP_NET_SILENT_NS 1ull", "tests": ["setup"]},
     # An interface whose cable is out is not where peers meet.
-    {"name": "iface_up", "file": "plugin/net/link/socket.c",
+    {"name": "iface_up", "file": "plugin/net/socket.c",
      "old": "(ifaddr->ifa_flags & IFF_RUNNING)", "new": "(ifaddr->ifa_flags & IFF_UP)", "tests": ["namespace"]},
     # A peer to whom there is no route yet is dialed again.
-    {"name": "dial_route", "file": "plugin/net/link/socket.c",
+    {"name": "dial_route", "file": "plugin/net/socket.c",
      "old": "error == ENETUNREACH ||", "new": "", "tests": ["namespace"]},
     # ... but no longer than the set-up of a connection may take.
-    {"name": "dial_limit", "file": "plugin/net/link/socket.c",
+    {"name": "dial_limit", "file": "plugin/net/socket.c",
      "old": "return ep_now_ns() > dialing->until", "new": "return false", "tests": ["namespace"]},
     # NICs keep what is registered while a child of fork() lives.
     {"name": "no_fork_init", "file": "plugin/rdma/verbs.c",
      "old": "\tint error = (verbs->ibv_fork_init)();\n", "new": "\tint error = 0;\n", "tests": ["fork"]},
     # Ports that a context joins can reach each other.
-    {"name": "link_unchecked", "file": "plugin/net/mesh/rma_links.c",
-     "old": "\treturn link->rank == rma->mesh->rank || ep_nic_path_check(own, remote, &why)",
-     "new": "\treturn true || ep_nic_path_check(own, remote, &why)", "tests": ["gin_apart"]},
+    {"name": "link_unchecked", "file": "plugin/net/gin.c",
+     "old": "if (r != mesh->rank &&\n\t\t    !ep_nic_path_check", "new": "if (r > mesh->nranks &&\n\t\t    !ep_nic_path_check", "tests": ["gin_apart"]},
     # A rank whose NIC gives up tells the others,
-    {"name": "lost_unsent", "file": "plugin/net/mesh/op.c",
-     "old": "\tep_net_mesh_lose(rma->mesh, rma->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},
+    {"name": "lost_unsent", "file": "plugin/net/gin.c",
+     "old": "\tep_net_mesh_lose(gin->mesh, gin->failed.text);\n", "new": "", "tests": ["gin_lost_retry"]},
     # who hear it.
-    {"name": "lost_unheard", "file": "plugin/net/mesh/rma_progress.c",
-     "old": "\tEP_CHECK(ep_net_rma_peers_check(rma));\n",
-     "new": "\tif (0) {\n\t\tEP_CHECK(ep_net_rma_peers_check(rma));\n\t}\n", "tests": ["gin_lost_retry"]},
+    {"name": "lost_unheard", "file": "plugin/net/gin.c",
+     "old": "result = ep_net_mesh_check(gin->mesh);", "new": "result = ncclSuccess;", "tests": ["gin_lost_retry"]},
     # Ranks that do not gather the same get an error,
-    {"name": "gather_mark", "file": "plugin/net/coll/coll.c",
+    {"name": "gather_mark", "file": "plugin/net/coll.c",
      "old": "\tg->mark = g->mark * 2654435761u", "new": "\tg->mark = 2654435761u", "tests": ["coll_differ"]},
     # what they gathered is flushed by all ports that brought it,
-    {"name": "gather_flush", "file": "plugin/net/coll/coll.c",
+    {"name": "gather_flush", "file": "plugin/net/coll.c",
      "old": "EP_CHECK(ep_net_iflush(c->recv[r], 1,", "new": "EP_CHECK(ep_net_iflush(c->recv[0], 1,", "tests": ["ports"]},
     # and a rank that fails notifies the others.
-    {"name": "lost_gather", "file": "plugin/net/coll/coll.c",
-     "old": "\t\tep_net_mesh_lose(c->mesh, c->failed.text);\n", "new": "", "tests": ["coll_lost_device"]},
+    {"name": "lost_gather", "file": "plugin/net/coll.c",
+     "old": "\t\tep_error_get(NULL, &c->failed);\n\t\tep_net_coll_leave(c);\n", "new": "\t\tep_error_get(NULL, &c->failed);\n", "tests": ["coll_differ"]},
     # It is the port of the context that failed which is named, also of a merged NIC.
-    {"name": "lost_port", "file": "plugin/net/mesh/op.c",
-     "old": "[rma->mesh->rank].port[link->port],", "new": "[rma->mesh->rank].port[0],", "tests": ["gin_lost_merged"]},
     # Rails and planes of NCCL_IB_HCA reach NCCL,
-    {"name": "plane_zero", "file": "plugin/net/base/plugin.c",
+    {"name": "plane_zero", "file": "plugin/net/plugin.c",
      "old": "(nic->nports > 1 ? planes : nic->dev[0]->plane)",
      "new": "(nic->nports > 1 ? planes : 0)", "tests": ["tables", "merged_rails"]},
     # and a merged NIC has a rail if all its ports have it.
-    {"name": "rail_first", "file": "plugin/net/base/plugin.c",
+    {"name": "rail_first", "file": "plugin/net/plugin.c",
      "old": "rail = nic->dev[i]->rail == rail ? rail : -1;",
      "new": "rail = nic->dev[0]->rail;", "tests": ["merged_rails"]},
-    # NCCL's own proxy of GIN is not shadowed by the plugin's.
-    {"name": "gin_shadow", "file": "plugin/net/tables/gin_tables.c",
-     "old": ".init = ep_gin_init_v14,", "new": ".init = ep_gin_init,", "tests": ["tables"]},
+    # NCCL's own GIN is not shadowed by the plugin's.
+    {"name": "gin_shadow", "file": "plugin/net/gin.c",
+     "old": "ep_nccl_version(&version) && version >= OWN_SINCE", "new": "ep_nccl_version(&version) && version < 0", "tests": ["tables_gin_own"]},
     # A NIC without atomics does not take GIN from the others, ...
-    {"name": "atomics_all", "file": "plugin/net/mesh/gin.c",
+    {"name": "atomics_all", "file": "plugin/net/gin.c",
      "old": "if (!fit) {", "new": "if (fit < n) {", "tests": ["gin_one_atomic"]},
     # ... and has no part in it.
-    {"name": "atomics_none", "file": "plugin/net/mesh/mesh.c",
-     "old": "use == EP_NET_FOR_RMA ? ep_net_dev_lacks(dev) : NULL;",
-     "new": "use == EP_NET_FOR_RMA ? NULL : NULL;", "tests": ["gin_one_atomic"]},
+    {"name": "atomics_none", "file": "plugin/net/gin_mesh.c",
+     "old": "const char *lacks = ep_net_dev_lacks(dev);", "new": "const char *lacks = NULL;", "tests": ["gin_first_atomic"]},
     # ---- connections of the network plugin ----
     # A stage that fails is no connection.
-    {"name": "connect_failed", "file": "plugin/net/p2p/p2p_setup.c",
+    {"name": "connect_failed", "file": "plugin/net/p2p_setup.c",
      "old": "\tif (result == ncclSuccess) {\n\t\tresult = ep_net_connect_finish", "new": "\tif (done) {\n\t\tresult = ep_net_connect_finish",
      "tests": ["refused_by_receiver", "refused_by_sender"]},
     # A process listens at one address.
-    {"name": "iface_again", "file": "plugin/net/link/handshake.c",
+    {"name": "iface_again", "file": "plugin/net/handshake.c",
      "old": "ep_net_addr_own(&place->addr)", "new": "ep_net_addr_find(&place->addr)", "tests": ["namespace"]},
     # A machine that has vanished is found within minutes.
-    {"name": "keepalive", "file": "plugin/net/link/socket.c",
+    {"name": "keepalive", "file": "plugin/net/socket.c",
      "old": "TCP_KEEPIDLE, &idle", "new": "TCP_KEEPINTVL, &idle", "tests": ["order"]},
     # Another version is refused, also where its messages have the same size.
-    {"name": "any_version", "file": "plugin/net/link/handshake.c",
+    {"name": "any_version", "file": "plugin/net/handshake.c",
      "old": "head->version != EP_NET_VERSION || head->bytes != bytes", "new": "head->bytes != bytes", "tests": ["setup"]},
     # An error of a port names that port.
-    {"name": "port_named", "file": "plugin/net/p2p/p2p_calls.c",
+    {"name": "port_named", "file": "plugin/net/p2p_calls.c",
      "old": "ncclSystemError, ep_net_port_qp(c, i),", "new": "ncclSystemError, i,", "tests": ["ports"]},
     # A connection that NCCL has abandoned ends with its context, not with the last one.
-    {"name": "abandoned", "file": "plugin/net/base/plugin.c",
+    {"name": "abandoned", "file": "plugin/net/plugin.c",
      "old": "ep_net_sweep(last ? NULL : ctx);", "new": "ep_net_sweep(last ? NULL : &last);", "tests": ["setup"]},
     # The end of a context leaves connections of others in the making.
-    {"name": "abandons_all", "file": "plugin/net/base/plugin.c",
+    {"name": "abandons_all", "file": "plugin/net/plugin.c",
      "old": "ep_net_sweep(last ? NULL : ctx);", "new": "ep_net_sweep(NULL);", "tests": ["setup"]},
     # A port that no path goes by is named, and no other one.
-    {"name": "idle_port", "file": "plugin/net/p2p/p2p_qp.c",
+    {"name": "idle_port", "file": "plugin/net/p2p_qp.c",
      "old": "return EP_NET_WR_FLUSH_QP(local);", "new": "return 0;", "tests": ["ports"]},
     # What a device that broke was to read for a flush is not waited for.
-    {"name": "no_give_up", "file": "plugin/net/p2p/p2p_paths.c",
+    {"name": "no_give_up", "file": "plugin/net/p2p_paths.c",
      "old": "\t\t\tep_net_flushes_give_up(c, i);", "new": "\t\t\t;", "tests": ["ports"]},
     # What comes after this end has sent how much came is sent again: it does not count twice.
-    {"name": "late_counts", "file": "plugin/net/p2p/p2p_data.c",
+    {"name": "late_counts", "file": "plugin/net/p2p_data.c",
      "old": "if (c->path && c->path[q->path].drained) {", "new": "if (false) {", "tests": ["ports"]},
     # The search for a path ends.
-    {"name": "never_lost", "file": "plugin/net/p2p/p2p_paths.c",
+    {"name": "never_lost", "file": "plugin/net/p2p_paths.c",
      "old": "if (c->lost && now > c->lost + EP_NET_LOST_NS", "new": "if (false && now > c->lost + EP_NET_LOST_NS", "tests": ["ports"]},
     # A port that comes back may have another address.
-    {"name": "gid_old", "file": "plugin/net/p2p/p2p_paths.c",
+    {"name": "gid_old", "file": "plugin/net/p2p_paths.c",
      "old": "\tc->remote[r->remote_port].end = msg->end;\n", "new": "", "tests": ["ports"]},
     # A path that cannot come back yet does not hold NCCL's thread.
-    {"name": "once_flag", "file": "plugin/net/p2p/p2p_paths.c",
+    {"name": "once_flag", "file": "plugin/net/p2p_paths.c",
      "old": ".once = true", "new": ".once = false", "tests": ["ports"]},
     # The plugin's thread leaves a closed socket alone.
-    {"name": "async_skip", "file": "plugin/net/p2p/p2p_paths.c",
+    {"name": "async_skip", "file": "plugin/net/p2p_paths.c",
      "old": "\t\tep_net_async_skip(a, c->fd);", "new": "\t\t;", "tests": ["ports"]},
     # A rank that sends less than it should is named.
-    {"name": "gather_sum", "file": "plugin/net/coll/coll.c",
+    {"name": "gather_sum", "file": "plugin/net/coll.c",
      "old": "receives && !s->receive && sum != s->group", "new": "false", "tests": ["ports"]},
     # A device that is opened again is as good as new.
-    {"name": "broken_stays", "file": "plugin/net/base/device.c",
+    {"name": "broken_stays", "file": "plugin/net/device.c",
      "old": "\t\tdev->broken = 0;\n", "new": "", "tests": ["troubles"]},
     # Host memory and memory of a GPU have registrations of their own.
-    {"name": "mr_gpu", "file": "plugin/net/base/mr.c",
+    {"name": "mr_gpu", "file": "plugin/net/memory.c",
      "old": "r->gpu == gpu && r->strict", "new": "r->strict", "tests": ["troubles"]},
     # ---- ranks that reach each other's memory ----
     # Room of the completion queue comes back.
-    {"name": "rma_room", "file": "plugin/net/mesh/rma_progress.c",
-     "old": "\tport_ctx->cq_room++;\n", "new": "", "tests": ["gin_few_cqes"]},
+    {"name": "gin_room", "file": "plugin/net/gin.c",
+     "old": "\t\tgin->cq_room++;\n", "new": "", "tests": ["gin_few_cqes"]},
     # Ranks that are at different steps do not go on.
-    {"name": "any_round", "file": "plugin/net/mesh/mesh.c",
-     "old": "head.round != own.round || head.number != own.number ||", "new": "head.round != own.round ||", "tests": ["troubles"]},
+    {"name": "any_round", "file": "plugin/net/gin_mesh.c",
+     "old": "head.round != own.round || head.number != own.number ||", "new": "head.round != own.round ||", "tests": ["gin_inside"]},
     # No two peers are the same rank.
-    {"name": "joining_rank", "file": "plugin/net/mesh/mesh_bootstrap.c",
+    {"name": "joining_rank", "file": "plugin/net/gin_mesh.c",
      "old": " ||\n\t    mesh->fd[g->rank] >= 0) {", "new": ") {", "tests": ["setup"]},
     # What a dead peer's NIC has still brought is waited for.
-    {"name": "gone_once", "file": "plugin/net/mesh/rma_progress.c",
-     "old": "link->gone_since && now - link->gone_since >= EP_NET_GRACE_NS", "new": "link->gone_since", "tests": ["troubles"]},
+    {"name": "gone_once", "file": "plugin/net/gin.c",
+     "old": "link->gone_since && now - link->gone_since >= EP_NET_GRACE_NS", "new": "link->gone_since", "tests": ["gin_inside"]},
 ]

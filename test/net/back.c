@@ -13,7 +13,7 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <unistd.h>
-#include "net/p2p/counts_file.h"
+#include "net/counts_file.h"
 #include "net/rig.h"
 
 #define WINDOW 8

@@ -597,19 +597,19 @@ static void test_off(const char *library)
 
 /* ---- a rank that dies, or whose NIC fails: all that are left know it, by name ---- */
 
-/* The only line says it, within a second of the NIC's own rank. */
+/* The only line says it: on the NIC's own rank why, on others that this rank is lost, within two seconds. */
 static void check_loss(int rank, const char *fault)
 {
 	uint64_t now = net_now_ms(), failed_at;
 
 	CHECK_INT(net_log_count(2), 1);
-	CHECK_HAS(net_log_find(2, ""), fault ? fault : "has ended");
+	CHECK_HAS(net_log_find(2, ""), !fault ? "has ended" : rank == 2 ? fault : "");
 	CHECK(rank == 2 || strstr(net_log_find(2, ""), "rank 2 ("));
 	if (rank == 2) {
 		net_publish("failed", &now, sizeof(now));
 	} else if (fault) {
 		net_await("failed", &failed_at, sizeof(failed_at));
-		CHECK(now < failed_at + 1000, "%llu ms", (unsigned long long)(now - failed_at));
+		CHECK(now < failed_at + 2000, "%llu ms", (unsigned long long)(now - failed_at));
 	}
 }
 

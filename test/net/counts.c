@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <sys/mount.h>
 #include <unistd.h>
-#include "net/p2p/counts_file.h"
+#include "net/counts_file.h"
 #include "net/rig.h"
 
 #define MESSAGES 60

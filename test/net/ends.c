@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include "net/ends.h"
-#include "net/p2p/p2p.h"
+#include "net/p2p.h"
 
 bool ends_no_slots, ends_no_reads, ends_no_writes;
 

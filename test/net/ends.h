@@ -6,7 +6,7 @@
 #ifndef TEST_NET_ENDS_H
 #define TEST_NET_ENDS_H
 
-#include "net/p2p/p2p.h"
+#include "net/p2p.h"
 #include "nic/step.h"
 #include "support/check.h"
 

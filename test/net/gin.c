@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts, signals, gets and flushes between ranks that are threads of this process, as NCCL's proxy asks
- * for them, with each version of the tables.
- *   gin LIBRARY VERSION SEED [RANKS [SIZE [merged [LACKS] | apart]]]
- * VERSION: g11 to g13, r14 to r16. apart: the NICs are of different subnets. merged: the network's table has
- * two ports merged, and NCCL gives the number of that NIC; LACKS: what the second one has not, which it is
- * not used for alone
+ * Puts and signals between ranks that are threads of this process, as NCCL's proxy asks for them.
+ *   gin LIBRARY SEED [RANKS [SIZE [merged | merged_back [LACKS] | apart]]]
+ * apart: the NICs are of different subnets. merged: the network's table has two ports merged, the second
+ * one first with merged_back, and NCCL gives the number of that NIC; LACKS: what the second one has not, which it is not used for alone
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -20,7 +18,7 @@ static uint64_t seed;
 static size_t most = 3000; /* bytes of a put */
 
 struct rank {
-	void *coll, *ctx, *window_mr, *source_mr, *signal_mr;
+	void *coll, *window_mr, *source_mr, *signal_mr;
 	uint8_t *window, *source; /* not at the beginning of a page, of no even size */
 	struct net_dmabuf dmabuf; /* odd ranks have their window there */
 	size_t bytes;
@@ -69,8 +67,6 @@ static void rank_open(struct gin_world *w, int rank, struct rank *me)
 	memset(me->signal, 0, sizeof(me->signal));
 	me->random = seed * 31 + (uint64_t)rank;
 	NET_NEED(gin_world_join(w, rank, &me->coll) == NET_OK, "%s", net_log_last());
-	NET_NEED(gin_create(w->g, me->coll, w->contexts, 1, &me->ctx) == NET_OK, "%s",
-		 net_log_last());
 	CHECK_INT(rank & 1 ? gin_reg_dmabuf(w->g, me->coll, &me->dmabuf, me->bytes, 0,
 					    &me->window_mr)
 			   : gin_reg(w->g, me->coll, me->window, me->bytes, 0, &me->window_mr),
@@ -88,7 +84,6 @@ static void rank_close(struct gin_world *w, struct rank *me)
 	CHECK_INT(gin_dereg(w->g, me->coll, me->window_mr), NET_OK);
 	CHECK_INT(gin_dereg(w->g, me->coll, me->source_mr), NET_OK);
 	CHECK_INT(gin_dereg(w->g, me->coll, me->signal_mr), NET_OK);
-	CHECK_INT(gin_close(w->g, GIN_DESTROY, me->ctx), NET_OK);
 	CHECK_INT(gin_close(w->g, GIN_CLOSE_COLL, me->coll), NET_OK);
 	if (me->dmabuf.map) {
 		net_dmabuf_free(&me->dmabuf);
@@ -128,8 +123,7 @@ static void put_round(struct gin_world *w, int rank, struct rank *me, int round)
 
 	for (int to = 0; to < w->n; to++) {
 		size_t a = size_of(rank, to, round, 0), b = size_of(rank, to, round, 1);
-		struct gin_put put = { .context = round % w->contexts,
-				       .from = me->source_mr,
+		struct gin_put put = { .from = me->source_mr,
 				       .from_at = (size_t)to * most + 1,
 				       .to = me->window_mr,
 				       .to_at = place_of(w, rank, round),
@@ -138,7 +132,7 @@ static void put_round(struct gin_world *w, int rank, struct rank *me, int round)
 
 		net_fill(me->source + put.from_at, a, pattern(rank, to, round, 0));
 		net_fill(me->source + put.from_at + a, b, pattern(rank, to, round, 1));
-		CHECK_INT(gin_put(w->g, me->ctx, &put, &request[n]), NET_OK);
+		CHECK_INT(gin_put(w->g, me->coll, &put, &request[n]), NET_OK);
 		NEED(request[n]);
 		n++;
 		put.size = b;
@@ -151,7 +145,7 @@ static void put_round(struct gin_world *w, int rank, struct rank *me, int round)
 		put.signal_at = (size_t)(2 * rank + (to & 1)) * 8;
 		put.value = 1ull << 40;
 		put.op = to & 1 ? GIN_ADD : GIN_INC;
-		CHECK_INT(gin_put(w->g, me->ctx, &put, &request[n]), NET_OK);
+		CHECK_INT(gin_put(w->g, me->coll, &put, &request[n]), NET_OK);
 		NEED(request[n]);
 		n++;
 	}
@@ -206,7 +200,7 @@ static void put_many(struct gin_world *w, int rank, struct rank *me)
 				       .op = GIN_ADD };
 
 		me->source[i] = net_byte(5, (uint64_t)(i + rank));
-		CHECK_INT(gin_put(w->g, me->ctx, &put, &request[i]), NET_OK);
+		CHECK_INT(gin_put(w->g, me->coll, &put, &request[i]), NET_OK);
 		NEED(request[i]);
 	}
 	for (int i = 0; i < MANY; i++) {
@@ -242,7 +236,7 @@ static void put_strict(struct gin_world *w, int rank, struct rank *me)
 		size_t wrong = 0;
 
 		memset(me->source, i, sizeof(strict[0]));
-		CHECK_INT(gin_put(w->g, me->ctx, &put, &request), NET_OK);
+		CHECK_INT(gin_put(w->g, me->coll, &put, &request), NET_OK);
 		while (*end != i) {
 			NET_NEED(net_now_ms() < until, "nothing comes");
 		}
@@ -276,8 +270,8 @@ static void put_ordered(struct gin_world *w, int rank, struct rank *me)
 		size_t wrong = 0;
 
 		memset(me->source, i, bytes);
-		CHECK_INT(gin_put(w->g, me->ctx, &put, &request[0]), NET_OK);
-		CHECK_INT(gin_put(w->g, me->ctx, &end, &request[1]), NET_OK);
+		CHECK_INT(gin_put(w->g, me->coll, &put, &request[0]), NET_OK);
+		CHECK_INT(gin_put(w->g, me->coll, &end, &request[1]), NET_OK);
 		wait_signal(signal, (uint64_t)i);
 		for (size_t k = 0; k < bytes; k++) {
 			wrong += ((volatile uint8_t *)me->window)[k] != i;
@@ -286,108 +280,6 @@ static void put_ordered(struct gin_world *w, int rank, struct rank *me)
 		CHECK_INT(gin_wait(w->g, me->coll, request[1]), NET_OK);
 		CHECK_INT(gin_wait(w->g, me->coll, request[0]), NET_OK);
 		meet(w, me);
-	}
-}
-
-static size_t get_place(int rank, int from)
-{
-	return (size_t)from * (most + (size_t)(rank * 17) + GIN_RANKS + 3);
-}
-
-static void check_get(struct gin_world *w, int rank, struct rank *me, int from)
-{
-	const uint8_t *at = me->window + get_place(rank, from);
-
-	for (size_t i = 0; i < most + (size_t)(rank * 17 + from); i++) {
-		uint64_t where = (uint64_t)w->n * most + (uint64_t)from + i;
-
-		if (at[i] != net_byte((uint64_t)from + 77, where)) {
-			CHECK(!"what was read", "rank %d, byte %zu", from, i);
-			break;
-		}
-	}
-}
-
-/* Each rank reads from all, while other threads register memory. */
-static void get_all(struct gin_world *w, int rank, struct rank *me)
-{
-	void *request[GIN_RANKS], *flush[GIN_RANKS];
-	uint64_t until = net_now_ms() + 30000;
-
-	for (int from = 0; from < w->n; from++) {
-		struct gin_put get = { .context = (rank + from) % w->contexts,
-				       .from = me->source_mr,
-				       .from_at = (size_t)w->n * most + (size_t)from,
-				       .to = me->window_mr,
-				       .to_at = get_place(rank, from),
-				       .size = most + (size_t)(rank * 17 + from),
-				       .rank = (uint32_t)from };
-
-		CHECK_INT(gin_get(w->g, me->ctx, &get, &request[from]), NET_OK);
-		NEED(request[from]);
-		flush[from] = &get;
-		CHECK_INT(gin_flush(w->g, me->ctx, get.context, from % 2 ? me->signal_mr : NULL,
-				    (uint32_t)from, &flush[from]),
-			  NET_OK);
-		NEED(flush[from]);
-	}
-	/* Whichever flush ends first: what was read before it is there, tested or not. */
-	for (int left = w->n; left > 0;) {
-		for (int from = 0; from < w->n; from++) {
-			int done = 0;
-
-			NET_NEED(net_now_ms() < until, "a flush does not end");
-			if (flush[from]) {
-				CHECK_INT(gin_test(w->g, me->coll, flush[from], &done), NET_OK);
-			}
-			if (done) {
-				check_get(w, rank, me, from);
-				flush[from] = NULL;
-				left--;
-			}
-		}
-		usleep(20);
-	}
-	for (int from = 0; from < w->n; from++) {
-		CHECK_INT(gin_wait(w->g, me->coll, request[from]), NET_OK);
-	}
-}
-
-/* Flushes wait for room of the link to this rank itself, which puts to itself have taken. */
-static void flush_behind(struct gin_world *w, int rank, struct rank *me)
-{
-	static void *requests[GIN_RANKS][MANY];
-	struct gin_put put = {
-		.from = me->source_mr, .to = me->window_mr, .size = most, .rank = (uint32_t)rank
-	};
-	void *flush[GIN_RANKS];
-
-	for (int i = 0; i < MANY; i++) {
-		CHECK_INT(gin_put(w->g, me->ctx, &put, &requests[rank][i]), NET_OK);
-	}
-	for (int to = 0; to < w->n; to++) {
-		CHECK_INT(gin_flush(w->g, me->ctx, 0, me->window_mr, (uint32_t)to, &flush[to]),
-			  NET_OK);
-		NEED(flush[to]);
-	}
-	for (int to = 0; to < w->n; to++) {
-		CHECK_INT(gin_wait(w->g, me->coll, flush[to]), NET_OK);
-	}
-	for (int i = 0; i < MANY; i++) {
-		CHECK_INT(gin_wait(w->g, me->coll, requests[rank][i]), NET_OK);
-	}
-	/* And the other way round: as many flushes as there is room for. */
-	for (int n = 32; n <= 256; n *= 8) {
-		for (int i = 0; i < n; i++) {
-			CHECK_INT(gin_flush(w->g, me->ctx, 0, me->window_mr,
-					    (uint32_t)((rank + 1) % w->n), &requests[rank][i]),
-				  NET_OK);
-		}
-		CHECK_INT(gin_put(w->g, me->ctx, &put, &flush[0]), NET_OK);
-		CHECK_INT(gin_wait(w->g, me->coll, flush[0]), NET_OK);
-		for (int i = 0; i < n; i++) {
-			CHECK_INT(gin_wait(w->g, me->coll, requests[rank][i]), NET_OK);
-		}
 	}
 }
 
@@ -427,14 +319,11 @@ static void each_rank(struct gin_world *w, int rank)
 	if (w->n <= 3) {
 		put_ordered(w, rank, me);
 	}
-	net_fill(me->source, me->bytes, (uint64_t)rank + 77);
+	/* Other threads register memory meanwhile. */
 	meet(w, me);
-	if (gin_place(w->g, GIN_GET) > 0) {
-		NEED(pthread_create(&other, NULL, register_meanwhile, me) == 0);
-		get_all(w, rank, me);
-		pthread_join(other, NULL);
-		flush_behind(w, rank, me);
-	}
+	NEED(pthread_create(&other, NULL, register_meanwhile, me) == 0);
+	put_round(w, rank, me, 0);
+	pthread_join(other, NULL);
 	meet(w, me);
 	rank_close(w, me);
 }
@@ -442,16 +331,15 @@ static void each_rank(struct gin_world *w, int rank)
 /* Ranks whose NICs are of different subnets: an error on each of them. */
 static void each_apart(struct gin_world *w, int rank)
 {
-	void *coll, *ctx;
+	void *coll;
 
-	CHECK_INT(gin_world_join(w, rank, &coll), NET_OK);
-	CHECK_INT(gin_create(w->g, coll, 1, 1, &ctx), NET_USAGE);
-	CHECK_INT(gin_close(w->g, GIN_CLOSE_COLL, coll), NET_OK);
+	CHECK_INT(gin_world_join(w, rank, &coll), NET_USAGE);
+	CHECK(!coll);
 }
 
 static int apart(struct gin_world *w, int n)
 {
-	gin_world_open(w, &gin, n, 2, 2);
+	gin_world_open(w, &gin, n, 2);
 	gin_world_run(w, each_apart);
 	gin_world_close(w);
 	CHECK_INT(net_log_count(2), n);
@@ -464,38 +352,42 @@ static int apart(struct gin_world *w, int n)
 int main(int argc, char **argv)
 {
 	struct gin_world world = { .merged = 0 };
-	static const int ports[] = { 0, 1 };
+	int ports[] = { 0, 1 };
 	uint8_t handle[NET_HANDLE];
 	void *listener;
 	struct net net;
 	int n;
 
-	NEED(argc > 3);
-	seed = strtoull(argv[3], NULL, 0) << 20;
-	n = argc > 4 ? atoi(argv[4]) : 4;
-	most = argc > 5 ? (size_t)atoi(argv[5]) : most;
-	gin_load(&gin, argv[1], argv[2]);
+	NEED(argc > 2);
+	seed = strtoull(argv[2], NULL, 0) << 20;
+	n = argc > 3 ? atoi(argv[3]) : 4;
+	most = argc > 4 ? (size_t)atoi(argv[4]) : most;
+	gin_load(&gin, argv[1]);
 	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
-	if (argc > 6 && strcmp(argv[6], "apart") == 0) {
+	if (argc > 5 && strcmp(argv[5], "apart") == 0) {
 		return apart(&world, n);
 	}
-	if (argc > 6) {
+	if (argc > 5) {
+		if (strcmp(argv[5], "merged_back") == 0) {
+			ports[0] = 1;
+			ports[1] = 0;
+		}
 		net_load(&net, argv[1], 12);
 		NEED(net_init(&net, -1) == NET_OK);
 		NEED(net_merge(&net, ports, 2, &world.merged) == NET_OK);
 		CHECK_INT(world.merged, 2);
 	}
-	if (argc > 7) {
+	if (argc > 6) {
 		CHECK_INT(gin_listen(&gin, 1, handle, &listener), NET_USAGE);
-		CHECK_HAS(net_log_find(2, "GIN and RMA over mlx5_1: "), argv[7]);
-		CHECK_HAS(net_log_find(3, "not used for GIN and RMA: mlx5_1 "), argv[7]);
+		CHECK_HAS(net_log_find(2, "GIN over mlx5_1: "), argv[6]);
+		CHECK_HAS(net_log_find(3, "not used for GIN: mlx5_1 "), argv[6]);
 		net_log_clear();
 	}
-	gin_world_open(&world, &gin, n, 2, !gin.rma && gin.version == 11 ? 1 : 2);
+	gin_world_open(&world, &gin, n, 2);
 	gin_world_run(&world, each_rank);
 	gin_world_close(&world);
 	CHECK_INT(net_log_count(2), 0);
 	CHECK_INT(gin_finalize(&gin), NET_OK);
-	CHECK(argc <= 6 || net_finalize(&net) == NET_OK);
+	CHECK(argc <= 5 || net_finalize(&net) == NET_OK);
 	return check_end();
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GIN and RMA: calls that no caller should make are errors and harm nothing that is right; closing
+ * GIN: calls that no caller should make are errors and harm nothing that is right; closing
  * works in any order; one rank's failure is told on all.
- *   gin_misuse LIBRARY VERSION
+ *   gin_misuse LIBRARY
  */
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -13,10 +13,9 @@
 #define BYTES 4096
 
 static struct gin gin;
-static bool late; /* contexts are made when they are asked for */
 
 struct solo {
-	void *listener, *coll, *ctx, *mr;
+	void *listener, *coll, *mr;
 	uint64_t word[BYTES / 8];
 };
 
@@ -28,9 +27,8 @@ static void solo_open(struct solo *s)
 
 	memset(s->word, 0, sizeof(s->word));
 	NET_NEED(gin_listen(&gin, 0, handle, &s->listener) == NET_OK, "%s", net_log_last());
-	NET_NEED(gin_connect(&gin, handles, 1, 0, 2, s->listener, &s->coll) == NET_OK, "%s",
+	NET_NEED(gin_connect(&gin, handles, 1, 0, s->listener, &s->coll) == NET_OK, "%s",
 		 net_log_last());
-	NET_NEED(gin_create(&gin, s->coll, 2, 1, &s->ctx) == NET_OK, "%s", net_log_last());
 	CHECK_INT(gin_reg(&gin, s->coll, s->word, BYTES, 0, &s->mr), NET_OK);
 }
 
@@ -54,7 +52,7 @@ static void solo_use(struct solo *s)
 	void *request = NULL;
 
 	s->word[0]++;
-	CHECK_INT(gin_put(&gin, s->ctx, &put, &request), NET_OK);
+	CHECK_INT(gin_put(&gin, s->coll, &put, &request), NET_OK);
 	CHECK_INT(gin_wait(&gin, s->coll, request), NET_OK);
 	CHECK(s->word[BYTES / 16] == s->word[0] && s->word[BYTES / 8 - 1] == before + 2);
 }
@@ -71,19 +69,19 @@ static void test_handles(struct solo *s)
 		struct gin_put put = good_put(s);
 
 		check_context("handle %zu, %p", i, bad);
-		if (bad != s->coll || late) {
+		if (bad != s->coll) {
 			CHECK_INT(gin_put(&gin, bad, &put, &request), NET_ARGUMENT);
 			CHECK(!request);
 		}
 		if (bad != s->mr) {
 			put.from = bad;
-			CHECK_INT(gin_put(&gin, s->ctx, &put, &request), NET_ARGUMENT);
+			CHECK_INT(gin_put(&gin, s->coll, &put, &request), NET_ARGUMENT);
 			put = good_put(s);
 			put.to = bad;
-			CHECK_INT(gin_put(&gin, s->ctx, &put, &request), NET_ARGUMENT);
+			CHECK_INT(gin_put(&gin, s->coll, &put, &request), NET_ARGUMENT);
 			put = good_put(s);
 			put.signal = bad;
-			CHECK_INT(gin_put(&gin, s->ctx, &put, &request), NET_ARGUMENT);
+			CHECK_INT(gin_put(&gin, s->coll, &put, &request), NET_ARGUMENT);
 			CHECK_INT(gin_dereg(&gin, s->coll, bad), bad ? NET_ARGUMENT : NET_OK);
 		}
 		CHECK_INT(gin_test(&gin, s->coll, bad, &done), NET_ARGUMENT);
@@ -92,12 +90,6 @@ static void test_handles(struct solo *s)
 			CHECK(!out);
 			CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, bad),
 				  bad ? NET_ARGUMENT : NET_OK);
-			CHECK(!late || gin_create(&gin, bad, 1, 1, &out) == NET_ARGUMENT);
-		}
-		if (late) {
-			CHECK_INT(gin_close(&gin, GIN_DESTROY, bad), bad ? NET_ARGUMENT : NET_OK);
-			CHECK_INT(gin_flush(&gin, bad, 0, s->mr, 0, &request), NET_ARGUMENT);
-			CHECK_INT(gin_flush(&gin, s->ctx, 0, (void *)1, 0, &request), NET_ARGUMENT);
 		}
 		if (bad != s->listener) {
 			CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, bad),
@@ -112,15 +104,13 @@ static void test_values(struct solo *s)
 	static const struct {
 		size_t from_at, to_at, size, signal_at;
 		uint32_t rank, op;
-		int context;
 	} bad[] = {
-		{ 0, 0, BYTES + 1, 0, 0, 2, 0 },  { 1, 0, BYTES, 0, 0, 2, 0 },
-		{ 0, 1, BYTES, 0, 0, 0, 0 },      { 0, (size_t)-4, 8, 0, 0, 0, 0 },
-		{ (size_t)-1, 0, 1, 0, 0, 0, 0 }, { 0, 0, (size_t)-1, 0, 0, 0, 0 },
-		{ 0, 0, 8, BYTES - 7, 0, 2, 0 },  { 0, 0, 8, 4, 0, 2, 0 }, /* no multiple of 8 */
-		{ 0, 0, 8, BYTES, 0, 2, 0 },      { 0, 0, 8, 0, 0, 3, 0 },
-		{ 0, 0, 8, 0, 1, 2, 0 },          { 0, 0, 8, 0, 0xffffffff, 2, 0 },
-		{ 0, 0, 8, 0, 0, 2, 2 },          { 0, 0, 8, 0, 0, 2, -1 },
+		{ 0, 0, BYTES + 1, 0, 0, 2 },  { 1, 0, BYTES, 0, 0, 2 },
+		{ 0, 1, BYTES, 0, 0, 0 },      { 0, (size_t)-4, 8, 0, 0, 0 },
+		{ (size_t)-1, 0, 1, 0, 0, 0 }, { 0, 0, (size_t)-1, 0, 0, 0 },
+		{ 0, 0, 8, BYTES - 7, 0, 2 },  { 0, 0, 8, 4, 0, 2 }, /* no multiple of 8 */
+		{ 0, 0, 8, BYTES, 0, 2 },      { 0, 0, 8, 0, 0, 3 },
+		{ 0, 0, 8, 0, 1, 2 },          { 0, 0, 8, 0, 0xffffffff, 2 },
 	};
 	void *request, *out;
 	int code;
@@ -134,15 +124,11 @@ static void test_values(struct solo *s)
 				       .signal = s->mr,
 				       .signal_at = bad[i].signal_at,
 				       .rank = bad[i].rank,
-				       .op = bad[i].op,
-				       .context = bad[i].context };
+				       .op = bad[i].op };
 
 		check_context("value %zu", i);
-		if (gin.version == 11 && put.context) {
-			continue;
-		}
 		request = (void *)1;
-		code = gin_put(&gin, s->ctx, &put, &request);
+		code = gin_put(&gin, s->coll, &put, &request);
 		CHECK(code == NET_ARGUMENT && !request, "%d", code);
 		solo_use(s);
 	}
@@ -151,14 +137,6 @@ static void test_values(struct solo *s)
 	CHECK_INT(gin_reg(&gin, s->coll, s->word, 0, 0, &out), NET_ARGUMENT);
 	CHECK_INT(gin_reg(&gin, s->coll, s->word, (size_t)-8, 0, &out), NET_ARGUMENT);
 	CHECK_INT(gin_reg(&gin, s->coll, (void *)0x700000000000, 4096, 0, &out), NET_SYSTEM);
-	if (late) {
-		CHECK_INT(gin_create(&gin, s->coll, 0, 1, &out), NET_ARGUMENT);
-		CHECK_INT(gin_create(&gin, s->coll, 100000, 1, &out), NET_ARGUMENT);
-	}
-	if (gin.rma) {
-		CHECK_INT(gin_create(&gin, s->coll, 1, 0, &out), NET_ARGUMENT);
-		CHECK_INT(gin_create(&gin, s->coll, 1, 2, &out), NET_ARGUMENT);
-	}
 	solo_use(s);
 }
 
@@ -173,67 +151,38 @@ static void test_requests(struct solo *s)
 	put.op = 0;
 	put.from = put.to = NULL;
 	/* Nothing at all: NCCL wants a request all the same. */
-	CHECK_INT(gin_put(&gin, s->ctx, &put, &first), NET_OK);
+	CHECK_INT(gin_put(&gin, s->coll, &put, &first), NET_OK);
 	NEED(first);
 	CHECK_INT(gin_wait(&gin, s->coll, first), NET_OK);
 	CHECK_INT(gin_test(&gin, s->coll, first, &done), NET_ARGUMENT);
-	CHECK_INT(gin_put(&gin, s->ctx, &put, &second), NET_OK);
+	CHECK_INT(gin_put(&gin, s->coll, &put, &second), NET_OK);
 	CHECK(first != second, "a request's handle is not used again");
 	CHECK_INT(gin_test(&gin, s->coll, first, &done), NET_ARGUMENT);
 	CHECK_INT(gin_wait(&gin, s->coll, second), NET_OK);
-	if (late) {
-		CHECK_INT(gin_flush(&gin, s->ctx, 0, NULL, 0, &first), NET_OK);
-		CHECK(!first, "nothing was read: there is nothing to flush");
-	}
 }
 
-/* What was read last is not registered any more: there is nothing to flush of it. */
-static void test_forgotten(struct solo *s)
-{
-	uint8_t *memory = aligned_alloc(BYTES, BYTES);
-	struct gin_put get = { .from = s->mr, .size = 100 };
-	void *request;
-
-	NEED(memory);
-	check_context("flush of what was read");
-	CHECK_INT(gin_reg(&gin, s->coll, memory, BYTES, 0, &get.to), NET_OK);
-	CHECK_INT(gin_get(&gin, s->ctx, &get, &request), NET_OK);
-	CHECK_INT(gin_wait(&gin, s->coll, request), NET_OK);
-	CHECK_INT(gin_flush(&gin, s->ctx, 0, NULL, 0, &request), NET_OK);
-	NEED(request);
-	CHECK_INT(gin_wait(&gin, s->coll, request), NET_OK);
-	CHECK_INT(gin_dereg(&gin, s->coll, get.to), NET_OK);
-	CHECK_INT(gin_flush(&gin, s->ctx, 0, NULL, 0, &request), NET_OK);
-	CHECK(!request);
-	solo_use(s);
-	free(memory);
-}
-
-/* Everything in every order of three, with a request under way. */
+/* Both orders, with a request under way. */
 static void test_orders(void)
 {
-	static const char *const orders[] = { "cxm", "cmx", "xcm", "xmc", "mcx", "mxc" };
+	static const char *const orders[] = { "cm", "mc" };
 	struct solo s;
 
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 2; i++) {
 		struct gin_put put;
 		void *request;
 
 		check_context("order %s", orders[i]);
 		solo_open(&s);
 		put = good_put(&s);
-		CHECK_INT(gin_put(&gin, s.ctx, &put, &request), NET_OK);
+		CHECK_INT(gin_put(&gin, s.coll, &put, &request), NET_OK);
 		CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, s.listener), NET_OK);
 		CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, s.listener), NET_ARGUMENT);
-		if (late || orders[i][0] == 'm') {
+		if (orders[i][0] == 'm') {
 			/* (memory that is written to is not taken away) */
 			CHECK_INT(gin_wait(&gin, s.coll, request), NET_OK);
 		}
 		for (const char *p = orders[i]; *p; p++) {
-			if (*p == 'x') {
-				CHECK_INT(gin_close(&gin, GIN_DESTROY, s.ctx), NET_OK);
-				CHECK(!late || gin_close(&gin, GIN_DESTROY, s.ctx) == NET_ARGUMENT);
-			} else if (*p == 'c') {
+			if (*p == 'c') {
 				CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, s.coll), NET_OK);
 				CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, s.coll), NET_ARGUMENT);
 			} else {
@@ -241,7 +190,7 @@ static void test_orders(void)
 				CHECK_INT(gin_dereg(&gin, s.coll, s.mr), NET_ARGUMENT);
 			}
 		}
-		CHECK(gin_put(&gin, s.ctx, &put, &request) == NET_ARGUMENT);
+		CHECK(gin_put(&gin, s.coll, &put, &request) == NET_ARGUMENT);
 	}
 }
 
@@ -252,7 +201,7 @@ static void *colls[2];
 static void disagree(struct gin_world *w, int rank)
 {
 	static uint8_t bytes[2][64];
-	void *mr = (void *)1, *ctx;
+	void *mr = (void *)1;
 
 	NET_NEED(gin_world_join(w, rank, &colls[rank]) == NET_OK, "%s", net_log_last());
 	/* What one rank cannot register none has. */
@@ -266,16 +215,6 @@ static void disagree(struct gin_world *w, int rank)
 	/* ... and it can be tried again. */
 	CHECK_INT(gin_reg(w->g, colls[rank], bytes[rank], 64, 0, &mr), NET_OK);
 	CHECK_INT(gin_dereg(w->g, colls[rank], mr), NET_OK);
-	if (!late) {
-		return;
-	}
-	/* One registers while the other connects: both are told, now and later. */
-	if (rank == 0) {
-		CHECK_INT(gin_create(w->g, colls[0], 1, 1, &ctx), NET_REMOTE);
-	} else {
-		CHECK_INT(gin_reg(w->g, colls[1], bytes[1], 64, 0, &mr), NET_REMOTE);
-	}
-	CHECK_INT(gin_reg(w->g, colls[rank], bytes[rank], 64, 0, &mr), NET_REMOTE);
 }
 
 static void *missing(struct gin_world *w)
@@ -344,7 +283,6 @@ static void test_no_descriptors(struct gin_world *w)
 	CHECK(net_now_ms() - began < 1000, "%llu ms", (unsigned long long)(net_now_ms() - began));
 	NEED(setrlimit(RLIMIT_NOFILE, &old) == 0);
 	close(fd);
-	CHECK_INT(gin_close(&gin, GIN_DESTROY, s.ctx), NET_OK);
 	CHECK_INT(gin_dereg(&gin, s.coll, s.mr), NET_OK);
 	CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, s.coll), NET_OK);
 	CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, s.listener), NET_OK);
@@ -357,22 +295,22 @@ static void test_ranks(void)
 	struct gin_world w = { .merged = 0 };
 
 	check_context("ranks");
-	gin_world_open(&w, &gin, 2, 1, 1);
+	gin_world_open(&w, &gin, 2, 1);
 	memset(wrong, 0x41, sizeof(wrong));
-	CHECK_INT(gin_connect(&gin, handles, 2, 0, 1, w.listener[0], &coll), NET_ARGUMENT);
+	CHECK_INT(gin_connect(&gin, handles, 2, 0, w.listener[0], &coll), NET_ARGUMENT);
 	CHECK(!coll);
 	memcpy(wrong, w.handle[0], sizeof(wrong));
-	CHECK_INT(gin_connect(&gin, handles, 2, 2, 1, w.listener[0], &coll), NET_ARGUMENT);
-	CHECK_INT(gin_connect(&gin, handles, 0, 0, 1, w.listener[0], &coll), NET_ARGUMENT);
-	CHECK_INT(gin_connect(&gin, handles, 2, 0, 1, w.listener[1], &coll), NET_ARGUMENT);
-	CHECK_INT(gin_connect(&gin, handles, 2, 0, 1, NULL, &coll), NET_ARGUMENT);
+	CHECK_INT(gin_connect(&gin, handles, 2, 2, w.listener[0], &coll), NET_ARGUMENT);
+	CHECK_INT(gin_connect(&gin, handles, 0, 0, w.listener[0], &coll), NET_ARGUMENT);
+	CHECK_INT(gin_connect(&gin, handles, 2, 0, w.listener[1], &coll), NET_ARGUMENT);
+	CHECK_INT(gin_connect(&gin, handles, 2, 0, NULL, &coll), NET_ARGUMENT);
 	wrong[8] ^= 0x40;
-	CHECK_INT(gin_connect(&gin, handles, 2, 0, 1, w.listener[0], &coll), NET_USAGE);
+	CHECK_INT(gin_connect(&gin, handles, 2, 0, w.listener[0], &coll), NET_USAGE);
 	CHECK_HAS(net_log_last(), "another version of this plugin");
 	missing(&w);
 	test_no_descriptors(&w);
 	gin_world_close(&w);
-	gin_world_open(&w, &gin, 2, 1, 1);
+	gin_world_open(&w, &gin, 2, 1);
 	net_log_clear();
 	test_rejected(&w);
 	gin_world_close(&w);
@@ -388,9 +326,8 @@ int main(int argc, char **argv)
 	struct net net;
 	void *plain;
 
-	NEED(argc > 2);
-	gin_load(&gin, argv[1], argv[2]);
-	late = gin.rma || gin.version >= 13;
+	NEED(argc > 1);
+	gin_load(&gin, argv[1]);
 	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
 	/* The memory is the network's already, which adds to none: it is registered once more. */
 	net_load(&net, argv[1], 12);
@@ -399,13 +336,9 @@ int main(int argc, char **argv)
 	CHECK_INT(net_reg(&net, pair.send, s.word, BYTES, NET_HOST, &plain), NET_OK);
 	solo_open(&s);
 	test_requests(&s);
-	if (late) {
-		test_forgotten(&s);
-	}
 	test_handles(&s);
 	test_values(&s);
 	CHECK_INT(gin_dereg(&gin, s.coll, s.mr), NET_OK);
-	CHECK_INT(gin_close(&gin, GIN_DESTROY, s.ctx), NET_OK);
 	CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, s.coll), NET_OK);
 	CHECK_INT(gin_close(&gin, GIN_CLOSE_LISTEN, s.listener), NET_OK);
 	CHECK_INT(net_dereg(&net, pair.send, plain), NET_OK);

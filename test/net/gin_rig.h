@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The tables for GIN and RMA as NCCL sees them: places, not names, written down from NCCL's side. What
- * differs between versions is hidden here, so that a test does the same with each of them.
- */
+/* The table for GIN as NCCL 2.28 sees it: places, not names, written down from NCCL's side. */
 #ifndef TEST_NET_GIN_RIG_H
 #define TEST_NET_GIN_RIG_H
 
@@ -13,17 +10,14 @@
 #define GIN_FORCE_SO 1
 
 struct gin {
-	bool rma;    /* of ncclRmaPlugin, else of ncclGinPlugin */
-	int version; /* 11 to 16 */
 	void **table;
 	void *instance;
 };
 
-/* Parts of a table: the members up to `init` and so on, by the version. */
+/* Members of the table, behind its name. */
 enum gin_part {
-	GIN_INIT,
+	GIN_INIT = 1,
 	GIN_DEVICES,
-	GIN_FEATURES,
 	GIN_PROPERTIES,
 	GIN_LISTEN,
 	GIN_CONNECT,
@@ -36,8 +30,6 @@ enum gin_part {
 	GIN_CLOSE_LISTEN,
 	GIN_PUT,
 	GIN_PUT_SIGNAL,
-	GIN_GET,
-	GIN_FLUSH,
 	GIN_TEST,
 	GIN_PROGRESS,
 	GIN_LAST_ERROR,
@@ -45,20 +37,12 @@ enum gin_part {
 	GIN_PARTS
 };
 
-/* -1: the version has no such member. */
-int gin_place(const struct gin *g, enum gin_part part);
-
-/* `name`: "g11" to "g14", "r14" to "r16". */
-void gin_load(struct gin *g, const char *library, const char *name);
+void gin_load(struct gin *g, const char *library);
 int gin_init(struct gin *g);
 int gin_finalize(struct gin *g);
 int gin_properties(struct gin *g, int dev, struct net_props *p);
 int gin_listen(struct gin *g, int dev, void *handle, void **comm);
-/* With as many contexts at once, in versions that have that (11: 1, 12: any number). */
-int gin_connect(struct gin *g, void **handles, int n, int rank, int contexts, void *listener,
-		void **coll);
-/* What data calls take: in 11 and 12 the ranks themselves. */
-int gin_create(struct gin *g, void *coll, int contexts, int stride, void **ctx);
+int gin_connect(struct gin *g, void **handles, int n, int rank, void *listener, void **coll);
 int gin_reg(struct gin *g, void *coll, void *data, size_t size, uint64_t flags, void **mr);
 int gin_reg_dmabuf(struct gin *g, void *coll, const struct net_dmabuf *d, size_t size,
 		   uint64_t flags, void **mr);
@@ -67,15 +51,12 @@ int gin_dereg(struct gin *g, void *coll, void *mr);
 int gin_close(struct gin *g, enum gin_part which, void *object);
 
 struct gin_put {
-	int context;
 	uint64_t from_at, to_at, signal_at, value;
 	void *from, *to, *signal;
 	size_t size;
 	uint32_t rank, op; /* op 0: no signal */
 };
-int gin_put(struct gin *g, void *ctx, const struct gin_put *p, void **request);
-int gin_get(struct gin *g, void *ctx, const struct gin_put *p, void **request);
-int gin_flush(struct gin *g, void *ctx, int context, void *mr, uint32_t rank, void **request);
+int gin_put(struct gin *g, void *coll, const struct gin_put *p, void **request);
 int gin_test(struct gin *g, void *coll, void *request, int *done);
 /* Tests a request until it is done, for 30 s at most. Returns the code of the last test. */
 int gin_wait(struct gin *g, void *coll, void *request);
@@ -84,13 +65,13 @@ int gin_wait(struct gin *g, void *coll, void *request);
 #define GIN_RANKS 8
 struct gin_world {
 	struct gin *g;
-	int n, contexts;
+	int n;
 	int merged; /* number of the NIC that all use; 0: ranks take the first ones in turn */
 	uint8_t handle[GIN_RANKS][NET_HANDLE];
 	void *listener[GIN_RANKS];
 };
 /* (`merged` has been set) */
-void gin_world_open(struct gin_world *w, struct gin *g, int n, int nics, int contexts);
+void gin_world_open(struct gin_world *w, struct gin *g, int n, int nics);
 int gin_world_join(struct gin_world *w, int rank, void **coll);
 void gin_world_close(struct gin_world *w);
 /* Runs `each` for all ranks at once. */

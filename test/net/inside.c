@@ -11,9 +11,7 @@
 #include <time.h>
 #include "core/log.h"
 #include "net/ends.h"
-#include "net/mesh/mesh.h"
-#include "net/mesh/rma_links.h"
-#include "net/p2p/p2p.h"
+#include "net/p2p.h"
 
 #define MESSAGES 200000
 #define BATCH 16
@@ -85,56 +83,6 @@ static void test_attributes(int tc, int data_tc, int fifo_tc)
 		CHECK(i < 3 ? qp.receives == 0 : qp.receives >= 256, "%u receives", qp.receives);
 	}
 	pair_end(pair, from, to);
-}
-
-/* Contexts take ports in turn, whose classes may differ. */
-static void test_mesh_class(void)
-{
-	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
-	struct ep_net_nic *nic = ends_nic_two(0, 1);
-	struct ep_net_mesh *mesh;
-	struct ep_net_rma *rma;
-
-	check_context("classes of ports");
-	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
-	mesh->tc = -1;
-	nic->dev[0]->nic.tc = 8;
-	nic->dev[1]->nic.tc = 16;
-	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-	for (int i = 0; i < 3; i++) {
-		struct vn_dv_attributes told;
-
-		vn_dv_attributes(rma->link[i].qp, &told);
-		CHECK_INT(told.rtr.ah_attr.grh.traffic_class, i % 2 ? 16 : 8);
-	}
-	ep_net_rma_free(rma);
-	ep_net_mesh_put(mesh);
-	ends_nic_drop(nic);
-}
-
-/* The same of a mesh, whose contexts may have a class of their own. */
-static void test_mesh_level(int tc)
-{
-	struct ep_net_nic *nic = ends_nic(0);
-	struct ep_net_mesh *mesh;
-
-	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
-	for (int own = 0; own < 2; own++) {
-		struct ep_net_rma_config config = { .contexts = 1,
-						    .stride = 1,
-						    .tc = own ? tc : -1 };
-		struct vn_dv_attributes told;
-		struct ep_net_rma *rma;
-
-		check_context("mesh, %d", own);
-		mesh->tc = own ? 3 : tc;
-		NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-		vn_dv_attributes(rma->link[0].qp, &told);
-		CHECK_INT(told.rtr.ah_attr.sl, want_sl);
-		ep_net_rma_free(rma);
-	}
-	ep_net_mesh_put(mesh);
-	ends_nic_drop(nic);
 }
 
 /* The receiver's NIC is told `receiver`, after `times` tries; the sender's is told `sender`. */
@@ -330,13 +278,11 @@ int main(int argc, char **argv)
 		unsetenv("NCCL_IB_SL");
 		want_sl = ib ? 5 : 0;
 		test_attributes(5, 5, 5);
-		test_mesh_level(5);
 		want_sl = 0;
 		if (ib) {
 			test_attributes(-1, 0, 0);
 			test_attributes(104, 0, 0);
 		} else {
-			test_mesh_class();
 		}
 	} else if (!strcmp(what, "no_ece")) {
 		test_ece(0, 0, 0);

@@ -287,13 +287,13 @@ static void test_mesh(const char *library)
 	struct gin gin;
 
 	check_context("mesh");
-	gin_load(&gin, library, "r14");
+	gin_load(&gin, library);
 	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
 	for (int r = 0; r < 2; r++) {
 		NEED(gin_listen(&gin, 0, handle[r], &listener[r]) == NET_OK);
 	}
 	NEED(ip("addr del 10.4.0.5/24 dev eth1\n"));
-	CHECK_INT(gin_connect(&gin, handles, 2, 1, 1, listener[1], &coll), NET_REMOTE);
+	CHECK_INT(gin_connect(&gin, handles, 2, 1, listener[1], &coll), NET_REMOTE);
 	CHECK_HAS(net_log_last(), "rank 0 (10.4.0.5:");
 	CHECK_HAS(net_log_last(), "cannot be reached: Network is unreachable, tried 5 times in ");
 	for (int r = 0; r < 2; r++) {

@@ -3,8 +3,7 @@
 #include <netinet/tcp.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "net/base/base.h"
-#include "net/link/link.h"
+#include "net/net.h"
 #include "support/check.h"
 
 static char root[] = "/tmp/ep_net_order_XXXXXX";

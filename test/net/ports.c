@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
-#include "net/coll/coll.h"
-#include "net/p2p/p2p.h"
+#include "net/coll.h"
+#include "net/p2p.h"
 
 /* ---- connections ---- */
 
@@ -319,8 +319,6 @@ static void test_flush_gathered(void)
 	static void *flush[2 * EP_NET_FLUSHES];
 	static struct ep_net_coll coll;
 	struct ep_net_turn turn[2] = { { 0, 0 } };
-	int none[2] = { -1, -1 };
-	struct ep_net_mesh mesh = { .nranks = 2, .fd = none };
 	struct ep_net_comm *other[2];
 	static struct two t;
 	void *recv[2], *request;
@@ -332,7 +330,7 @@ static void test_flush_gathered(void)
 	ep_net_qps_choose(t.c);
 	recv[0] = t.c->handle;
 	recv[1] = other[1]->handle;
-	coll.mesh = &mesh;
+	coll.nranks = 2;
 	coll.recv = recv;
 	coll.turn = turn;
 	coll.flush = flush;
@@ -356,9 +354,8 @@ static void test_gathered_short(void)
 	static struct ep_net_coll coll;
 	struct ep_net_turn turn[2] = { { 1, 1 }, { 1, 1 } };
 	struct ep_net_share share[2 * EP_NET_GATHERS] = { { 0 } };
-	char who[2][EP_NET_WHO] = { "rank 0", "rank 1" };
-	int none[2] = { -1, -1 }, tag = 0, done = 0;
-	struct ep_net_mesh mesh = { .nranks = 2, .fd = none, .who = who };
+	char who[2][EP_NET_ADDR_TEXT + 16] = { "rank 0", "rank 1" };
+	int tag = 0, done = 0;
 	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
 			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
 			     .byte_len = 7,
@@ -372,7 +369,8 @@ static void test_gathered_short(void)
 	check_context("a short gather");
 	two_open(&t);
 	data = t.target;
-	coll.mesh = &mesh;
+	coll.nranks = 2;
+	coll.who = who;
 	coll.turn = turn;
 	coll.share = share;
 	coll.begun = 1;

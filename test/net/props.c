@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "net/base/base.h"
+#include "net/net.h"
 
 #define MOST 1024
 

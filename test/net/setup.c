@@ -302,7 +302,7 @@ static void *rank_main(void *arg)
 	uint8_t(*handle)[NET_HANDLE] = arg;
 	void *handles[3] = { handle[0], handle[1], handle[2] }, *coll = NULL;
 
-	CHECK_INT(gin_connect(&gin, handles, 3, 0, 1, *(void **)handle[3], &coll), NET_REMOTE);
+	CHECK_INT(gin_connect(&gin, handles, 3, 0, *(void **)handle[3], &coll), NET_REMOTE);
 	CHECK_HAS(net_log_find(2, "claims to be rank"), "a peer claims to be rank 1 of 3");
 	return NULL;
 }
@@ -321,7 +321,7 @@ static void test_two_claims(const char *library)
 	int fd[2];
 
 	check_context("two claims");
-	gin_load(&gin, library, "r14");
+	gin_load(&gin, library);
 	NET_NEED(gin_init(&gin) == NET_OK, "%s", net_log_last());
 	for (int r = 0; r < 3; r++) {
 		NEED(gin_listen(&gin, 0, handle[r], &listener[r]) == NET_OK);

@@ -8,11 +8,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "net/ends.h"
-#include "net/base/base.h"
-#include "net/mesh/mesh.h"
-#include "net/mesh/rma_links.h"
-#include "net/mesh/rma_progress.h"
-#include "net/p2p/p2p.h"
+#include "net/net.h"
+#include "net/p2p.h"
 
 static struct vn_dv_calls *calls;
 static int accept_error; /* what the next accept4() fails with; 0: nothing */
@@ -65,32 +62,6 @@ static void test_overrun(void)
 	ends_nic_drop(to);
 }
 
-/* The same of queue pairs of a mesh. */
-static void test_mesh_overrun(int port)
-{
-	struct ep_net_rma_config config = { .contexts = 2, .stride = 1, .tc = -1 };
-	struct ep_net_nic *nic = ends_nic_two(0, 1);
-	uint64_t until = ep_now_ns() + 5000000000ull;
-	ncclResult_t result = ncclSuccess;
-	struct ep_net_mesh *mesh;
-	struct ep_net_rma *rma;
-	struct ep_error error;
-
-	check_context("overrun of a mesh, port %d", port);
-	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
-	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-	vn_dv_event(nic->dev[port]->nic.ctx, IBV_EVENT_CQ_ERR, rma->port_ctx[port].cq);
-	while (result == ncclSuccess && ep_now_ns() < until) {
-		result = ep_net_rma_progress(rma);
-	}
-	CHECK_INT(result, ncclSystemError);
-	ep_error_get(NULL, &error);
-	CHECK_HAS(error.text, "has lost completions");
-	ep_net_rma_free(rma);
-	ep_net_mesh_put(mesh);
-	ends_nic_drop(nic);
-}
-
 /* ---- ends that are gone ---- */
 
 /* What the NIC may still bring is waited for, whoever finds out that the other end is gone. */
@@ -117,36 +88,6 @@ static void test_grace(uint32_t paths)
 	ep_error_get(NULL, &error);
 	CHECK_HAS(error.text, "has closed the connection");
 	pair_end(pair, from, to);
-}
-
-/* The same of a mesh. */
-static void test_mesh_grace(void)
-{
-	struct ep_net_rma_config config = { .contexts = 1, .stride = 1, .tc = -1 };
-	struct ep_net_nic *nic = ends_nic(0);
-	uint64_t began = ep_now_ns(), took;
-	ncclResult_t result = ncclSuccess;
-	struct ep_net_mesh *mesh;
-	struct ep_net_rma *rma;
-	int fd[2];
-
-	check_context("grace of a mesh");
-	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
-	NEED(ep_net_rma_new(mesh, &config, &rma) == ncclSuccess);
-	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
-	mesh->fd[0] = fd[0];
-	close(fd[1]);
-	rma->link[0].pending = 1;
-	while (result == ncclSuccess && ep_now_ns() - began < 5000000000ull) {
-		result = ep_net_rma_progress(rma);
-	}
-	took = (ep_now_ns() - began) / 1000000;
-	CHECK_INT(result, ncclRemoteError);
-	CHECK(took >= 950 && took < 4000, "%llu ms", (unsigned long long)took);
-	rma->link[0].pending = 0;
-	ep_net_rma_free(rma);
-	ep_net_mesh_put(mesh);
-	ends_nic_drop(nic);
 }
 
 /* A device that broke is as good as new when it is opened again. */
@@ -234,32 +175,26 @@ static void test_unwinding(void)
 {
 	struct ep_net_nic *nic = ends_nic_two(0, 1);
 	const struct ep_net_class class = { -1, -1 };
-	struct ep_net_rma_config config = { .contexts = 3, .stride = 1, .tc = -1 };
 	static uint8_t bytes[10000];
 	struct ep_net_memory memory = { .data = bytes, .size = sizeof(bytes), .fd = -1, .type = 1 };
 	struct ep_net_comm *c = NULL;
-	struct ep_net_mesh *mesh;
-	struct ep_net_rma *rma = NULL;
 	struct ep_net_mr *mr = NULL;
-	int failed[3] = { 0 };
+	int failed[2] = { 0 };
 	uint32_t live[2];
 
 	check_context("unwinding");
-	NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 1, 0, &mesh) == ncclSuccess);
 	for (int p = 0; p < 2; p++) {
 		live[p] = vn_dv_live(nic->dev[p]->nic.ctx);
 	}
 	for (int i = 1; i < 30; i++) {
-		ncclResult_t result[3] = { ncclSuccess, ncclSuccess, ncclSuccess };
+		ncclResult_t result[2] = { ncclSuccess, ncclSuccess };
 
-		for (int what = 0; what < 3; what++) {
+		for (int what = 0; what < 2; what++) {
 			calls->fails = i;
 			if (what == 0) {
 				result[0] = ep_net_comm_new(nic, true, 2, 4, &class, &c);
-			} else if (what == 1) {
-				result[1] = ep_net_mr_new(nic, &memory, &mr);
 			} else {
-				result[2] = ep_net_rma_new(mesh, &config, &rma);
+				result[1] = ep_net_mr_new(nic, &memory, &mr);
 			}
 			failed[what] += result[what] != ncclSuccess;
 			calls->fails = 0;
@@ -268,19 +203,15 @@ static void test_unwinding(void)
 		if (mr) {
 			ep_net_mr_free(mr);
 		}
-		ep_net_rma_free(rma);
 		for (int p = 0; p < 2; p++) {
 			CHECK_INT(vn_dv_live(nic->dev[p]->nic.ctx), live[p]);
-			CHECK_INT(nic->dev[p]->users, 2); /* (the mesh is one) */
+			CHECK_INT(nic->dev[p]->users, 1);
 		}
 		CHECK_INT(nic->dev[0]->nregions + nic->dev[1]->nregions, 0);
 		c = NULL;
 		mr = NULL;
-		rma = NULL;
 	}
-	CHECK(failed[0] == 8 && failed[1] == 2 && failed[2] == 7, "%d, %d, %d", failed[0],
-	      failed[1], failed[2]);
-	ep_net_mesh_put(mesh);
+	CHECK(failed[0] == 8 && failed[1] == 2, "%d, %d", failed[0], failed[1]);
 	ends_nic_drop(nic);
 }
 
@@ -548,91 +479,6 @@ static void test_room(void)
 	line_close(&l);
 }
 
-/* ---- ranks that tell each other a lot ---- */
-
-#define LONG_WORDS (1u << 20)
-
-static void *exchange_main(void *arg)
-{
-	struct ep_net_mesh *mesh = arg;
-	uint32_t *own = calloc(LONG_WORDS, 4), *all = calloc(2 * LONG_WORDS, 4), wrong = 0;
-
-	NEED(own && all);
-	for (uint32_t i = 0; i < LONG_WORDS; i++) {
-		own[i] = i * 7 + mesh->rank;
-	}
-	CHECK_INT(ep_net_mesh_exchange(mesh, EP_NET_ROUND_QUEUES, ncclSuccess, own,
-				       (size_t)LONG_WORDS * 4, all),
-		  ncclSuccess);
-	for (uint32_t i = 0; i < 2 * LONG_WORDS; i++) {
-		wrong += all[i] != i % LONG_WORDS * 7 + i / LONG_WORDS;
-	}
-	CHECK_INT(wrong, 0);
-	free(own);
-	free(all);
-	return NULL;
-}
-
-/* More than sockets have room for. */
-static void test_exchange(void)
-{
-	struct ep_net_nic *nic = ends_nic(0);
-	struct ep_net_mesh *mesh[2];
-	pthread_t thread[2];
-	int fd[2];
-
-	check_context("exchange");
-	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
-	for (uint32_t r = 0; r < 2; r++) {
-		NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 2, r, &mesh[r]) == ncclSuccess);
-		mesh[r]->fd[!r] = fd[r];
-		NEED(pthread_create(&thread[r], NULL, exchange_main, mesh[r]) == 0);
-	}
-	for (int r = 0; r < 2; r++) {
-		pthread_join(thread[r], NULL);
-	}
-	ep_net_mesh_put(mesh[0]);
-	ep_net_mesh_put(mesh[1]);
-	ends_nic_drop(nic);
-}
-
-static void *other_round_main(void *arg)
-{
-	struct ep_net_mesh *mesh = arg;
-	uint32_t own = 0, all[2];
-	struct ep_error error;
-
-	CHECK_INT(ep_net_mesh_exchange(mesh, EP_NET_ROUND_QUEUES, ncclSuccess, &own, sizeof(own),
-				       all),
-		  ncclRemoteError);
-	ep_error_get(NULL, &error);
-	CHECK_HAS(error.text, "all ranks must make the same calls");
-	return NULL;
-}
-
-/* One rank has made an exchange of this kind that the other one has not. */
-static void test_other_round(void)
-{
-	struct ep_net_nic *nic = ends_nic(0);
-	struct ep_net_mesh *mesh[2];
-	pthread_t thread[2];
-	int fd[2];
-
-	check_context("another round");
-	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
-	for (uint32_t r = 0; r < 2; r++) {
-		NEED(ep_net_mesh_new(nic, EP_NET_FOR_RMA, 2, r, &mesh[r]) == ncclSuccess);
-		mesh[r]->fd[!r] = fd[r];
-		mesh[r]->rounds += r;
-		NEED(pthread_create(&thread[r], NULL, other_round_main, mesh[r]) == 0);
-	}
-	for (int r = 0; r < 2; r++) {
-		pthread_join(thread[r], NULL);
-		ep_net_mesh_put(mesh[r]);
-	}
-	ends_nic_drop(nic);
-}
-
 /* ---- a machine that has no room for connections ---- */
 
 static void test_accept(int error, const char *text)
@@ -668,11 +514,8 @@ int main(void)
 	test_tries(ETIMEDOUT, 5, 5, 3 + 6 + 9 + 12, ncclSystemError);
 	test_tries(EINVAL, 1, 1, 0, ncclSystemError);
 	test_overrun();
-	test_mesh_overrun(0);
-	test_mesh_overrun(1);
 	test_grace(1);
 	test_grace(2);
-	test_mesh_grace();
 	test_mended();
 	test_kinds_of_memory();
 	test_broken(true);
@@ -685,8 +528,6 @@ int main(void)
 	test_late_slots();
 	test_twice();
 	test_room();
-	test_exchange();
-	test_other_round();
 	test_accept(EMFILE, "ulimit -n");
 	test_accept(ENFILE, "fs.file-max");
 	test_accept(ENOBUFS, "memory");

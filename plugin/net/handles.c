@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <pthread.h>
+#include <stdlib.h>
+#include "net/net.h"
+
+#define EP_NET_CHUNK 1024u /* slots that are made together, and never freed */
+#define EP_NET_NO_SLOT UINT32_MAX
+
+struct ep_net_slot {
+	uint64_t handle; /* 0: free */
+	void *object;
+	uint64_t uses;
+	uint32_t next; /* free one */
+};
+
+/* Memory registrations are many, and requests name connections in fewer bits: a table for each. */
+struct ep_net_handle_table {
+	uint32_t limit, n, free; /* n: slots that were used ever */
+	struct ep_net_slot *chunk[(1u << EP_NET_SLOT_BITS) / EP_NET_CHUNK];
+};
+
+static struct ep_net_handle_table ep_net_tables[2] = {
+	{ .limit = EP_NET_COMMS, .free = EP_NET_NO_SLOT },
+	{ .limit = 1u << EP_NET_SLOT_BITS, .free = EP_NET_NO_SLOT },
+};
+static pthread_mutex_t ep_net_table_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct ep_net_handle_table *ep_net_handle_table(enum ep_net_kind kind)
+{
+	return &ep_net_tables[kind == EP_NET_MR || kind == EP_NET_SYM];
+}
+
+static struct ep_net_slot *ep_net_slot(struct ep_net_handle_table *table, uint32_t slot)
+{
+	struct ep_net_slot *chunk =
+		__atomic_load_n(&table->chunk[slot / EP_NET_CHUNK], __ATOMIC_ACQUIRE);
+
+	return chunk ? &chunk[slot % EP_NET_CHUNK] : NULL;
+}
+
+/* The lock is held. */
+static uint32_t ep_net_slot_take(struct ep_net_handle_table *table)
+{
+	uint32_t slot = table->free;
+
+	if (slot != EP_NET_NO_SLOT) {
+		table->free = ep_net_slot(table, slot)->next;
+		return slot;
+	}
+	if (table->n == table->limit) {
+		return EP_NET_NO_SLOT;
+	}
+	if (table->n % EP_NET_CHUNK == 0) {
+		struct ep_net_slot *chunk = calloc(EP_NET_CHUNK, sizeof(*chunk));
+
+		if (!chunk) {
+			return EP_NET_NO_SLOT;
+		}
+		__atomic_store_n(&table->chunk[table->n / EP_NET_CHUNK], chunk, __ATOMIC_RELEASE);
+	}
+	return table->n++;
+}
+
+static const char *const ep_net_kind_text[] = {
+	[EP_NET_CONTEXT] = "context",
+	[EP_NET_LISTEN] = "listener",
+	[EP_NET_CONNECT] = "connection that is being made",
+	[EP_NET_SEND] = "connection that sends",
+	[EP_NET_RECV] = "connection that receives",
+	[EP_NET_MR] = "registration of memory",
+	[EP_NET_MESH_LISTEN] = "listener of ranks",
+	[EP_NET_GIN] = "group of connected ranks",
+	[EP_NET_SYM] = "registration of memory with ranks",
+	[EP_NET_COLL] = "group of ranks for collectives",
+};
+
+ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle)
+{
+	struct ep_net_handle_table *t = ep_net_handle_table(kind);
+	struct ep_net_slot *s;
+	uint32_t slot;
+
+	*handle = NULL;
+	pthread_mutex_lock(&ep_net_table_lock);
+	slot = ep_net_slot_take(t);
+	if (slot != EP_NET_NO_SLOT) {
+		s = ep_net_slot(t, slot);
+		*handle = (void *)(uintptr_t)(++s->uses << (EP_NET_KIND_BITS + EP_NET_SLOT_BITS) |
+					      (uint64_t)slot << EP_NET_KIND_BITS | kind);
+		__atomic_store_n(&s->object, object, __ATOMIC_RELAXED);
+		__atomic_store_n(&s->handle, (uintptr_t)*handle, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&ep_net_table_lock);
+	return *handle ? ncclSuccess
+		       : ep_fail(ncclSystemError, "no handle for one more %s, the limit is %u",
+				 ep_net_kind_text[kind], t->limit);
+}
+
+void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
+{
+	struct ep_net_slot *s = ep_net_slot(ep_net_handle_table(kind), ep_net_slot_of(handle));
+
+	if (ep_net_kind_of(handle) != kind || !s ||
+	    __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE) != (uintptr_t)handle) {
+		return NULL;
+	}
+	return __atomic_load_n(&s->object, __ATOMIC_RELAXED);
+}
+
+static ncclResult_t ep_net_handle_fail(enum ep_net_kind kind, const void *handle)
+{
+	return ep_fail(ncclInvalidArgument, "%p is no %s, or was closed before", handle,
+		       ep_net_kind_text[kind]);
+}
+
+void *ep_net_handle_find(enum ep_net_kind kind, const void *handle)
+{
+	void *object = ep_net_handle_get(kind, handle);
+
+	if (!object) {
+		ep_net_handle_fail(kind, handle);
+	}
+	return object;
+}
+
+void *ep_net_request_owner(enum ep_net_kind kind, const void *request, enum ep_net_kind *owner)
+{
+	struct ep_net_slot *s = NULL;
+	uint64_t handle = 0;
+
+	if (ep_net_kind_of(request) == kind) {
+		s = ep_net_slot(&ep_net_tables[0], ep_net_slot_of(request) & (EP_NET_COMMS - 1));
+	}
+	if (s) {
+		handle = __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE);
+	}
+	*owner = ep_net_kind_of((void *)(uintptr_t)handle);
+	return handle ? __atomic_load_n(&s->object, __ATOMIC_RELAXED) : NULL;
+}
+
+ncclResult_t ep_net_request_fail(const void *request)
+{
+	return ep_fail(ncclInvalidArgument, "%p is no request, or one that was tested to its end",
+		       request);
+}
+
+/* The lock is held. */
+static void *ep_net_slot_drop(struct ep_net_handle_table *table, uint32_t slot)
+{
+	struct ep_net_slot *s = ep_net_slot(table, slot);
+	void *object = s->object;
+
+	__atomic_store_n(&s->handle, 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&s->object, NULL, __ATOMIC_RELAXED);
+	s->next = table->free;
+	table->free = slot;
+	return object;
+}
+
+void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle)
+{
+	void *object = NULL;
+
+	pthread_mutex_lock(&ep_net_table_lock);
+	if (ep_net_handle_get(kind, handle)) {
+		object = ep_net_slot_drop(ep_net_handle_table(kind), ep_net_slot_of(handle));
+	}
+	pthread_mutex_unlock(&ep_net_table_lock);
+	return object;
+}
+
+ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
+				 void (*object_free)(void *object))
+{
+	void *object = handle ? ep_net_handle_drop(kind, handle) : NULL;
+
+	if (handle && !object) {
+		return ep_net_handle_fail(kind, handle);
+	}
+	if (object) {
+		object_free(object);
+	}
+	return ncclSuccess;
+}
+
+void *ep_net_handle_drop_one(enum ep_net_kind kind,
+			     bool (*of)(const void *object, const void *what), const void *what)
+{
+	struct ep_net_handle_table *t = ep_net_handle_table(kind);
+	void *object = NULL;
+
+	pthread_mutex_lock(&ep_net_table_lock);
+	for (uint32_t i = 0; !object && i < t->n; i++) {
+		const struct ep_net_slot *s = ep_net_slot(t, i);
+
+		if (s->handle && ep_net_kind_of((void *)(uintptr_t)s->handle) == kind &&
+		    of(s->object, what)) {
+			object = ep_net_slot_drop(t, i);
+		}
+	}
+	pthread_mutex_unlock(&ep_net_table_lock);
+	return object;
+}

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A connection: one end sends, the other receives.
+ *
+ * Its queue pairs belong to paths: a path leads from a port of this end's NIC to a port of the other
+ * end's, one for each port of the end that has more. Where there are several, what is under way on one
+ * that fails goes over the others (p2p_paths.c).
+ *
+ * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
+ * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to the address in the slot, each message
+ * over one or several queue pairs, and ends its part on each of them with a WRITE with immediate
+ * data, which shows the receiver which receive it was and in how many parts the message comes. How
+ * long the message is it learns from the lengths of these writes where they carry the data; where
+ * they follow it, they carry a record with the length.
+ *
+ * One thread at a time uses a connection, except for registration of memory; of one with several
+ * paths a thread of the plugin makes use, too (device.c), and both take its lock.
+ */
+#ifndef EP_NET_P2P_P2P_H
+#define EP_NET_P2P_P2P_H
+
+#include "core/error.h"
+#include "net/abi.h"
+#include "net/net.h"
+#include "net/counts_file.h"
+
+#define EP_NET_PEER 88
+#define EP_NET_SLOTS 64u
+#define EP_NET_GROUPS EP_NET_MAX_REQUESTS /* of receives under way; the most a peer can want */
+#define EP_NET_SENDS (EP_NET_GROUPS * EP_NET_MAX_RECVS)
+#define EP_NET_FLUSHES 256u    /* under way: as many requests as NCCL's own transport has */
+#define EP_NET_FLUSH_DEPTH 32u /* of which a port reads for so many at once */
+#define EP_NET_PART                                                                                \
+	128u /* a message is divided at multiples of this: GPUs poll whole lines of it */
+#define EP_NET_ONE_PATH 4096u        /* bytes; longer messages go over all paths */
+#define EP_NET_RECEIVES_TOGETHER 32u /* receives of a queue pair that are posted at once */
+#define EP_NET_SIGNAL_EVERY 8u       /* of so many groups the slot of one has a completion */
+#define EP_NET_PART_WR 4u /* work requests of a part: 2 GiB in pieces of 1 GiB, and its end */
+
+/* A receive, as its sender sees it. The NIC stores it in ascending order: seq is the last word. */
+struct ep_net_slot_entry {
+	uint64_t addr;
+	uint32_t size;
+	int32_t tag;
+	uint32_t n, pad;                 /* n: receives of the group */
+	uint32_t rkey[EP_NET_NIC_PORTS]; /* by port of the receiver's NIC */
+	uint64_t seq;                    /* of the group, from 1 */
+};
+
+/* A message, as its receiver sees it. */
+struct ep_net_record {
+	uint64_t size, seq;
+};
+
+/* Memory that the other end writes, or what is written from there; the same on both ends. */
+struct ep_net_shared {
+	struct ep_net_slot_entry slot[EP_NET_SLOTS][EP_NET_MAX_RECVS];
+	struct ep_net_record record[EP_NET_SLOTS][EP_NET_MAX_RECVS];
+	uint64_t flushed; /* what a flush reads into */
+};
+
+_Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lines");
+
+/* Immediate data: slot, receive of the group, parts of the message - 1, and whether it has a record. */
+#define EP_NET_IMM(slot, entry, parts, record)                                                     \
+	((uint32_t)(slot) << 24 | (uint32_t)(entry) << 20 | ((uint32_t)(parts)-1) << 12 |          \
+	 (uint32_t)(record))
+#define EP_NET_IMM_SLOT(imm) ((imm) >> 24)
+#define EP_NET_IMM_ENTRY(imm) ((imm) >> 20 & 0xf)
+#define EP_NET_IMM_PARTS(imm) (((imm) >> 12 & 0xff) + 1)
+#define EP_NET_IMM_RECORD(imm) ((imm)&1)
+
+/* Of a message its part, in the order in which its queue pair was given parts. */
+struct ep_net_part {
+	uint16_t request;
+	uint8_t number;
+};
+
+struct ep_net_qp {
+	struct ibv_qp *qp;
+	uint32_t remote_qpn;
+	uint16_t generation; /* of its path: how often that was opened, or should have been */
+	uint32_t room;       /* of its send queue */
+	uint32_t owed;       /* receives that were used and not posted again */
+	uint8_t path, local_port, remote_port;
+	/* of connections with several paths */
+	struct ep_net_part *part; /* ring of sq_depth; sender */
+	uint32_t first, posted;   /* parts that have ended; that were posted */
+	uint32_t received;        /* receiver: parts */
+	uint32_t receives;        /* posted and not ended */
+};
+
+/* A message that is sent. The slot stays as it is until the receiver has all of the group. */
+struct ep_net_message {
+	const struct ep_net_slot_entry *to;
+	const struct ep_net_mr *mr; /* NULL: it has no bytes */
+	uint64_t group;
+	uintptr_t data;
+	uint32_t size, each; /* bytes; of each part but the last */
+	uint32_t entry, parts, request;
+};
+
+struct ep_net_request {
+	uint32_t use;  /* how often; odd ones are under way */
+	uint32_t next; /* free one */
+	uint32_t left; /* sends and flushes: completions; receives: messages that are not whole */
+	uint32_t n;    /* receives; 0: not of receives */
+	uint64_t size[EP_NET_MAX_RECVS];  /* received, or to be sent */
+	uint32_t limit[EP_NET_MAX_RECVS]; /* receives: room */
+	uint8_t seen[EP_NET_MAX_RECVS], parts[EP_NET_MAX_RECVS];
+	bool done[EP_NET_MAX_RECVS];
+	struct ep_net_message message; /* sends */
+	/* flushes: what is read, by which ports it still has to be, and by which it is */
+	uint64_t at;
+	uint32_t ports, reads, rkey[EP_NET_NIC_PORTS];
+};
+
+/* A port of this end's NIC, and what the connection has there. */
+struct ep_net_local {
+	struct ep_net_dev *dev;
+	struct ep_nic_end end;
+	struct ep_ece ece; /* sender: of its NIC; receiver: what both can */
+	uint8_t tc, sl;
+	uint32_t gid_index;
+	struct ibv_mr *shared_mr;
+	struct ibv_cq *cq;
+	uint32_t cq_lost; /* atomic: the NIC has lost completions */
+	struct ibv_qp *flush_qp;
+	uint32_t flush_room, flush_depth;
+	bool flush_ended; /* no path goes by the port any more: all that it was to read has come back, or does */
+};
+
+/* A port of the other end's NIC. Travels between ends. */
+struct ep_net_remote {
+	struct ep_nic_end end;
+	struct ep_ece ece;
+	uint32_t rkey; /* of the shared memory */
+};
+
+/* Both ends go through the generations of a path in step: no end begins the next one before both have closed this. */
+enum ep_net_path_state {
+	EP_NET_PATH_OPEN,
+	EP_NET_PATH_CLOSING, /* this end has closed it, and the other one has not sent that it has */
+	EP_NET_PATH_CLOSED,
+	/* on its way back: */
+	EP_NET_PATH_OFFERED, /* it has new queue pairs, whose numbers were sent to the other end, */
+	EP_NET_PATH_READY,  /* which are connected to those of the other end, which was notified, */
+	EP_NET_PATH_PROBING /* and is ready, too: the sender sees whether something comes */
+};
+
+/* Why an end has closed a path. */
+enum ep_net_path_why {
+	EP_NET_WHY_FAILED,
+	EP_NET_WHY_DOWN,  /* its port is down */
+	EP_NET_WHY_MOVES, /* it is to go by another port */
+	EP_NET_WHY_LAST   /* the connection itself is being closed */
+};
+
+struct ep_net_path {
+	enum ep_net_path_state state;
+	uint8_t local_port, remote_port;
+	uint16_t generation;
+	bool drained;       /* closed here: nothing comes from it any more */
+	bool remote_closed; /* the other end has closed it, */
+	uint64_t since;     /* when it was closed here */
+	uint32_t received
+		[EP_NET_MAX_QPS]; /* and sends how many parts each of its queue pairs has brought */
+
+	bool remote_down; /* it failed because the other end's port is down */
+	uint64_t opened;  /* when */
+	uint64_t again;   /* when it may be */
+	uint64_t rest;    /* how long it had to wait for that */
+	bool offered;     /* the other end has new queue pairs: these numbers, */
+	bool ready;       /* which are connected */
+	uint32_t psn, remote_psn;
+	uint32_t probes; /* sender: under way */
+	bool proved;     /* all of them have come */
+	uint32_t number[EP_NET_MAX_QPS];
+
+	/* what p2p_data.c has noted */
+	bool probed, failed;
+	struct ibv_wc failure;
+};
+
+struct ep_net_ctrl; /* p2p.h */
+
+struct ep_net_comm {
+	bool sender;
+	const struct ep_net_nic *nic;
+	void *handle;
+	int fd; /* TCP: shows when the other end is gone */
+	char peer[EP_NET_PEER];
+	uint32_t rank; /* in collectives: the sender's */
+	uint32_t nlocals, nremotes, npaths;
+	struct ep_net_local local[EP_NET_NIC_PORTS];
+	struct ep_net_remote remote[EP_NET_NIC_PORTS];
+
+	struct ep_net_shared *shared;
+	uint64_t remote_shared;
+
+	struct ep_net_qp *qp;
+	uint32_t nqps; /* queue pair i is of path i modulo npaths */
+	uint32_t *open_qp, nopen,
+		next_open; /* those of open paths; the place of the next to be used */
+	uint32_t nopen_paths;
+	uint32_t slot_qp; /* receiver: announces receives to the sender */
+	uint32_t sq_depth, rq_depth, inline_bytes;
+	bool split;
+	uint64_t plain_limit; /* longer messages are followed by a record */
+
+	struct ep_net_request *request;
+	uint32_t nrequests, free, pending;
+	uint32_t nflushes;
+	uint32_t flush_first, flush_last; /* of those that wait for room, in order */
+
+	uint64_t groups;       /* receiver: posted; sender: all of whose messages are sent */
+	uint32_t matched;      /* sender: bit i: receive i of the next group has its message */
+	uint32_t open;         /* receiver: groups under way */
+	uint64_t slots_posted; /* receiver: groups whose slot was written; */
+	uint64_t slots_acked;  /* whose slot is known to have arrived */
+	uint32_t unsignaled,
+		unsignaled_groups; /* WRITEs of slots since the last with a completion */
+	uint32_t slot_request[EP_NET_SLOTS];
+
+	/* of connections with several paths; else NULL */
+	struct ep_net_path *path;
+	struct ep_net_ctrl *ctrl; /* with the other end, over TCP */
+	pthread_mutex_t lock;
+	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
+	uint32_t again_first, again_last; /* with room for all that there can be */
+	uint64_t
+		lost; /* when no path was open any more, and others are looked for; 0: one is open */
+	bool leaving; /* the other end closes the connection */
+	bool due;     /* p2p_data.c has noted something of a path */
+	bool async;
+
+	struct ep_error failed; /* code: not ncclSuccess once something has failed */
+	uint32_t idle;
+	uint64_t checked, gone; /* when: for the other end; when it was found gone */
+	struct ep_net_counts *counts;
+	struct ep_net_counts own_counts; /* where nobody reads them */
+};
+
+/* The other end, as it is known. */
+struct ep_net_peer {
+	uint32_t nremotes, nqps;
+	const struct ep_net_remote *remote;
+	uint64_t shared;
+	const uint32_t *qpn;
+};
+
+/* How many paths ends of so many ports have. */
+static inline uint32_t ep_net_paths(uint32_t ports, uint32_t others)
+{
+	return ports > others ? ports : others;
+}
+
+/*
+ * Traffic class and service level that the environment may overrule, -1: none. A sender's are those of
+ * its communicator, which NCCL gives as one number; a receiver's are its sender's.
+ */
+struct ep_net_class {
+	int tc, sl;
+};
+
+#define EP_NET_NO_REQUEST UINT32_MAX
+
+/* Kinds of work, and what its completion has to know. */
+enum ep_net_work {
+	EP_NET_WORK_SEND = 1,
+	EP_NET_WORK_SLOT,
+	EP_NET_WORK_RECEIVE,
+	EP_NET_WORK_FLUSH,
+	EP_NET_WORK_PROBE
+};
+#define EP_NET_WR_ID(kind, qp, wrs, number)                                                        \
+	((uint64_t)(kind) << 60 | (uint64_t)(qp) << 48 | (uint64_t)(wrs) << 32 | (uint16_t)(number))
+/* A further part of it: which of the queue pairs that had this number it belongs to. */
+#define EP_NET_WR_GENERATION_OF(q) ((uint64_t)(q)->generation << 16)
+#define EP_NET_WR_KIND(id) ((enum ep_net_work)((id) >> 60))
+#define EP_NET_WR_QP(id) ((uint32_t)((id) >> 48) & 0xfff)
+#define EP_NET_WR_WRS(id) ((uint32_t)((id) >> 32) & 0xffff)
+#define EP_NET_WR_GENERATION(id) ((uint16_t)((id) >> 16))
+#define EP_NET_WR_NUMBER(id) ((uint32_t)(uint16_t)(id))
+
+/* Of a flush: not of a queue pair but of a port. */
+#define EP_NET_WR_FLUSH_QP(local) (EP_NET_MAX_QPS + (local))
+
+/* For everybody who uses a connection, from its handle to the end of the call. */
+static inline void ep_net_enter(struct ep_net_comm *c)
+{
+	if (c->path) {
+		pthread_mutex_lock(&c->lock);
+	}
+}
+
+static inline void ep_net_leave(struct ep_net_comm *c)
+{
+	if (c->path) {
+		pthread_mutex_unlock(&c->lock);
+	}
+}
+
+/* Whether what comes by a path counts: it is open, or the other end may take it for that. */
+static inline bool ep_net_path_lives(const struct ep_net_comm *c, uint32_t path)
+{
+	return !c->path || c->path[path].state == EP_NET_PATH_OPEN ||
+	       c->path[path].state >= EP_NET_PATH_READY;
+}
+
+static inline bool ep_net_path_is_open(const struct ep_net_comm *c, uint32_t path)
+{
+	return !c->path || c->path[path].state == EP_NET_PATH_OPEN;
+}
+
+/*
+ * Control messages: what the ends of a connection with several paths send each other over TCP, once it
+ * is made.
+ */
+
+#define EP_NET_CTRL_MAGIC 0x64726f77u
+
+enum ep_net_ctrl_kind {
+	EP_NET_CLOSED = 1, /* nothing comes from the path any more */
+	EP_NET_OFFER,      /* it has new queue pairs here, */
+	EP_NET_READY_TOO,  /* which are connected to the other end's, */
+	EP_NET_PROVED      /* sender: and reach it */
+};
+
+/* Of a path, in one of its generations; see p2p.h. */
+struct ep_net_ctrl_msg {
+	uint32_t magic;
+	uint16_t path, generation;
+	uint8_t kind;
+	uint8_t why;           /* CLOSED: enum ep_net_path_why */
+	uint8_t port, pad;     /* OFFER: by which port of this end, */
+	struct ep_nic_end end; /* as it is now */
+	/* CLOSED: parts of messages that each queue pair has brought; OFFER: numbers of queue pairs */
+	uint32_t number[EP_NET_MAX_QPS];
+};
+
+/* An end sends up to four messages in a generation, and reads the other end's before the next but one. */
+#define EP_NET_CTRL_MSGS (EP_NET_NIC_PORTS * 8u)
+
+struct ep_net_ctrl {
+	struct ep_net_ctrl_msg in, out[EP_NET_CTRL_MSGS]; /* out: ring */
+	size_t in_at, out_at;
+	uint32_t nout, sent; /* messages to be sent, those that were: ever */
+};
+
+/*
+ * The handshake of two ends over TCP, as InfiniBand's connection manager has it:
+ *
+ *     the sender's request (REQ) -> the receiver's reply (REP) -> the sender is ready (RTU)
+ */
+
+#define EP_NET_READY 0x79646572u
+#define EP_NET_TEXT 240
+
+struct ep_net_connect_req {
+	struct ep_net_head head;
+	uint64_t shared;
+	uint32_t nqps, tc, ports, sl, rank, pad;
+	struct ep_net_remote port[EP_NET_NIC_PORTS];
+	uint32_t qpn[EP_NET_MAX_QPS];
+};
+
+struct ep_net_connect_rep {
+	struct ep_net_head head;
+	int32_t code; /* ncclSuccess, or text has the reason */
+	uint32_t ports;
+	uint64_t shared;
+	struct ep_net_remote port[EP_NET_NIC_PORTS];
+	uint32_t qpn[EP_NET_MAX_QPS];
+	char text[EP_NET_TEXT];
+};
+
+/* In what NCCL brings from listen() to connect(), which begins with all zero behind `parked`. */
+struct ep_net_handle {
+	struct ep_net_place place; /* its number: ports of the receiver's NIC */
+	void *parked;              /* the sender's own: what it has begun */
+	uint32_t
+		rank; /* the sender's own: which of the listener's senders it is, for collectives */
+};
+
+_Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
+_Static_assert(offsetof(struct ep_net_connect_req, shared) == sizeof(struct ep_net_head), "packed");
+
+/* ---- how a connection fails ---- */
+
+ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
+/* `qp`: a queue pair, or what ep_net_port_qp() returns. */
+ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
+			      const char *fmt, ...) EP_PRINTF(4, 5);
+ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
+
+/* Returns a queue pair that goes by this port of the own NIC, else the number of the port's flushes. */
+uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local);
+/* See ep_net_which_print(). */
+const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
+
+/* ---- queue pairs of a connection ---- */
+
+#define EP_NET_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
+/* Which of them messages go over: those of open paths. */
+void ep_net_qps_choose(struct ep_net_comm *c);
+/* A queue pair to itself, for iflush. */
+ncclResult_t ep_net_flush_open(struct ep_net_local *port);
+ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
+
+/* ---- makes connections and ends them ---- */
+
+/* A connection whose queue pairs are not connected yet. It holds the devices. */
+ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t npaths,
+			     uint32_t nqps, const struct ep_net_class *class,
+			     struct ep_net_comm **comm);
+ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
+/* `c` NULL: nothing. Ends all work, then frees the memory that it used. */
+void ep_net_comm_free(struct ep_net_comm *c);
+
+/* For NCCL, of connections of either kind. */
+ncclResult_t ep_net_reg(void *comm, const struct ep_net_memory *memory, void **mr);
+ncclResult_t ep_net_close_send(void *send_comm);
+ncclResult_t ep_net_close_recv(void *recv_comm);
+
+/* ---- the receiver's end of a connection in the making ---- */
+
+/* For NCCL, which calls again and again. *recv_comm NULL: it is not made yet. */
+ncclResult_t ep_net_listen(int dev, int tc, void *handle, void **listen_comm);
+/* Finds the NIC that a listener is of, and the traffic class that it was given. */
+ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **nic, int *tc);
+ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm);
+ncclResult_t ep_net_close_listen(void *listen_comm);
+
+/* ---- the sender's end of a connection in the making ---- */
+
+/* For NCCL, which calls again and again. *send_comm NULL: it is not made yet. */
+ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void **send_comm);
+/* Gives up a connection that this rank has begun by the handle and is not made yet, if there is one. */
+void ep_net_connect_end(struct ep_net_handle *handle);
+
+/* ---- requests of a connection ---- */
+
+uint32_t ep_net_request_new(struct ep_net_comm *c);
+void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
+void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
+/* The connection that receives; checks the number of receives. */
+ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm);
+
+/* ---- announces receives to the sender ---- */
+
+/* Announces groups, unless the sender can do without for now. */
+ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
+
+/* ---- parts of messages ---- */
+
+ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
+			      uint32_t qp, uint32_t number);
+/* Posts parts again that a closed path has not brought, as far as there is room. */
+ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
+
+/* ---- sending, and the end of requests of either kind ---- */
+
+/* A receive that the other end has posted, the first of its group that has no message yet. */
+struct ep_net_asked {
+	int tag;
+	uint32_t size; /* 0: none is known */
+};
+ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked);
+
+/* For NCCL. */
+ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
+			  void **request);
+ncclResult_t ep_net_test(void *request, int *done, int *sizes);
+
+/* ---- receiving ---- */
+
+/* For NCCL. */
+ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, int *tags, void **mr,
+			  void **request);
+
+/* ---- flushes of GPU memory ---- */
+
+/* Posts flushes that had to wait, as far as there is room. */
+ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
+/* A device that is broken gives no flush back any more. */
+void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
+
+/* For NCCL. */
+ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void **mr,
+			   void **request);
+
+/* ---- completions of a connection ---- */
+
+/* Takes up completions of a port; *any: there were some. */
+ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool *any);
+
+/* ---- progress of a connection ---- */
+
+/* Takes up completions, does what is due, and now and then looks for the other end. */
+ncclResult_t ep_net_progress(struct ep_net_comm *c);
+
+/*
+ * Closes a path that fails. Both ends first see to it that nothing comes from it any more, then
+ * send each other, over TCP, which parts of messages it has brought; the rest is sent again over the
+ * others. So each part comes once, and nothing comes late.
+ */
+
+/* Closes one that is open or on its way back. `what`: why, for the log. */
+ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why,
+			       const char *what);
+
+/* ---- looks after the paths of a connection that has several ---- */
+
+/* Does what is due after completions were taken up: c->due. */
+ncclResult_t ep_net_paths_act(struct ep_net_comm *c);
+/* Receives control messages about paths, and checks ports. */
+ncclResult_t ep_net_paths_check(struct ep_net_comm *c);
+/* The asynchronous thread looks after the paths, too, while NCCL does not call. */
+ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c);
+/* This end closes: sends what has arrived to the other one. */
+void ep_net_paths_close(struct ep_net_comm *c);
+
+/* ---- the part of a connection in the file of counts ---- */
+
+/* Where the connection counts from now on, and what it is. Never fails: else it counts for itself. */
+void ep_net_counts_open(struct ep_net_comm *c);
+/* The ports that a path goes by, and that it is open. */
+void ep_net_counts_path(struct ep_net_comm *c, uint32_t path);
+void ep_net_counts_close(struct ep_net_comm *c);
+
+#endif

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What NCCL calls while a connection works: progress, sends, receives, tests. */
+#include <string.h>
+#include "core/log.h"
+#include "net/p2p.h"
+
+/*
+ * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing under
+ * way, so that what is under way here will never end.
+ */
+static ncclResult_t ep_net_poll_slow(struct ep_net_comm *c)
+{
+	uint64_t now = ep_now_ns();
+
+	if (now - c->checked < EP_NET_CHECK_NS) {
+		return ncclSuccess;
+	}
+	c->checked = now;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
+			return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, i),
+						"the NIC has lost completions: its queue has "
+						"overrun or failed");
+		}
+	}
+	if (c->path) {
+		EP_CHECK(ep_net_paths_check(c));
+	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
+		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
+	} else if (!c->gone && ep_net_gone(c->fd)) {
+		c->gone = now;
+	}
+	/* (it may have been found gone since `now`) */
+	if (c->gone && now >= c->gone + EP_NET_GRACE_NS) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"the peer has closed the connection or has ended, %u "
+					"requests are under way here: see its log",
+					c->pending);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_progress(struct ep_net_comm *c)
+{
+	bool any = false, some;
+
+	c->counts->polls++;
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		EP_CHECK(ep_net_poll(c, &c->local[i], &some));
+		any |= some;
+	}
+	if (c->due) {
+		EP_CHECK(ep_net_paths_act(c));
+	}
+	if (c->again_first != c->again_last) {
+		EP_CHECK(ep_net_parts_resend(c));
+	}
+	if (c->flush_first != EP_NET_NO_REQUEST) {
+		EP_CHECK(ep_net_flushes_push(c));
+	}
+	if (c->slots_posted != c->groups && !c->sender) {
+		EP_CHECK(ep_net_slots_post(c));
+	}
+	/* (a port that comes back is not waited for until there is nothing to do) */
+	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_poll_slow(c);
+}
+
+/* ---- sending, and the end of requests of either kind ---- */
+
+/* ---- which receive a message is for ---- */
+
+/* The slot of the next group, if all of it is there. */
+static ncclResult_t ep_net_slot_get(struct ep_net_comm *c, const struct ep_net_slot_entry **slot)
+{
+	const struct ep_net_slot_entry *e = c->shared->slot[c->groups % EP_NET_SLOTS];
+	uint64_t seq = c->groups + 1;
+
+	*slot = NULL;
+	if (__atomic_load_n(&e[0].seq, __ATOMIC_ACQUIRE) != seq) {
+		return ncclSuccess;
+	}
+	if (e[0].n < 1 || e[0].n > EP_NET_MAX_RECVS) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"the peer claims %u receives in a group, the limit is %d",
+					e[0].n, EP_NET_MAX_RECVS);
+	}
+	for (uint32_t i = 1; i < e[0].n; i++) {
+		if (__atomic_load_n(&e[i].seq, __ATOMIC_ACQUIRE) != seq) {
+			return ncclSuccess;
+		}
+	}
+	*slot = e;
+	return ncclSuccess;
+}
+
+/* The first receive of the group with this tag that has no message; the group's number of them: none. */
+static uint32_t ep_net_match(const struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
+			     int tag)
+{
+	uint32_t i = 0;
+
+	while (i < slot[0].n && (c->matched >> i & 1 || slot[i].tag != tag)) {
+		i++;
+	}
+	return i;
+}
+
+/* ---- its parts ---- */
+
+/* Over how many queue pairs a message goes, and how much over each but the last. */
+static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *message)
+{
+	uint32_t paths = c->split ? c->nopen : message->size > EP_NET_ONE_PATH ? c->nopen_paths : 1;
+
+	message->parts = 1;
+	message->each = message->size;
+	if (paths > 1 && message->size > EP_NET_PART) {
+		message->parts =
+			(uint32_t)ep_min_u64(paths, ep_ceil_div(message->size, EP_NET_PART));
+		message->each = (uint32_t)ep_round_up(ep_ceil_div(message->size, message->parts),
+						      EP_NET_PART);
+		message->parts = ep_ceil_div(message->size, message->each);
+	}
+}
+
+static bool ep_net_has_room(const struct ep_net_comm *c, uint32_t parts)
+{
+	for (uint32_t i = 0; c->nopen && i < parts; i++) {
+		if (c->qp[c->open_qp[(c->next_open + i) % c->nopen]].room < EP_NET_PART_WR) {
+			return false;
+		}
+	}
+	return c->nopen && c->free != EP_NET_NO_REQUEST;
+}
+
+static ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *message)
+{
+	for (uint32_t i = 0; i < message->parts; i++) {
+		uint32_t qp = c->open_qp[c->next_open];
+
+		c->next_open = (c->next_open + 1) % c->nopen;
+		EP_CHECK(ep_net_part_post(c, message, qp, i));
+	}
+	return ncclSuccess;
+}
+
+/* ---- for NCCL ---- */
+
+/* A message for a receive of the group at the head. *request NULL: no request is free, or no room. */
+static ncclResult_t ep_net_send_to(struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
+				   struct ep_net_message *message, void **request)
+{
+	struct ep_net_request *r;
+
+	message->to = &slot[message->entry];
+	message->group = c->groups;
+	if (message->size > message->to->size) {
+		return ep_fail(ncclInvalidUsage,
+			       "%u bytes with tag %d are sent to %s, whose receive has room "
+			       "for %u: both ends must mean the same message",
+			       message->size, message->to->tag, c->peer, message->to->size);
+	}
+	ep_net_divide(c, message);
+	if (!ep_net_has_room(c, message->parts)) {
+		c->counts->full++;
+		return ep_net_progress(c);
+	}
+	message->request = ep_net_request_new(c);
+	r = &c->request[message->request];
+	r->left = message->parts;
+	r->size[0] = message->size;
+	r->message = *message;
+	EP_CHECK(ep_net_message_post(c, message));
+	c->counts->messages++;
+	c->counts->bytes += message->size;
+	*request = ep_net_request_handle_of(c, message->request);
+	c->matched |= 1u << message->entry;
+	if (c->matched == (1u << slot[0].n) - 1) {
+		c->matched = 0;
+		c->groups++;
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_send_post(struct ep_net_comm *c, void *data, size_t size, int tag,
+				     void *mr, void **request)
+{
+	const struct ep_net_slot_entry *slot;
+	struct ep_net_message m = { .data = (uintptr_t)data, .size = (uint32_t)size };
+
+	if (size) {
+		EP_CHECK(ep_net_mr_find(c->nic, mr, data, size, &m.mr));
+	}
+	EP_CHECK(ep_net_slot_get(c, &slot));
+	m.entry = slot ? ep_net_match(c, slot, tag) : 0;
+	if (!slot || m.entry == slot[0].n) {
+		c->counts->early++;
+		return ep_net_progress(c);
+	}
+	return ep_net_send_to(c, slot, &m, request);
+}
+
+static ncclResult_t ep_net_slot_ask(struct ep_net_comm *c, struct ep_net_asked *asked)
+{
+	const struct ep_net_slot_entry *slot;
+
+	EP_CHECK(ep_net_slot_get(c, &slot));
+	if (!slot) {
+		return ep_net_progress(c);
+	}
+	slot += __builtin_ctz(~c->matched);
+	*asked = (struct ep_net_asked){ slot->tag, slot->size };
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked)
+{
+	struct ep_net_comm *c = ep_net_handle_get(EP_NET_SEND, send_comm);
+	ncclResult_t result;
+
+	*asked = (struct ep_net_asked){ 0, 0 };
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess ? ep_net_slot_ask(c, asked) : ep_net_comm_failed(c);
+	ep_net_leave(c);
+	return result;
+}
+
+ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, void *mr,
+			  void **request)
+{
+	struct ep_net_comm *c = ep_net_handle_find(EP_NET_SEND, send_comm);
+	ncclResult_t result;
+
+	*request = NULL;
+	if (!c) {
+		return ncclInvalidArgument;
+	}
+	if (size > EP_NET_MAX_BYTES) {
+		return ep_fail(ncclInvalidArgument,
+			       "a message of %zu bytes cannot be sent, the limit is %u", size,
+			       EP_NET_MAX_BYTES);
+	}
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess ? ep_net_send_post(c, data, size, tag, mr, request)
+					       : ep_net_comm_failed(c);
+	ep_net_leave(c);
+	return result;
+}
+
+static ncclResult_t ep_net_test_one(struct ep_net_comm *c, uint32_t i, int *done, int *sizes)
+{
+	struct ep_net_request *r = &c->request[i];
+
+	if (r->left && c->failed.code == ncclSuccess) {
+		EP_CHECK(ep_net_progress(c));
+	}
+	if (r->left) {
+		return c->failed.code == ncclSuccess ? ncclSuccess : ep_net_comm_failed(c);
+	}
+	*done = 1;
+	for (uint32_t k = 0; sizes && k < (c->sender ? 1 : r->n); k++) {
+		sizes[k] = (int)r->size[k];
+	}
+	ep_net_request_free(c, i);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_test(void *request, int *done, int *sizes)
+{
+	enum ep_net_kind kind;
+	struct ep_net_comm *c = ep_net_request_owner(EP_NET_REQUEST, request, &kind);
+	uint32_t i = ep_net_request_number(request);
+	ncclResult_t result;
+
+	*done = 0;
+	if (!c || (kind != EP_NET_SEND && kind != EP_NET_RECV) || i >= c->nrequests) {
+		return ep_net_request_fail(request);
+	}
+	ep_net_enter(c);
+	result = ep_net_request_is(request, c->request[i].use) ? ep_net_test_one(c, i, done, sizes)
+							       : ep_net_request_fail(request);
+	ep_net_leave(c);
+	return result;
+}
+
+/* ---- receiving ---- */
+
+/* Whether one more group may be under way. */
+static bool ep_net_recv_room(const struct ep_net_comm *c)
+{
+	/* The slot's place is free when what was written there before has been taken. */
+	return c->open < EP_NET_GROUPS &&
+	       c->groups - c->slots_acked < EP_NET_SLOTS - EP_NET_SIGNAL_EVERY &&
+	       c->slot_request[c->groups % EP_NET_SLOTS] == EP_NET_NO_REQUEST &&
+	       c->free != EP_NET_NO_REQUEST;
+}
+
+static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, const size_t *sizes,
+				     const int *tags, void **mr, void **request)
+{
+	const struct ep_net_mr *region[EP_NET_MAX_RECVS] = { NULL };
+	struct ep_net_slot_entry *slot;
+	struct ep_net_request *r;
+	uint32_t i;
+
+	for (int k = 0; k < n; k++) {
+		if (sizes[k]) {
+			EP_CHECK(ep_net_mr_find(c->nic, mr[k], data[k], sizes[k], &region[k]));
+		}
+	}
+	if (!ep_net_recv_room(c)) {
+		c->counts->full++;
+		return ep_net_progress(c);
+	}
+	i = ep_net_request_new(c);
+	r = &c->request[i];
+	r->n = r->left = (uint32_t)n;
+	memset(r->size, 0, sizeof(r->size));
+	memset(r->seen, 0, sizeof(r->seen));
+	memset(r->done, 0, sizeof(r->done));
+	slot = c->shared->slot[c->groups % EP_NET_SLOTS];
+	for (int k = 0; k < n; k++) {
+		r->limit[k] = (uint32_t)ep_min_u64(sizes[k], EP_NET_MAX_BYTES);
+		slot[k] = (struct ep_net_slot_entry){ .addr = (uintptr_t)data[k],
+						      .size = r->limit[k],
+						      .tag = tags[k],
+						      .n = (uint32_t)n,
+						      .seq = c->groups + 1 };
+		for (uint32_t p = 0; region[k] && p < c->nlocals; p++) {
+			slot[k].rkey[p] = region[k]->rkey[p];
+		}
+	}
+	c->slot_request[c->groups % EP_NET_SLOTS] = i;
+	c->groups++;
+	c->open++;
+	EP_CHECK(ep_net_slots_post(c));
+	*request = ep_net_request_handle_of(c, i);
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, int *tags, void **mr,
+			  void **request)
+{
+	struct ep_net_comm *c;
+	ncclResult_t result;
+
+	/* A value that NCCL presets where it needs no report of the end is never left there. */
+	*request = NULL;
+	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
+	ep_net_enter(c);
+	result = c->failed.code == ncclSuccess
+			 ? ep_net_recv_post(c, n, data, sizes, tags, mr, request)
+			 : ep_net_comm_failed(c);
+	ep_net_leave(c);
+	return result;
+}

@@ -1,0 +1,914 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A path fails, what it brought is settled with the other end, and it comes back. */
+#include <errno.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/net.h"
+#include "net/p2p.h"
+
+static enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c);
+/* Sends a message about a path, now or later; fills in what all kinds have. */
+static ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind,
+				     uint32_t path, struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_ctrl *t = c->ctrl;
+
+	msg->magic = EP_NET_CTRL_MAGIC;
+	msg->kind = kind;
+	msg->path = (uint16_t)path;
+	msg->generation = c->path[path].generation;
+
+	if (t->nout - t->sent == EP_NET_CTRL_MSGS) {
+		return ep_net_comm_fail(c, ncclRemoteError, path,
+					"the peer receives none of %u changes of paths: is its "
+					"process stuck?",
+					EP_NET_CTRL_MSGS);
+	}
+	t->out[t->nout++ % EP_NET_CTRL_MSGS] = *msg;
+	(void)ep_net_ctrl_flush(c); /* what is not sent now, or fails, is looked after later */
+	return ncclSuccess;
+}
+
+/* Sends what is to be sent as far as the socket has room. */
+static enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c)
+{
+	struct ep_net_ctrl *t = c->ctrl;
+
+	while (t->sent < t->nout) {
+		enum ep_net_io_state state = ep_net_put(c->fd, &t->out[t->sent % EP_NET_CTRL_MSGS],
+							sizeof(t->out[0]), &t->out_at);
+
+		if (state != EP_NET_IO_DONE) {
+			return state;
+		}
+		t->sent++;
+		t->out_at = 0;
+	}
+	return EP_NET_IO_DONE;
+}
+
+/* Takes the next message, when all of it is there. */
+static enum ep_net_io_state ep_net_ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_ctrl *t = c->ctrl;
+	enum ep_net_io_state state = ep_net_take(c->fd, &t->in, sizeof(t->in), &t->in_at);
+
+	if (state == EP_NET_IO_DONE) {
+		*msg = t->in;
+		t->in_at = 0;
+	}
+	return state;
+}
+
+/*
+ * Closes and repairs a path that fails, while the connection has others.
+ *
+ * A sender cannot know which of its writes have reached memory: it misses the acknowledgements, not
+ * only what they acknowledge. If it wrote again at once, a message could come twice, and a packet
+ * that was late could change memory which its receiver had long used for something else. So
+ *
+ *   1. an end that notices the failure, or is notified of it, moves its queue pairs of the path to the error
+ *      state: its NIC drops what comes for them from then on. The receiver takes up the completions of
+ *      all its receives, and so knows how many parts each queue pair has brought.
+ *   2. It notifies the other end, with these numbers. Parts of a queue pair come in the order in which they
+ *      were posted: the first so many have come, the others have not.
+ *   3. When both have sent this, the sender takes the parts that were received for sent and posts the others
+ *      to queue pairs of open paths. If it was the path by which the receiver announced its receives, it
+ *      writes those slots again that may not have arrived.
+ *
+ * A receiver that closes sends its count in the same way: the sender may miss its acknowledgements.
+ *
+ * How a path that was closed comes back is in p2p_paths.c.
+ */
+
+#define EP_NET_DRAIN_NS 500000000ull     /* for a NIC to give back what was posted */
+#define EP_NET_STEADY_NS 10000000000ull  /* a path that was open for so long did not fail soon */
+#define EP_NET_LONGEST_NS 30000000000ull /* that a path rests */
+
+/* ---- 1. nothing comes from it any more ---- */
+
+static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net_local *port)
+{
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		if (c->path[i].state != EP_NET_PATH_CLOSING &&
+		    c->path[i].state != EP_NET_PATH_CLOSED &&
+		    &c->local[c->path[i].local_port] == port) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/* A device that is broken refuses everything, and does nothing. */
+static ncclResult_t ep_net_qp_stop(struct ep_net_comm *c, uint32_t i)
+{
+	const struct ep_net_local *l = &c->local[c->qp[i].local_port];
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	int error = l->dev->nic.v->ibv_modify_qp(c->qp[i].qp, &attr, IBV_QP_STATE);
+
+	if (error) {
+		ep_net_dev_events(l->dev); /* it may have sent that, and nobody has received it */
+	}
+	if (error && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED)) {
+		return ep_net_comm_fail(
+			c, ncclSystemError, i,
+			"a queue pair of a path that has failed cannot be stopped: %s",
+			strerror(error));
+	}
+	return ncclSuccess;
+}
+
+static uint32_t ep_net_receives_left(const struct ep_net_comm *c, uint32_t path)
+{
+	uint32_t left = 0;
+
+	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
+		left += c->qp[i].receives;
+	}
+	return left;
+}
+
+/* Its parts: sees to it that nothing comes from it any more; notifies the other end; both have closed it. */
+static ncclResult_t ep_net_path_drain(struct ep_net_comm *c, uint32_t path)
+{
+	struct ep_net_local *l = &c->local[c->path[path].local_port];
+	uint64_t until = ep_now_ns() + EP_NET_DRAIN_NS;
+	bool any;
+
+	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
+		EP_CHECK(ep_net_qp_stop(c, i));
+	}
+	/* A device that is broken gives nothing back any more, but what it has reported has arrived. */
+	do {
+		EP_CHECK(ep_net_poll(c, l, &any));
+	} while (ep_net_receives_left(c, path) &&
+		 (any ||
+		  (ep_now_ns() < until && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED))));
+	c->path[path].drained = true;
+	if (l->flush_qp && !ep_net_local_in_use(c, l)) {
+		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+
+		(void)l->dev->nic.v->ibv_modify_qp(l->flush_qp, &attr, IBV_QP_STATE);
+		l->flush_ended = true;
+	}
+	return ncclSuccess;
+}
+
+/* ---- 2. notifying the other end ---- */
+
+static ncclResult_t ep_net_path_send_closed(struct ep_net_comm *c, uint32_t path,
+					    enum ep_net_path_why why)
+{
+	const struct ep_net_path *r = &c->path[path];
+	struct ep_net_ctrl_msg msg = { .why = why };
+	uint32_t n = 0;
+
+	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
+		msg.why = EP_NET_WHY_DOWN;
+	}
+	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
+		msg.number[n++] = c->qp[i].received;
+	}
+	return ep_net_ctrl_send(c, EP_NET_CLOSED, path, &msg);
+}
+
+/* ---- 3. what both know now ---- */
+
+static ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t path)
+{
+	uint32_t k = 0;
+
+	for (uint32_t i = path; i < c->nqps; i += c->npaths, k++) {
+		struct ep_net_qp *q = &c->qp[i];
+		uint32_t received = c->path[path].received[k];
+
+		if (received - q->first > q->posted - q->first) {
+			return ep_net_comm_fail(
+				c, ncclRemoteError, i,
+				"the peer has had %u parts of messages of this queue "
+				"pair, %u were sent",
+				received, q->posted);
+		}
+		for (; q->first != received; q->first++) {
+			c->request[q->part[q->first % c->sq_depth].request].left--;
+		}
+		for (; q->first != q->posted; q->first++) {
+			c->again[c->again_last++ % (c->nrequests * c->nqps)] =
+				q->part[q->first % c->sq_depth];
+		}
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_net_path_settle(struct ep_net_comm *c, uint32_t path)
+{
+	struct ep_net_path *r = &c->path[path];
+
+	if (r->state != EP_NET_PATH_CLOSING || !r->drained || !r->remote_closed) {
+		return ncclSuccess;
+	}
+	r->state = EP_NET_PATH_CLOSED;
+	if (c->sender) {
+		EP_CHECK(ep_net_parts_settle(c, path));
+	} else if (c->qp[c->slot_qp].path == path && c->nopen) {
+		c->slot_qp = c->open_qp[0];
+		c->slots_posted = c->slots_acked;
+		c->unsignaled = c->unsignaled_groups = 0;
+	}
+	return ncclSuccess;
+}
+
+/*
+ * When it may be tried again: soon after the first failure, later and later after those that follow it
+ * soon. So a port that comes and goes does not take up the connection.
+ */
+static void ep_net_path_rest(struct ep_net_path *path, enum ep_net_path_why why, bool was_open)
+{
+	uint64_t least = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+
+	path->again = path->since;
+	if (why == EP_NET_WHY_MOVES) {
+		return;
+	}
+	if (path->rest && (!was_open || path->since - path->opened < EP_NET_STEADY_NS)) {
+		path->rest = ep_min_u64(2 * path->rest, ep_max_u64(least, EP_NET_LONGEST_NS));
+	} else {
+		path->rest = least;
+	}
+	path->again += path->rest;
+}
+
+static void ep_net_path_close_print(const struct ep_net_comm *c, uint32_t path,
+				    enum ep_net_path_why why, const char *what, bool was_open)
+{
+	const char *state = ep_net_dev_print(c->local[c->path[path].local_port].dev);
+	char which[EP_NET_WHICH];
+
+	ep_net_qp_print(c, path, which);
+	if (!was_open || why == EP_NET_WHY_MOVES) {
+		EP_INFO(EP_LOG_NET, "%s: the path is %s: %s%s", which,
+			was_open ? "moved" : "not used again yet", what, state);
+	} else if (c->nopen) {
+		const struct ep_net_qp *q = &c->qp[c->open_qp[0]];
+		const struct ep_nic_end *end = &c->local[q->local_port].end,
+					*remote = &c->remote[q->remote_port].end;
+
+		EP_WARN("%s: %s%s; the connection goes on over %s:%d and %s:%u there%s", which,
+			what, state, end->name, end->port, remote->name, remote->port,
+			c->nopen_paths > 1 ? ", and others" : "");
+	} else {
+		EP_WARN("%s: %s%s; no path is left, another one is looked for", which, what, state);
+	}
+}
+
+ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why,
+			       const char *what)
+{
+	struct ep_net_path *r = &c->path[path];
+	bool was_open = r->state == EP_NET_PATH_OPEN;
+
+	r->state = EP_NET_PATH_CLOSING;
+	r->since = ep_now_ns();
+	r->offered = r->ready = r->proved = r->probed = r->failed = false;
+	ep_net_path_rest(r, why, was_open);
+	c->counts->failovers += was_open && why != EP_NET_WHY_MOVES;
+	c->counts->path[path].open = 0;
+	ep_net_qps_choose(c);
+	c->lost = c->nopen ? 0 : c->lost ? c->lost : r->since;
+	ep_net_path_close_print(c, path, why, what, was_open);
+	EP_CHECK(ep_net_path_drain(c, path));
+	EP_CHECK(ep_net_path_send_closed(c, path, why));
+	return ep_net_path_settle(c, path);
+}
+
+/*
+ * How a path that was closed comes back. Both ends know what it has brought (p2p_paths.c). Each of them, when
+ * its port has been up for a while,
+ *
+ *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on
+ *      their way find nobody, and sends their numbers to the other end;
+ *   2. connects them when it has received the other end's numbers, and confirms it;
+ *   3. When both have sent that, the sender writes nothing, zero bytes, over each of them. When that has been
+ *      acknowledged, which needs the path there and back, it sends that, and both use the path:
+ *      until then messages go over the others, and wait for nothing.
+ *
+ * What fails on the way closes the path again, as if it had been open. Each time it rests for longer.
+ *
+ * A path goes from its own port to the other end's own. In need, where no path is open, each end takes
+ * any port that is up in place of one that is down, and goes back to its own one when that is up again and
+ * there is another path. (Not before: across planes of a network ports may not reach each other, and
+ * to find that out may hold up NCCL's thread for a second.)
+ */
+
+#define EP_NET_NEED_NS 50000000ull /* between attempts where no path is open */
+
+/* ---- 1. offers ---- */
+
+/* EP_NET_NIC_PORTS: by none now. */
+static uint32_t ep_net_recovery_port(const struct ep_net_comm *c, uint32_t path)
+{
+	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+	uint32_t own = path % c->nlocals;
+
+	if (ep_net_dev_up(c->local[own].dev, c->nopen_paths ? rest : 0)) {
+		return own;
+	}
+	for (uint32_t i = 0; i < c->nlocals && !c->nopen_paths; i++) {
+		if (ep_net_dev_up(c->local[i].dev, 0)) {
+			return i;
+		}
+	}
+	return EP_NET_NIC_PORTS;
+}
+
+/* NULL: there is none, or only a smaller one. */
+static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_net_local *port)
+{
+	struct ep_rc_room want = { .sq = c->sq_depth,
+				   .rq = c->sender ? 1 : c->rq_depth,
+				   .inline_bytes = c->inline_bytes },
+			  room = want;
+	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room, EP_NET_ACCESS);
+
+	if (qp &&
+	    (room.sq < want.sq || room.rq < want.rq || room.inline_bytes < want.inline_bytes)) {
+		port->dev->nic.v->ibv_destroy_qp(qp);
+		qp = NULL;
+	}
+	return qp;
+}
+
+/* New queue pairs for a path; false: they cannot be made, and nothing has changed. */
+static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_local *port,
+				 struct ibv_qp **qp)
+{
+	uint32_t each = c->nqps / c->npaths, n = 0;
+
+	while (n < each && (qp[n] = ep_net_recovery_qp(c, port))) {
+		n++;
+	}
+	if (n == each) {
+		return true;
+	}
+	EP_INFO(EP_LOG_NET, "%s: no queue pair for a path that could come back: %s",
+		port->dev->label, strerror(errno));
+	while (n-- > 0) {
+		port->dev->nic.v->ibv_destroy_qp(qp[n]);
+	}
+	return false;
+}
+
+/*
+ * The new queue pairs take the places of the old ones. Flushed sends of the old ones may complete
+ * later: polling ignores completions of an earlier generation.
+ */
+static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, uint32_t local,
+				    struct ibv_qp *const *qp)
+{
+	struct ep_net_path *r = &c->path[path];
+
+	r->generation++;
+	r->local_port = (uint8_t)local;
+	r->drained = r->remote_closed = false;
+	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
+	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
+		struct ep_net_qp *q = &c->qp[i];
+
+		c->local[q->local_port].dev->nic.v->ibv_destroy_qp(q->qp);
+		q->qp = *qp++;
+		q->generation = r->generation;
+		q->local_port = r->local_port;
+		q->room = c->sq_depth;
+		q->owed = q->first = q->posted = q->received = q->receives = 0;
+	}
+}
+
+static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t path)
+{
+	const struct ep_net_path *r = &c->path[path];
+	struct ep_net_ctrl_msg msg = { .port = r->local_port, .end = c->local[r->local_port].end };
+	uint32_t n = 0;
+
+	msg.end.psn = r->psn;
+	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
+		msg.number[n++] = c->qp[i].qp->qp_num;
+	}
+	return ep_net_ctrl_send(c, EP_NET_OFFER, path, &msg);
+}
+
+/* A port that no path went by is used again: so is what flushes there, when all of it has come back. */
+static bool ep_net_recovery_flush(struct ep_net_local *port)
+{
+	if (port->flush_qp && port->flush_ended) {
+		if (port->flush_room < port->flush_depth) {
+			return false;
+		}
+		port->dev->nic.v->ibv_destroy_qp(port->flush_qp);
+		port->flush_qp = NULL; /* it is made when one is asked for */
+	}
+	port->flush_ended = false;
+	return true;
+}
+
+static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_t now)
+{
+	struct ep_net_path *r = &c->path[path];
+	struct ibv_qp *qp[EP_NET_MAX_QPS];
+	struct ep_net_local *l;
+	uint32_t port;
+	bool any = true;
+
+	/* (in need an offer is answered at once: nobody may call here again for a while) */
+	if (now < (c->nopen_paths ? r->again : r->offered ? 0 : r->since + EP_NET_NEED_NS)) {
+		return ncclSuccess;
+	}
+	port = ep_net_recovery_port(c, path);
+	if (port == EP_NET_NIC_PORTS) {
+		return ncclSuccess;
+	}
+	for (uint32_t i = 0; i < c->nlocals; i += !any) {
+		EP_CHECK(ep_net_poll(c, &c->local[i], &any));
+	}
+	l = &c->local[port];
+	r->since = now;
+	r->again = now + r->rest;
+	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !ep_net_recovery_flush(l) ||
+	    !ep_net_recovery_make(c, l, qp)) {
+		return ncclSuccess; /* (it may be possible later) */
+	}
+	ep_net_recovery_replace(c, path, port, qp);
+	r->state = EP_NET_PATH_OFFERED;
+	return ep_net_recovery_offer(c, path);
+}
+
+/* ---- 2. connecting ---- */
+
+static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_path *r = &c->path[msg->path];
+
+	if (r->offered || msg->port >= c->nremotes ||
+	    !ep_net_end_good(&msg->end, msg->number, c->nqps / c->npaths)) {
+		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
+					"the peer offers what makes no sense (port %u of %u, MTU "
+					"code %u, RoCE version %u)",
+					msg->port, c->nremotes, msg->end.mtu, msg->end.roce);
+	}
+	r->offered = true;
+	r->remote_port = msg->port;
+	c->remote[r->remote_port].end = msg->end;
+	r->remote_psn = msg->end.psn;
+	memcpy(r->number, msg->number, sizeof(r->number));
+	return ncclSuccess;
+}
+
+/* Takes a control message of the other end: it has new queue pairs, or they are connected. */
+static ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c,
+					    const struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_path *r = &c->path[msg->path];
+
+	if (r->state == EP_NET_PATH_CLOSING) {
+		return ncclSuccess; /* it does not know yet */
+	}
+	if (msg->kind == EP_NET_OFFER) {
+		return ep_net_offer_take(c, msg);
+	}
+	if (msg->kind == EP_NET_READY_TOO ? !r->offered || r->ready
+					  : c->sender || !r->ready || r->proved) {
+		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
+					"the peer names a path that it has not offered, or "
+					"sends twice how far it is");
+	}
+	*(msg->kind == EP_NET_READY_TOO ? &r->ready : &r->proved) = true;
+	return ncclSuccess;
+}
+
+/* 0, or errno. */
+static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t path)
+{
+	const struct ep_net_path *r = &c->path[path];
+	const struct ep_net_local *l = &c->local[r->local_port];
+	const struct ep_net_remote *remote = &c->remote[r->remote_port];
+	struct ep_nic_end from = l->end, to = remote->end;
+	struct ep_rc_path rc_path = { .from = &from,
+				      .to = &to,
+				      .tc = l->tc,
+				      .sl = l->sl,
+				      .once = true,
+				      .gid_index = l->gid_index,
+				      .ece_agreed = c->sender };
+	struct ep_reason why = { "" };
+	int error = ep_nic_path_check(&from, &to, &why) ? 0 : ENETUNREACH;
+	uint32_t n = 0;
+
+	from.psn = r->psn;
+	to.psn = r->remote_psn;
+	for (uint32_t i = path; i < c->nqps && !error; i += c->npaths) {
+		struct ep_net_qp *q = &c->qp[i];
+
+		q->remote_port = r->remote_port;
+		q->remote_qpn = r->number[n++];
+		if (r->local_port == path % c->nlocals && r->remote_port == path % c->nremotes) {
+			/* as it was when the path was first made */
+			rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
+		}
+		error = ep_net_queue_try(l->dev, q->qp, &rc_path, q->remote_qpn);
+	}
+	return error;
+}
+
+static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t path)
+{
+	struct ep_net_ctrl_msg msg = { 0 };
+	int error = ep_net_recovery_connect(c, path);
+
+	if (error) {
+		return ep_net_path_close(c, path, EP_NET_WHY_FAILED, strerror(error));
+	}
+	for (uint32_t i = path; i < c->nqps && !c->sender; i += c->npaths) {
+		EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
+	}
+	c->path[path].state = EP_NET_PATH_READY;
+	return ep_net_ctrl_send(c, EP_NET_READY_TOO, path, &msg);
+}
+
+/* ---- 3. is there a path? ---- */
+
+static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t path)
+{
+	struct ep_net_path *r = &c->path[path];
+
+	r->state = EP_NET_PATH_PROBING;
+	r->probes = 0;
+	for (uint32_t i = path; i < c->nqps && c->sender; i += c->npaths) {
+		struct ep_net_qp *q = &c->qp[i];
+		struct ibv_send_wr wr = {
+			.wr_id = EP_NET_WR_ID(EP_NET_WORK_PROBE, i, 1, 0) |
+				 EP_NET_WR_GENERATION_OF(q),
+			.opcode = IBV_WR_RDMA_WRITE,
+			.send_flags = IBV_SEND_SIGNALED,
+			.wr.rdma = { .remote_addr = c->remote_shared,
+				     .rkey = c->remote[q->remote_port].rkey },
+		};
+		struct ibv_send_wr *bad;
+		int error = ibv_post_send(q->qp, &wr, &bad);
+
+		if (error) {
+			return ep_net_path_close(c, path, EP_NET_WHY_FAILED, strerror(error));
+		}
+		q->room--;
+		r->probes++;
+	}
+	return ncclSuccess;
+}
+
+/* Each end has been reached from the other one. */
+static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t path)
+{
+	struct ep_net_path *r = &c->path[path];
+	enum ep_net_path_state slots = c->path[c->qp[c->slot_qp].path].state;
+	char which[EP_NET_WHICH];
+
+	r->state = EP_NET_PATH_OPEN;
+	r->opened = ep_now_ns();
+	r->remote_down = false;
+	c->lost = 0;
+	c->counts->failbacks++;
+	ep_net_counts_path(c, path);
+	ep_net_qps_choose(c);
+	/* (where another path was open, it has taken over long ago) */
+	if (!c->sender && slots != EP_NET_PATH_OPEN && slots != EP_NET_PATH_CLOSING) {
+		c->slot_qp = path;
+		c->slots_posted = c->slots_acked;
+		c->unsignaled = c->unsignaled_groups = 0;
+	}
+	EP_INFO(EP_LOG_NET, "%s: the path is used again", ep_net_qp_print(c, path, which));
+	return ncclSuccess;
+}
+
+/* ---- looking after it ---- */
+
+/* Whether a path that goes by another port than its own may go by its own again. */
+static bool ep_net_recovery_moves(const struct ep_net_comm *c, uint32_t path)
+{
+	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+	uint32_t own = path % c->nlocals;
+
+	return c->path[path].local_port != own && c->nopen_paths > 1 &&
+	       ep_net_dev_up(c->local[own].dev, rest);
+}
+
+static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t path, uint64_t now)
+{
+	struct ep_net_path *r = &c->path[path];
+
+	if (r->state >= EP_NET_PATH_OFFERED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
+		return ep_net_path_close(c, path, EP_NET_WHY_FAILED, "");
+	}
+	switch (r->state) {
+	case EP_NET_PATH_CLOSED:
+		return ep_net_recovery_begin(c, path, now);
+	case EP_NET_PATH_OFFERED:
+		return r->offered ? ep_net_recovery_join(c, path) : ncclSuccess;
+	case EP_NET_PATH_READY:
+		return r->ready ? ep_net_recovery_probe(c, path) : ncclSuccess;
+	case EP_NET_PATH_PROBING:
+		return r->proved ? ep_net_recovery_open(c, path) : ncclSuccess;
+	case EP_NET_PATH_OPEN:
+		return ep_net_recovery_moves(c, path)
+			       ? ep_net_path_close(c, path, EP_NET_WHY_MOVES,
+						   "its own port is up again")
+			       : ncclSuccess;
+	default:
+		return ncclSuccess;
+	}
+}
+
+/* Takes the steps of paths that are on their way back, or could be. */
+static ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now)
+{
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		const struct ep_net_path *r = &c->path[i];
+		enum ep_net_path_state before;
+
+		/* As many steps as can be taken: nobody may call again for a while. */
+		do {
+			before = r->state;
+			EP_CHECK(ep_net_recovery_step(c, i, now));
+		} while (r->state > before);
+	}
+	return ncclSuccess;
+}
+
+/*
+ * Looks after the paths of a connection: acts on what p2p_data.c has noted, receives control messages, sees
+ * how ports are.
+ */
+
+#define EP_NET_LOST_NS 10000000000ull /* for another way, where no path is open */
+
+/* ---- failures ---- */
+
+/*
+ * Whether another pair of ports may do where no path does: this end has a port that is up, and paths
+ * have failed because a port is down, here or there. Or one is on its way back.
+ */
+static bool ep_net_other_path(const struct ep_net_comm *c)
+{
+	bool up = false, down = false;
+
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		bool good = ep_net_dev_up(c->local[i].dev, 0);
+
+		up |= good;
+		down |= !good;
+	}
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		down |= c->path[i].remote_down || c->path[i].state >= EP_NET_PATH_READY;
+	}
+	return up && down;
+}
+
+static ncclResult_t ep_net_path_failed(struct ep_net_comm *c, uint32_t path,
+				       const struct ibv_wc *wc)
+{
+	char why[EP_NET_WC_TEXT];
+
+	if (c->failed.code != ncclSuccess) {
+		return ep_net_comm_failed(c);
+	}
+	if (!ep_net_path_lives(c, path)) {
+		return ncclSuccess;
+	}
+	if (c->nopen_paths == 1 && ep_net_path_is_open(c, path) && !ep_net_other_path(c)) {
+		return wc ? ep_net_comm_fail_wc(c, wc)
+			  : ep_net_comm_fail(c, ncclSystemError, path, "the connection is lost");
+	}
+	return ep_net_path_close(c, path, EP_NET_WHY_FAILED,
+				 wc ? ep_net_wc_print(wc, why) : "it is given up");
+}
+
+/* Both ends know now that there is a path there and back. */
+static ncclResult_t ep_net_path_prove(struct ep_net_comm *c, uint32_t path)
+{
+	struct ep_net_path *r = &c->path[path];
+	struct ep_net_ctrl_msg msg = { 0 };
+
+	if (r->state != EP_NET_PATH_PROBING) {
+		return ncclSuccess;
+	}
+	r->proved = true;
+	return ep_net_ctrl_send(c, EP_NET_PROVED, path, &msg);
+}
+
+ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
+{
+	/* (who closes a path takes up completions of others) */
+	while (c->due) {
+		c->due = false;
+		for (uint32_t i = 0; i < c->npaths; i++) {
+			struct ep_net_path *r = &c->path[i];
+
+			if (r->failed) {
+				struct ibv_wc wc = r->failure;
+
+				r->failed = false;
+				EP_CHECK(ep_net_path_failed(c, i, &wc));
+			}
+			if (r->probed) {
+				r->probed = false;
+				EP_CHECK(ep_net_path_prove(c, i));
+			}
+		}
+	}
+	return ncclSuccess;
+}
+
+/* ---- control messages of the other end ---- */
+
+static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+{
+	return ep_net_comm_fail(
+		c, ncclRemoteError, 0,
+		"the peer sends a control message that makes no sense (0x%08x, %u of path %u of %u, "
+		"%u)",
+		msg->magic, msg->kind, msg->path, c->npaths, msg->generation);
+}
+
+/* The other end has taken back an offer: so does this end, which has not made its own yet. */
+static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_path *r = &c->path[msg->path];
+
+	if (!r->offered) {
+		return ep_net_nonsense(c, msg);
+	}
+	r->offered = false;
+	r->generation++;
+	for (uint32_t i = msg->path; i < c->nqps; i += c->npaths) {
+		c->qp[i].received = 0;
+	}
+	return ep_net_path_send_closed(c, msg->path, EP_NET_WHY_FAILED);
+}
+
+static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+{
+	struct ep_net_path *r = &c->path[msg->path];
+
+	r->remote_down = msg->why == EP_NET_WHY_DOWN;
+	if (r->state == EP_NET_PATH_CLOSED) {
+		return ep_net_offer_ends(c, msg);
+	}
+	if (r->remote_closed) {
+		return ep_net_nonsense(c, msg);
+	}
+	r->remote_closed = true;
+	memcpy(r->received, msg->number, sizeof(r->received));
+	if (msg->why == EP_NET_WHY_LAST) {
+		/* Nothing more goes to it, so that nothing has to be waited for here. */
+		c->leaving = true;
+		r->state = EP_NET_PATH_CLOSING;
+		r->drained = true;
+		ep_net_qps_choose(c);
+		return ep_net_path_settle(c, msg->path);
+	}
+	if (r->state != EP_NET_PATH_CLOSING) {
+		bool moves = msg->why == EP_NET_WHY_MOVES;
+
+		for (uint32_t i = 0; i < c->nlocals; i++) {
+			ep_net_dev_events(c->local[i].dev);
+		}
+		EP_CHECK(ep_net_path_close(
+			c, msg->path, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
+			moves ? "by the peer" : "the peer has noticed a failure"));
+	}
+	EP_CHECK(ep_net_path_settle(c, msg->path));
+	return c->nopen_paths || ep_net_other_path(c)
+		       ? ncclSuccess
+		       : ep_net_comm_fail(c, ncclRemoteError, msg->path,
+					  "all ports of the NIC or of the peer's have failed");
+}
+
+static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+{
+	const struct ep_net_path *r = &c->path[msg->path % c->npaths];
+
+	/* For a generation that both have closed nothing more is sent. */
+	if (msg->magic != EP_NET_CTRL_MAGIC || msg->path >= c->npaths ||
+	    msg->kind < EP_NET_CLOSED || msg->kind > EP_NET_PROVED ||
+	    msg->generation != (uint16_t)(r->generation + (r->state == EP_NET_PATH_CLOSED))) {
+		return ep_net_nonsense(c, msg);
+	}
+	return msg->kind == EP_NET_CLOSED ? ep_net_closed_receive(c, msg)
+					  : ep_net_recovery_receive(c, msg);
+}
+
+/* ---- looking after them ---- */
+
+static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
+{
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		if (__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
+			ep_net_flushes_give_up(c, i);
+		}
+	}
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		const struct ep_net_dev *dev = c->local[c->path[i].local_port].dev;
+
+		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
+		    (ep_net_dev_down(dev) && (c->nopen_paths > 1 || ep_net_other_path(c)))) {
+			EP_CHECK(ep_net_path_failed(c, i, NULL));
+		}
+		if (c->path[i].state == EP_NET_PATH_CLOSING && !c->gone &&
+		    now > c->path[i].since + ep_net_setup_ns()) {
+			return ep_net_comm_fail(c, ncclRemoteError, i,
+						"waited %llu ms for the peer to close its end of a "
+						"path that has failed: is its process stuck? "
+						"(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
+						(unsigned long long)(ep_net_setup_ns() / 1000000));
+		}
+	}
+	if (c->lost && now > c->lost + EP_NET_LOST_NS && !c->leaving && !c->gone) {
+		return ep_net_comm_fail(c, ncclRemoteError, 0,
+					"no two ports have found a path to each other for %llu ms",
+					EP_NET_LOST_NS / 1000000);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_paths_check(struct ep_net_comm *c)
+{
+	enum ep_net_io_state state = EP_NET_IO_AGAIN;
+	struct ep_net_ctrl_msg msg;
+
+	while (!c->gone && (state = ep_net_ctrl_recv(c, &msg)) == EP_NET_IO_DONE) {
+		EP_CHECK(ep_net_ctrl_take(c, &msg));
+	}
+	if (!c->gone && state != EP_NET_IO_AGAIN) {
+		c->gone = ep_now_ns();
+	}
+	EP_CHECK(ep_net_ports_check(c, ep_now_ns()));
+	EP_CHECK(ep_net_paths_act(c));
+	if (!c->gone) {
+		if (!c->leaving) {
+			EP_CHECK(ep_net_recovery_check(c, ep_now_ns()));
+			EP_CHECK(ep_net_paths_act(c));
+		}
+		(void)ep_net_ctrl_flush(c);
+	}
+	return ncclSuccess;
+}
+
+/* ---- while NCCL does not call ---- */
+
+static void ep_net_paths_async(const struct ep_net_async *a, void *object)
+{
+	struct ep_net_comm *c = object;
+
+	pthread_mutex_lock(&c->lock);
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_net_dev_events(c->local[i].dev);
+	}
+	if (c->failed.code == ncclSuccess) {
+		(void)ep_net_paths_check(c); /* the next call returns what fails */
+	}
+	if (c->failed.code != ncclSuccess || c->gone) {
+		ep_net_async_skip(a, c->fd);
+	}
+	pthread_mutex_unlock(&c->lock);
+}
+
+ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c)
+{
+	if (c->path) {
+		EP_CHECK(ep_net_async_add(c->handle, c->fd, ep_net_paths_async));
+		c->async = true;
+	}
+	return ncclSuccess;
+}
+
+/* ---- the end ---- */
+
+void ep_net_paths_close(struct ep_net_comm *c)
+{
+	if (c->async) {
+		ep_net_async_remove(c->fd);
+		c->async = false;
+	}
+	if (c->fd < 0 || !c->handle) {
+		return; /* it was never made */
+	}
+	/* (what the peer has sent and nobody has read would make the kernel reset what is sent now) */
+	if (c->failed.code == ncclSuccess) {
+		(void)ep_net_paths_check(c);
+	}
+	for (uint32_t i = 0; i < c->npaths && !c->sender && c->failed.code == ncclSuccess; i++) {
+		if (ep_net_path_lives(c, i)) {
+			c->path[i].state = EP_NET_PATH_CLOSING;
+			if (ep_net_path_drain(c, i) == ncclSuccess) {
+				(void)ep_net_path_send_closed(c, i, EP_NET_WHY_LAST);
+			}
+		}
+	}
+}

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Queue pairs of a connection, and how it fails. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "core/log.h"
+#include "net/p2p.h"
+
+ncclResult_t ep_net_comm_failed(struct ep_net_comm *c)
+{
+	return ep_fail_again(&c->failed);
+}
+
+uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local)
+{
+	for (uint32_t qp = 0; qp < c->nqps; qp++) {
+		if (c->qp[qp].local_port == local) {
+			return qp;
+		}
+	}
+	return EP_NET_WR_FLUSH_QP(local);
+}
+
+/* Prints a port that no queue pair goes by. */
+static const char *ep_net_idle_print(const struct ep_net_comm *c, uint32_t local,
+				     char text[EP_NET_WHICH])
+{
+	const struct ep_nic_end *end = &c->local[local].end;
+	char gid[EP_GID_TEXT];
+
+	snprintf(text, EP_NET_WHICH, "%s:%d (%s) %s %s, by which no path goes", end->name,
+		 end->port, ep_gid_print(end->gid, gid), c->sender ? "to" : "from", c->peer);
+	return text;
+}
+
+const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH])
+{
+	const struct ep_net_qp *q = &c->qp[qp];
+	const struct ep_net_which which = { .end = &c->local[q->local_port].end,
+					    .remote = &c->remote[q->remote_port].end,
+					    .qpn = q->qp->qp_num,
+					    .remote_qpn = q->remote_qpn,
+					    .toward = c->sender ? "to" : "from",
+					    .peer = c->peer };
+
+	return ep_net_which_print(&which, text);
+}
+
+ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
+			      const char *fmt, ...)
+{
+	uint32_t local = qp < c->nqps ? c->qp[qp].local_port : qp - EP_NET_WR_FLUSH_QP(0);
+	char what[280], which[EP_NET_WHICH];
+	va_list args;
+
+	if (c->failed.code != ncclSuccess) {
+		return ep_net_comm_failed(c);
+	}
+	va_start(args, fmt);
+	vsnprintf(what, sizeof(what), fmt, args);
+	va_end(args);
+	code = ep_fail(code, "%s: %s%s",
+		       qp < c->nqps ? ep_net_qp_print(c, qp, which)
+				    : ep_net_idle_print(c, local, which),
+		       what, ep_net_dev_print(c->local[local].dev));
+	ep_error_get(NULL, &c->failed);
+	c->counts->failed = (uint32_t)code;
+	return code;
+}
+
+ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
+{
+	uint32_t qp = EP_NET_WR_QP(wc->wr_id);
+	char what[EP_NET_WC_TEXT];
+
+	qp = qp < c->nqps ? qp : ep_net_port_qp(c, qp - EP_NET_WR_FLUSH_QP(0));
+	return ep_net_comm_fail(c, ncclRemoteError, qp, "%s", ep_net_wc_print(wc, what));
+}
+
+/* ---- queue pairs of a connection, and their completion queues ---- */
+
+#define EP_NET_SQ_DEPTH 512u
+#define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)
+#define EP_NET_INLINE 64u
+
+/* ---- making ---- */
+
+static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint32_t i)
+{
+	struct ep_net_qp *q = &c->qp[i];
+	char text[EP_NIC_ERROR_TEXT];
+	struct ep_net_local *l;
+
+	q->path = (uint8_t)(i % c->npaths);
+	q->local_port = (uint8_t)(q->path % c->nlocals);
+	if (c->path) {
+		c->path[q->path].local_port = q->local_port;
+	}
+	l = &c->local[q->local_port];
+	q->qp = ep_net_queue_new(l->dev, l->cq, room, EP_NET_ACCESS);
+	return q->qp ? ncclSuccess
+		     : ep_fail(ncclSystemError,
+			       "%s: queue pair %u of %u cannot be made: %s "
+			       "(NCCL_IB_QPS_PER_CONNECTION is %d)",
+			       l->dev->label, i, c->nqps, ep_nic_error_print(errno, text),
+			       ep_net_env()->qps);
+}
+
+ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
+{
+	uint64_t most = UINT32_MAX;
+	struct ep_rc_room room;
+
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		most = ep_min_u64(most, (uint64_t)c->local[i].dev->nic.attr.max_qp_wr);
+	}
+	room = (struct ep_rc_room){
+		.sq = (uint32_t)ep_min_u64(EP_NET_SQ_DEPTH, most),
+		.rq = c->sender ? 1 : (uint32_t)ep_min_u64(EP_NET_RQ_DEPTH, most),
+		.inline_bytes = EP_NET_INLINE,
+	};
+	c->qp = calloc(c->nqps, sizeof(*c->qp));
+	c->open_qp = calloc(c->nqps, sizeof(*c->open_qp));
+	if (!c->qp || !c->open_qp) {
+		return ep_fail(ncclSystemError, "out of host memory for a connection");
+	}
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		struct ep_net_local *l = &c->local[i];
+
+		/* (in need all paths go by one port) */
+		EP_CHECK(ep_net_cq_new(l->dev,
+				       (uint64_t)c->nqps * (room.sq + room.rq) + EP_NET_FLUSH_DEPTH,
+				       &l->cq_lost, &l->cq));
+	}
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		EP_CHECK(ep_net_qp_open(c, &room, i));
+	}
+	/* (there may be less on the way) */
+	c->sq_depth = room.sq;
+	c->rq_depth = room.rq;
+	c->inline_bytes = room.inline_bytes;
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		c->qp[i].room = c->sq_depth;
+		if (c->path && c->sender) {
+			c->qp[i].part = calloc(c->sq_depth, sizeof(*c->qp[i].part));
+			if (!c->qp[i].part) {
+				return ep_fail(ncclSystemError,
+					       "out of host memory for a connection");
+			}
+		}
+	}
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		ep_rc_ece_query(&c->local[i].dev->nic, ep_net_env(), c->qp[i].qp, &c->local[i].ece);
+	}
+	ep_net_qps_choose(c);
+	return ncclSuccess;
+}
+
+/* ---- connecting ---- */
+
+ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n)
+{
+	struct ibv_recv_wr wr[EP_NET_RECEIVES_TOGETHER], *bad;
+	int error = 0;
+
+	while (n && !error) {
+		uint32_t some = (uint32_t)ep_min_u64(n, EP_NET_RECEIVES_TOGETHER);
+
+		for (uint32_t i = 0; i < some; i++) {
+			wr[i] = (struct ibv_recv_wr){ .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, qp,
+									    0, 0) |
+							       EP_NET_WR_GENERATION_OF(&c->qp[qp]),
+						      .next = i + 1 < some ? &wr[i + 1] : NULL };
+		}
+		error = ibv_post_recv(c->qp[qp].qp, wr, &bad);
+		c->qp[qp].receives += some;
+		n -= some;
+	}
+	return error ? ep_net_comm_fail(c, ncclSystemError, qp, "receives cannot be posted: %s",
+					strerror(error))
+		     : ncclSuccess;
+}
+
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
+{
+	/* what both ends can is agreed for each pair of ports: a port of several pairs keeps to the standard */
+	bool pairs = c->nlocals == c->nremotes;
+
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		struct ep_net_qp *q = &c->qp[i];
+		const struct ep_net_local *l = &c->local[q->local_port];
+		const struct ep_net_remote *remote = &c->remote[q->path % c->nremotes];
+		struct ep_rc_path rc_path = { .from = &l->end,
+					      .to = &remote->end,
+					      .tc = l->tc,
+					      .sl = l->sl,
+					      .gid_index = l->gid_index,
+					      .ece_agreed = c->sender };
+
+		q->remote_port = (uint8_t)(q->path % c->nremotes);
+		if (c->path) {
+			c->path[q->path].remote_port = q->remote_port;
+		}
+		q->remote_qpn = qpn[i];
+		if (pairs) {
+			rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
+		}
+		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &rc_path, qpn[i]));
+		if (!c->sender) {
+			EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
+		}
+	}
+	/* The receiver's NIC has the sender's bits now, and returns what is left. */
+	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
+		struct ep_net_local *l = &c->local[i];
+
+		if (pairs && ep_rc_ece_received(&l->ece, &c->remote[i].ece).options) {
+			ep_rc_ece_query(&l->dev->nic, ep_net_env(), c->qp[i].qp, &l->ece);
+		} else {
+			l->ece = (struct ep_ece){ 0 };
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_flush_open(struct ep_net_local *port)
+{
+	struct ep_rc_path rc_path = { .from = &port->end,
+				      .to = &port->end,
+				      .tc = port->tc,
+				      .sl = port->sl,
+				      .gid_index = port->gid_index };
+	struct ep_rc_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
+	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room, EP_NET_ACCESS);
+	char text[EP_NIC_ERROR_TEXT];
+	ncclResult_t result;
+
+	if (!qp) {
+		return ep_fail(ncclSystemError, "%s: no queue pair for flushes: %s",
+			       port->dev->label, ep_nic_error_print(errno, text));
+	}
+	result = ep_net_queue_connect(port->dev, qp, &rc_path, qp->qp_num);
+	if (result != ncclSuccess) {
+		port->dev->nic.v->ibv_destroy_qp(qp);
+		return result;
+	}
+	port->flush_qp = qp;
+	port->flush_room = port->flush_depth = room.sq;
+	return ncclSuccess;
+}
+
+/* ---- which of them messages go over ---- */
+
+void ep_net_qps_choose(struct ep_net_comm *c)
+{
+	c->nopen = c->nopen_paths = 0;
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		c->nopen_paths += !c->path || c->path[i].state == EP_NET_PATH_OPEN;
+	}
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		if (!c->path || c->path[c->qp[i].path].state == EP_NET_PATH_OPEN) {
+			c->open_qp[c->nopen++] = i;
+		}
+	}
+	c->next_open = 0;
+}
