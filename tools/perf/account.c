@@ -1,10 +1,289 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes that must move, and what the measured times make of them. */
+/* What is known of a size besides its times: bytes that must move, links, waits, clocks, routing. */
+#include <dlfcn.h>
 #include <math.h>
+#include <nccl_ep/ext.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "perf.h"
+
+/* ---- the driver's version and clocks, by NVML ---- */
+
+struct nvml_device;
+
+static struct {
+	int there;
+	int (*init)(void);
+	int (*driver)(char *text, unsigned bytes);
+	int (*by_bus_id)(const char *bus_id, struct nvml_device **device);
+	int (*clock)(struct nvml_device *device, int type, unsigned *mhz);
+	char version[80];
+} nvml;
+
+static void load(void)
+{
+	const struct {
+		const char *symbol;
+		void *slot;
+	} table[] = {
+		{ "nvmlInit_v2", &nvml.init },
+		{ "nvmlSystemGetDriverVersion", &nvml.driver },
+		{ "nvmlDeviceGetHandleByPciBusId_v2", &nvml.by_bus_id },
+		{ "nvmlDeviceGetClockInfo", &nvml.clock },
+	};
+	void *lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+
+	for (size_t i = 0; lib && i < sizeof(table) / sizeof(table[0]); i++) {
+		void *f = dlsym(lib, table[i].symbol);
+
+		if (!f) {
+			return;
+		}
+		memcpy(table[i].slot, &f, sizeof(f));
+	}
+	if (!lib || nvml.init()) {
+		return;
+	}
+	nvml.there = 1;
+	if (nvml.driver(nvml.version, sizeof(nvml.version))) {
+		nvml.version[0] = '\0';
+	}
+}
+
+static void load_once(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, load);
+}
+
+const char *perf_driver_version(void)
+{
+	load_once();
+	return nvml.version;
+}
+
+static void clocks_read(const struct perf_rank *rank, uint32_t mhz[PERF_CLOCKS])
+{
+	static const int types[PERF_CLOCKS] = { [PERF_CLOCK_SM] = 1, [PERF_CLOCK_MEMORY] = 2 };
+	struct nvml_device *device;
+
+	memset(mhz, 0, PERF_CLOCKS * sizeof(*mhz));
+	load_once();
+	if (!nvml.there || nvml.by_bus_id(rank->place.bus, &device)) {
+		return;
+	}
+	for (int c = 0; c < PERF_CLOCKS; c++) {
+		unsigned value = 0;
+
+		if (nvml.clock(device, types[c], &value) == 0) {
+			mhz[c] = value;
+		}
+	}
+}
+
+/* ---- which ranks reach each other by RDMA, and who waited ---- */
+
+/* 0: a library that does not report it. */
+static int ask(struct perf_rank *rank, ncclEpExtPeerStats_t *stats)
+{
+	__typeof__(&ncclEpExtPeerStats) call = dlsym(RTLD_DEFAULT, "ncclEpExtPeerStats");
+	uint32_t nranks = rank->perf->world.nranks;
+
+	memset(stats, 0, nranks * sizeof(*stats));
+	for (uint32_t n = 0; n < nranks; n++) {
+		stats[n] = (ncclEpExtPeerStats_t)NCCL_EP_EXT_PEER_STATS_INIT;
+	}
+	return call && rank->group &&
+	       call(rank->group, stats, (int)nranks, rank->stream) == ncclSuccess;
+}
+
+void perf_links_learn(struct perf_rank *rank)
+{
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+	struct perf *perf = rank->perf;
+
+	if (!ask(rank, stats)) {
+		return;
+	}
+	for (uint32_t n = 0; n < perf->world.nranks; n++) {
+		uint32_t node = (uint32_t)stats[n].node, near = 0;
+
+		rank->node[n] = node;
+		for (uint32_t i = 0; i < perf->world.nranks; i++) {
+			near += stats[i].node == stats[n].node;
+		}
+		rank->near_ranks = near > rank->near_ranks ? near : rank->near_ranks;
+		if (perf->world.nranks - near > rank->remote_ranks) {
+			rank->remote_ranks = perf->world.nranks - near;
+		}
+		if (rank->rank == 0 && node < ORACLE_MAX_RANKS) {
+			perf->node_ranks[node]++;
+			perf->nodes = node >= perf->nodes ? node + 1 : perf->nodes;
+		}
+	}
+}
+
+void perf_waits_begin(struct perf_rank *rank, struct perf_waits *waits)
+{
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+	uint32_t nranks = rank->perf->world.nranks;
+
+	waits->ns = perf_alloc(rank, nranks, sizeof(*waits->ns));
+	waits->operations = perf_alloc(rank, nranks, sizeof(*waits->operations));
+	waits->known = ask(rank, stats);
+	for (uint32_t n = 0; n < nranks; n++) {
+		waits->ns[n] = stats[n].wait_ns;
+		waits->operations[n] = stats[n].operations;
+	}
+}
+
+double *perf_waits_end(struct perf_rank *rank, struct perf_waits *waits)
+{
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+	uint32_t nranks = rank->perf->world.nranks;
+	double *mine = perf_alloc(rank, nranks, sizeof(*mine));
+	double *all = perf_alloc(rank, (size_t)nranks * nranks, sizeof(*all));
+	int known = waits->known && ask(rank, stats);
+
+	for (uint32_t n = 0; n < nranks; n++) {
+		uint64_t operations = known ? stats[n].operations - waits->operations[n] : 0;
+
+		mine[n] = NAN;
+		if (operations) {
+			mine[n] = (double)(stats[n].wait_ns - waits->ns[n]) / 1e3 /
+				  (double)operations;
+		}
+	}
+	perf_gather(rank, mine, nranks * sizeof(*mine), all);
+	free(mine);
+	free(waits->ns);
+	free(waits->operations);
+	if (known && rank->rank == 0) {
+		return all;
+	}
+	free(all);
+	return NULL;
+}
+
+void perf_links_sum(struct perf_rank *rank, struct perf_links *sum)
+{
+	struct perf_links mine = { 0 }, all[ORACLE_MAX_RANKS];
+	ncclEpExtPeerStats_t stats[ORACLE_MAX_RANKS];
+	uint32_t nranks = rank->perf->world.nranks;
+
+	mine.known = ask(rank, stats);
+	for (uint32_t n = 0; mine.known && n < nranks; n++) {
+		int path = stats[n].rdma ? PERF_LINK_RDMA : PERF_LINK_GPU;
+
+		if (n != rank->rank && stats[n].tx_bytes) {
+			mine.bytes[path] += stats[n].tx_bytes;
+			mine.pairs[path]++;
+		}
+	}
+	perf_gather(rank, &mine, sizeof(mine), all);
+	memset(sum, 0, sizeof(*sum));
+	sum->known = 1;
+	for (uint32_t n = 0; n < nranks; n++) {
+		sum->known &= all[n].known;
+		for (int path = 0; path < PERF_LINKS; path++) {
+			sum->bytes[path] += all[n].bytes[path];
+			sum->pairs[path] += all[n].pairs[path];
+		}
+	}
+}
+
+/* ---- clocks and routing ---- */
+
+#define DIGEST_START UINT64_C(0xcbf29ce484222325) /* FNV-1a */
+#define DIGEST_PRIME UINT64_C(0x100000001b3)
+
+/* Adds the lowest `bytes` bytes of `value`, the lowest first: the same on every machine. */
+static uint64_t digest(uint64_t state, uint64_t value, int bytes)
+{
+	for (int i = 0; i < bytes; i++) {
+		state = (state ^ (value >> 8 * i & 0xff)) * DIGEST_PRIME;
+	}
+	return state;
+}
+
+/* The ids that this rank's tokens name: their digest first, then how many name each expert. */
+static void count_ids(const struct perf_rank *rank, uint64_t *mine)
+{
+	const struct oracle_problem *p = &rank->problem;
+	int32_t ids[ORACLE_MAX_TOPK];
+
+	mine[0] = DIGEST_START;
+	for (uint32_t t = 0; t < rank->tokens; t++) {
+		oracle_route(p, rank->rank, t, ids);
+		for (uint32_t k = 0; k < p->topk; k++) {
+			mine[0] = digest(mine[0], (uint32_t)ids[k], 4);
+			if (ids[k] >= 0) {
+				mine[1 + ids[k]]++;
+			}
+		}
+	}
+}
+
+void perf_detail_routing(struct perf_rank *rank, struct perf_detail *detail)
+{
+	uint32_t nranks = rank->perf->world.nranks, experts = rank->problem.experts;
+	size_t words = 1 + (size_t)experts;
+	uint64_t *mine = perf_alloc(rank, words, sizeof(*mine));
+	uint64_t *all = perf_alloc(rank, nranks * words, sizeof(*all));
+
+	count_ids(rank, mine);
+	perf_gather(rank, mine, words * sizeof(*mine), all);
+	if (rank->rank == 0) {
+		detail->digest = DIGEST_START;
+		detail->expert_ids = perf_alloc(rank, experts, sizeof(*detail->expert_ids));
+		for (uint32_t n = 0; n < nranks; n++) {
+			detail->digest = digest(detail->digest, all[n * words], 8);
+			for (uint32_t e = 0; e < experts; e++) {
+				detail->expert_ids[e] += all[n * words + 1 + e];
+			}
+		}
+	}
+	free(mine);
+	free(all);
+}
+
+void perf_detail_clocks(struct perf_rank *rank, struct perf_detail *detail)
+{
+	uint32_t nranks = rank->perf->world.nranks;
+	uint32_t(*all)[PERF_CLOCKS] = perf_alloc(rank, nranks, sizeof(*all));
+	uint32_t mine[PERF_CLOCKS];
+
+	clocks_read(rank, mine);
+	perf_gather(rank, mine, sizeof(mine), all);
+	for (int c = 0; c < PERF_CLOCKS; c++) {
+		detail->mhz_least[c] = detail->mhz_most[c] = all[0][c];
+		for (uint32_t n = 1; n < nranks; n++) {
+			uint32_t mhz = all[n][c];
+
+			detail->mhz_least[c] = mhz < detail->mhz_least[c] ? mhz
+									  : detail->mhz_least[c];
+			detail->mhz_most[c] = mhz > detail->mhz_most[c] ? mhz : detail->mhz_most[c];
+		}
+	}
+	free(all);
+}
+
+void perf_row_free(struct perf_row *row)
+{
+	for (int op = 0; op < PERF_OPS; op++) {
+		free(row->op[op].samples.most);
+		free(row->op[op].samples.least);
+		free(row->op[op].kernel_samples.most);
+		free(row->op[op].kernel_samples.least);
+	}
+	free(row->detail.waits);
+	free(row->detail.expert_ids);
+}
+
+/* ---- bytes and rates ---- */
 
 /* Of all ranks together, and of the rank that has most. */
 struct sums {

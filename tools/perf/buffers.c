@@ -8,6 +8,242 @@
 
 #include "perf.h"
 
+/* ---- the memory of tensors, and their descriptors ---- */
+
+static int device_memory(struct perf_rank *rank, void **at, size_t bytes)
+{
+	*at = NULL;
+	if (bytes == 0) {
+		return 0;
+	}
+	if (cudaMalloc(at, bytes) != cudaSuccess) {
+		cudaGetLastError();
+		snprintf(rank->failure, sizeof(rank->failure),
+			 "no device memory for %zu MiB of tensors", bytes >> 20);
+		return -1;
+	}
+	return 0;
+}
+
+/* The same, in a window of all ranks if the run is to use windows. */
+static int window_memory(struct perf_rank *rank, void **at, ncclWindow_t *window, size_t bytes)
+{
+	if (!rank->perf->opt.windows || bytes == 0) {
+		return device_memory(rank, at, bytes);
+	}
+	if (ncclMemAlloc(at, bytes) != ncclSuccess) {
+		*at = NULL;
+		snprintf(rank->failure, sizeof(rank->failure), "ncclMemAlloc of %zu MiB: %.150s",
+			 bytes >> 20, ncclGetLastError(NULL));
+		return -1;
+	}
+	if (ncclCommWindowRegister(rank->comm, *at, bytes, window, 0) != ncclSuccess || !*window) {
+		*window = NULL;
+		PERF_NCCL(rank, ncclMemFree(*at));
+		*at = NULL;
+		snprintf(rank->failure, sizeof(rank->failure),
+			 "ncclCommWindowRegister gives no window");
+		return -1;
+	}
+	return 0;
+}
+
+static void poison(struct perf_rank *rank, void *at, size_t bytes)
+{
+	if (bytes) {
+		PERF_CUDA(rank, cudaMemsetAsync(at, ORACLE_POISON, bytes, rank->stream));
+	}
+}
+
+ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, void *data,
+			    unsigned int ndim, size_t n0, size_t n1, size_t n2)
+{
+	tensor->t = NCCL_EP_TENSOR_INIT;
+	tensor->sizes[0] = n0;
+	tensor->sizes[1] = n1;
+	tensor->sizes[2] = n2;
+	tensor->t.ndim = ndim;
+	tensor->t.datatype = type;
+	tensor->t.data = data;
+	tensor->t.sizes = tensor->sizes;
+	return &tensor->t;
+}
+
+ncclDataType_t perf_float_type(enum oracle_dtype dtype)
+{
+	return dtype == ORACLE_BF16 ? ncclBfloat16
+				    : (dtype == ORACLE_FP16 ? ncclFloat16 : ncclFloat32);
+}
+
+/* ---- high throughput ---- */
+
+#define ROUND_ROWS 128u
+
+/* As many rows as any of the seeds that a run uses brings to any rank. */
+static int most_rows(struct perf_rank *rank, uint64_t *most)
+{
+	const struct perf_options *opt = &rank->perf->opt;
+	char why[128];
+
+	*most = 0;
+	for (uint64_t seed = opt->problem.seed; seed < opt->problem.seed + 3; seed++) {
+		struct oracle_ht h = rank->ht;
+		uint64_t rows;
+
+		h.p = opt->problem;
+		h.p.tokens = opt->max_tokens;
+		h.p.seed = seed;
+		if (oracle_problem_prepare(&h.p, why, sizeof(why))) {
+			snprintf(rank->failure, sizeof(rank->failure), "%s", why);
+			return -1;
+		}
+		rows = oracle_ht_most(&h);
+		oracle_problem_free(&h.p);
+		*most = rows > *most ? rows : *most;
+		if (!opt->check) { /* there is one seed alone */
+			break;
+		}
+	}
+	return 0;
+}
+
+static int ht_plan(struct perf_rank *rank)
+{
+	const struct perf_options *opt = &rank->perf->opt;
+	struct oracle_ht *h = &rank->ht;
+	uint64_t most = (uint64_t)rank->perf->world.nranks * opt->capacity;
+
+	h->expert_major = !opt->flat;
+	h->alignment = opt->zone_alignment;
+	h->drop = opt->overflow_drop;
+	if ((opt->eager || !opt->flat) && most_rows(rank, &most)) {
+		return -1;
+	}
+	if (!opt->eager) {
+		most = opt->flat ? most : (most + ROUND_ROWS - 1) / ROUND_ROWS * ROUND_ROWS;
+		most = most < opt->capacity ? opt->capacity : most;
+		most = opt->recv ? opt->recv : most;
+	}
+	/* The library numbers rows with 31 bits, tables of expected rows with 32. */
+	if (most > INT32_MAX) {
+		snprintf(rank->failure, sizeof(rank->failure), "%llu rows for a rank are too many",
+			 (unsigned long long)most);
+		return -1;
+	}
+	h->limit = opt->eager ? 0 : (uint32_t)most;
+	rank->buf.rows = most;
+	return 0;
+}
+
+static void ht_unload(struct perf_rank *rank)
+{
+	for (uint32_t n = 0; rank->tables && n < rank->perf->world.nranks; n++) {
+		oracle_ht_table_free(rank->tables[n]);
+	}
+	free(rank->tables);
+	rank->tables = NULL;
+}
+
+void perf_ht_load(struct perf_rank *rank)
+{
+	uint32_t nranks = rank->perf->world.nranks;
+
+	ht_unload(rank);
+	rank->ht.p = rank->problem;
+	rank->ht.node = rank->node; /* all 0: of one node, or the library does not report them */
+	rank->tokens = oracle_tokens(&rank->problem, rank->rank);
+	rank->tables = perf_alloc(rank, nranks, sizeof(struct oracle_ht_table *));
+	for (uint32_t n = 0; n < nranks; n++) {
+		if (n == rank->rank || rank->perf->opt.check) {
+			rank->tables[n] = oracle_ht_table_create(&rank->ht, n);
+			if (!rank->tables[n]) {
+				perf_die(rank, "out of memory");
+			}
+		}
+	}
+}
+
+static size_t row_bytes(const struct perf_rank *rank)
+{
+	const struct oracle_problem *p = &rank->perf->opt.problem;
+	size_t out = oracle_output_bytes(p) + 4 * oracle_scale_count(p);
+	size_t combine = oracle_combine_bytes(p);
+
+	return (out > combine ? out : combine) + 12 * p->topk;
+}
+
+static int alloc_inputs(struct perf_rank *rank)
+{
+	const struct oracle_problem *p = &rank->perf->opt.problem;
+	struct perf_buffers *b = &rank->buf;
+	size_t tokens = p->max_tokens, routing = tokens * p->topk;
+	size_t scale_bytes = 4 * oracle_scale_count(p);
+
+	b->in_bytes = tokens * (oracle_input_bytes(p) + scale_bytes) + routing * 8;
+	b->host = malloc(b->in_bytes);
+	if (!b->host) {
+		snprintf(rank->failure, sizeof(rank->failure), "no host memory");
+		return -1;
+	}
+	PERF_CUDA(rank, cudaMallocHost((void **)&b->chunk, PERF_CHECK_BYTES + row_bytes(rank)));
+	return device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
+	       device_memory(rank, &b->in_scales, tokens * scale_bytes) ||
+	       device_memory(rank, &b->ids, routing * 8) ||
+	       device_memory(rank, &b->weights, routing * sizeof(float)) ||
+	       device_memory(rank, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p)) ||
+	       device_memory(rank, &b->out_gradients, routing * sizeof(float));
+}
+
+static int ht_alloc(struct perf_rank *rank)
+{
+	const struct oracle_problem *p = &rank->perf->opt.problem;
+	struct perf_buffers *b = &rank->buf;
+	size_t rows = b->rows, local = p->experts / p->nranks;
+	size_t scale_bytes = 4 * oracle_scale_count(p);
+
+	b->out_tokens_bytes = rows * oracle_output_bytes(p);
+	b->out_scales_bytes = rows * scale_bytes;
+	b->routing_elements = rows * (rank->perf->opt.flat ? p->topk : 1);
+	b->combine_in_bytes = rows * oracle_combine_bytes(p);
+	if (alloc_inputs(rank) ||
+	    window_memory(rank, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
+	    window_memory(rank, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
+	    window_memory(rank, &b->combine_in, &b->combine_window, b->combine_in_bytes) ||
+	    device_memory(rank, &b->out_weights, b->routing_elements * sizeof(float)) ||
+	    device_memory(rank, &b->out_idx,
+			  rank->perf->opt.flat ? b->routing_elements * sizeof(int64_t) : 0) ||
+	    device_memory(rank, &b->in_gradients, b->routing_elements * sizeof(float)) ||
+	    device_memory(rank, &b->counts, local * sizeof(int32_t)) ||
+	    device_memory(rank, &b->offsets, local * sizeof(int32_t)) ||
+	    device_memory(rank, &b->total, sizeof(int32_t))) {
+		return -1;
+	}
+	/* small numbers in every type, for runs without a check */
+	PERF_CUDA(rank, cudaMemsetAsync(b->combine_in, 0x3c, b->combine_in_bytes, rank->stream));
+	PERF_CUDA(rank,
+		  cudaMemsetAsync(b->in_gradients, 0x3c, b->routing_elements * 4, rank->stream));
+	return 0;
+}
+
+static void ht_poison(struct perf_rank *rank)
+{
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_buffers *b = &rank->buf;
+	size_t local = p->experts / p->nranks;
+
+	poison(rank, b->out_tokens, b->out_tokens_bytes);
+	poison(rank, b->out_scales, b->out_scales_bytes);
+	poison(rank, b->out_weights, b->routing_elements * sizeof(float));
+	poison(rank, b->out_idx, rank->perf->opt.flat ? b->routing_elements * sizeof(int64_t) : 0);
+	poison(rank, b->counts, local * sizeof(int32_t));
+	poison(rank, b->offsets, local * sizeof(int32_t));
+	poison(rank, b->total, sizeof(int32_t));
+	poison(rank, b->combine_out, ((size_t)p->max_tokens + 1) * oracle_combine_bytes(p));
+	poison(rank, b->out_gradients, (size_t)p->max_tokens * p->topk * sizeof(float));
+}
+
+/* ---- groups, handles and all buffers ---- */
+
 /* Notes that the library refuses `call`. Returns -1. */
 int perf_refuse(struct perf_rank *rank, const char *call, ncclResult_t result)
 {
@@ -98,7 +334,7 @@ int perf_group_open(struct perf_rank *rank)
 	ncclResult_t result;
 	uint64_t start;
 
-	if (opt->ht && perf_ht_plan(rank)) {
+	if (opt->ht && ht_plan(rank)) {
 		return -1;
 	}
 	group_config(rank, &config);
@@ -155,7 +391,7 @@ int perf_buffers_alloc(struct perf_rank *rank)
 	size_t routing = tokens * p->topk;
 
 	if (rank->perf->opt.ht) {
-		return perf_ht_alloc(rank);
+		return ht_alloc(rank);
 	}
 	b->in_bytes = tokens * (oracle_input_bytes(p) + scale_bytes) + routing * 8;
 	b->out_tokens_bytes = rows * oracle_output_bytes(p);
@@ -167,18 +403,18 @@ int perf_buffers_alloc(struct perf_rank *rank)
 		snprintf(rank->failure, sizeof(rank->failure), "no host memory");
 		return -1;
 	}
-	if (perf_device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
-	    perf_device_memory(rank, &b->in_scales, tokens * scale_bytes) ||
-	    perf_device_memory(rank, &b->ids, routing * 8) ||
-	    perf_device_memory(rank, &b->weights, routing * sizeof(float)) ||
-	    perf_window_memory(rank, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
-	    perf_window_memory(rank, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
-	    perf_device_memory(rank, &b->out_weights, b->routing_elements * sizeof(float)) ||
-	    perf_device_memory(rank, &b->out_idx, b->routing_elements * sizeof(int32_t)) ||
-	    perf_device_memory(rank, &b->counts, blocks * sizeof(int32_t)) ||
-	    perf_device_memory(rank, &b->align_counts, blocks * sizeof(int32_t)) ||
-	    perf_device_memory(rank, &b->combine_in, b->combine_in_bytes) ||
-	    perf_device_memory(rank, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p))) {
+	if (device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
+	    device_memory(rank, &b->in_scales, tokens * scale_bytes) ||
+	    device_memory(rank, &b->ids, routing * 8) ||
+	    device_memory(rank, &b->weights, routing * sizeof(float)) ||
+	    window_memory(rank, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
+	    window_memory(rank, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
+	    device_memory(rank, &b->out_weights, b->routing_elements * sizeof(float)) ||
+	    device_memory(rank, &b->out_idx, b->routing_elements * sizeof(int32_t)) ||
+	    device_memory(rank, &b->counts, blocks * sizeof(int32_t)) ||
+	    device_memory(rank, &b->align_counts, blocks * sizeof(int32_t)) ||
+	    device_memory(rank, &b->combine_in, b->combine_in_bytes) ||
+	    device_memory(rank, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p))) {
 		return -1;
 	}
 	/* small numbers in every type, for runs without a check */
@@ -206,7 +442,7 @@ void perf_buffers_free(struct perf_rank *rank)
 			      b->combine_out,  b->offsets,   b->total,  b->in_gradients,
 			      b->out_gradients };
 
-	perf_ht_unload(rank);
+	ht_unload(rank);
 	output_free(rank, b->combine_in, b->combine_window);
 	output_free(rank, b->out_tokens, b->tokens_window);
 	output_free(rank, b->out_scales, b->scales_window);
@@ -229,15 +465,15 @@ void perf_buffers_poison(struct perf_rank *rank)
 	size_t blocks = p->layout == ORACLE_RANK_MAJOR ? p->nranks : p->experts / p->nranks;
 
 	if (rank->perf->opt.ht) {
-		perf_ht_poison(rank);
+		ht_poison(rank);
 		return;
 	}
-	perf_poison(rank, b->out_tokens, b->out_tokens_bytes);
-	perf_poison(rank, b->out_scales, b->out_scales_bytes);
-	perf_poison(rank, b->out_weights, b->routing_elements * sizeof(float));
-	perf_poison(rank, b->out_idx, b->routing_elements * sizeof(int32_t));
-	perf_poison(rank, b->counts, blocks * sizeof(int32_t));
-	perf_poison(rank, b->combine_out, ((size_t)p->max_tokens + 1) * oracle_combine_bytes(p));
+	poison(rank, b->out_tokens, b->out_tokens_bytes);
+	poison(rank, b->out_scales, b->out_scales_bytes);
+	poison(rank, b->out_weights, b->routing_elements * sizeof(float));
+	poison(rank, b->out_idx, b->routing_elements * sizeof(int32_t));
+	poison(rank, b->counts, blocks * sizeof(int32_t));
+	poison(rank, b->combine_out, ((size_t)p->max_tokens + 1) * oracle_combine_bytes(p));
 }
 
 static void upload(struct perf_rank *rank, void *to, const void *from, size_t bytes)

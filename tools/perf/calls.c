@@ -85,6 +85,113 @@ static void prepare_dispatch(struct perf_rank *rank)
 	}
 }
 
+/* ---- high throughput ---- */
+
+/* The aligning combine carries no token, but waits until every rank has started it. */
+static void ht_prepare_align(struct perf_rank *rank)
+{
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_calls *c = &rank->calls;
+	ncclDataType_t type = perf_float_type(p->dtype);
+
+	perf_tensor(&c->align_ids, c->ids.t.datatype, NULL, 2, 0, p->topk, 0);
+	c->align_combine_in = NCCL_EP_COMBINE_INPUTS_INIT;
+	c->align_combine_out = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	c->align_combine_in.tokens = perf_tensor(&c->align_tokens, type, NULL, 2, 0, p->hidden, 0);
+	c->align_combine_out.tokens =
+		perf_tensor(&c->align_weights, type, NULL, 2, 0, p->hidden, 0);
+}
+
+static void ht_prepare_dispatch(struct perf_rank *rank, size_t rows)
+{
+	const struct perf_options *opt = &rank->perf->opt;
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_calls *c = &rank->calls;
+	struct perf_buffers *b = &rank->buf;
+	uint32_t scales = oracle_scale_count(p);
+	ncclDataType_t type = p->quant == ORACLE_QUANT_NONE ? perf_float_type(p->dtype)
+							    : ncclFloat8e4m3;
+
+	c->dispatch_in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	c->dispatch_out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	c->dispatch_config = NCCL_EP_DISPATCH_CONFIG_INIT;
+	c->dispatch_in.tokens =
+		perf_tensor(&c->in_tokens, type, b->in_tokens, 2, rank->tokens, p->hidden, 0);
+	c->dispatch_out.tokens =
+		perf_tensor(&c->out_tokens, type, b->out_tokens, 2, rows, p->hidden, 0);
+	c->out_tokens.t.win_hdl = b->tokens_window;
+	if (scales) {
+		c->dispatch_config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+		c->dispatch_in.scales = perf_tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
+						    rank->tokens, scales, 0);
+		c->dispatch_out.scales =
+			perf_tensor(&c->out_scales, ncclFloat32, b->out_scales, 2, rows, scales, 0);
+		c->out_scales.t.win_hdl = b->scales_window;
+	}
+	if (opt->backward) {
+		c->dispatch_config.pass_direction = NCCL_EP_BWD_PASS;
+		return;
+	}
+	c->dispatch_in.topk_weights =
+		perf_tensor(&c->weights, ncclFloat32, b->weights, 2, rank->tokens, p->topk, 0);
+	c->dispatch_out.topk_weights = perf_tensor(&c->out_weights, ncclFloat32, b->out_weights,
+						   opt->flat ? 2 : 1, rows, p->topk, 0);
+	if (opt->flat) {
+		c->dispatch_out.topk_idx =
+			perf_tensor(&c->out_idx, ncclInt64, b->out_idx, 2, rows, p->topk, 0);
+	}
+}
+
+static void ht_prepare_combine(struct perf_rank *rank, size_t rows)
+{
+	const struct perf_options *opt = &rank->perf->opt;
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_calls *c = &rank->calls;
+	struct perf_buffers *b = &rank->buf;
+	ncclDataType_t type = perf_float_type(p->dtype);
+
+	c->combine_inputs = NCCL_EP_COMBINE_INPUTS_INIT;
+	c->combine_outputs = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	c->combine_config = NCCL_EP_COMBINE_CONFIG_INIT;
+	c->combine_inputs.tokens =
+		perf_tensor(&c->combine_in, type, b->combine_in, 2, rows, p->hidden, 0);
+	c->combine_in.t.win_hdl = b->combine_window;
+	c->combine_outputs.tokens =
+		perf_tensor(&c->combine_out, type, b->combine_out, 2, rank->tokens, p->hidden, 0);
+	if (!opt->backward) {
+		return;
+	}
+	c->combine_config.pass_direction = NCCL_EP_BWD_PASS;
+	c->combine_inputs.topk_weights = perf_tensor(&c->in_gradients, ncclFloat32, b->in_gradients,
+						     opt->flat ? 2 : 1, rows, p->topk, 0);
+	c->combine_outputs.topk_weights = perf_tensor(
+		&c->out_gradients, ncclFloat32, b->out_gradients, 2, rank->tokens, p->topk, 0);
+}
+
+static void ht_prepare(struct perf_rank *rank)
+{
+	const struct oracle_problem *p = &rank->problem;
+	struct perf_calls *c = &rank->calls;
+	struct perf_buffers *b = &rank->buf;
+	size_t local = p->experts / p->nranks;
+	size_t rows = rank->ht.limit ? rank->ht.limit : rank->tables[rank->rank]->total;
+
+	perf_tensor(&c->ids, rank->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, rank->tokens,
+		    p->topk, 0);
+	c->layout = NCCL_EP_LAYOUT_INFO_INIT;
+	c->layout.expert_counters = perf_tensor(&c->counts, ncclInt32, b->counts, 1, local, 0, 0);
+	if (!rank->perf->opt.flat) {
+		c->layout.expert_offsets =
+			perf_tensor(&c->offsets, ncclInt32, b->offsets, 1, local, 0, 0);
+	}
+	c->layout.recv_total_counter = perf_tensor(&c->total, ncclInt32, b->total, 1, 1, 0, 0);
+	ht_prepare_dispatch(rank, rows);
+	ht_prepare_combine(rank, rows);
+	ht_prepare_align(rank);
+}
+
+/* ---- both modes ---- */
+
 void perf_calls_prepare(struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->problem;
@@ -93,7 +200,7 @@ void perf_calls_prepare(struct perf_rank *rank)
 
 	memset(c, 0, sizeof(*c));
 	if (rank->perf->opt.ht) {
-		perf_ht_prepare(rank);
+		ht_prepare(rank);
 		return;
 	}
 	prepare_dispatch(rank);

@@ -257,7 +257,8 @@ struct perf {
 /* args.c: 0, or the exit status + 1 */
 int perf_args_parse(int argc, char **argv, struct perf_options *opt);
 
-/* perf_launch.c, rendezvous.c */
+/* ---- world.c ---- */
+
 int perf_is_first_process(void);
 /*
  * "ep_perf: ..." on stderr, of a mistake that all processes of the run make: the others leave the line
@@ -267,14 +268,10 @@ __attribute__((format(printf, 1, 2))) void perf_complain(const char *format, ...
 int perf_world_detect(struct perf_world *world, const struct perf_options *opt);
 int perf_world_connect(struct perf_world *world, const struct perf_options *opt);
 void perf_world_close(struct perf_world *world);
-int perf_rendezvous_open(struct perf_world *world, const char *address);
-int perf_send_all(int fd, const void *data, size_t bytes);
-int perf_receive_all(int fd, void *data, size_t bytes);
 /* All ranks: out[r] = in of rank r, `bytes` each. Returns when all have come. */
 void perf_gather(struct perf_rank *rank, const void *in, size_t bytes, void *out);
 void perf_barrier(struct perf_rank *rank);
 
-/* util.c */
 /* Exit statuses. */
 enum {
 	EXIT_WRONG = 1,
@@ -284,6 +281,8 @@ enum {
 };
 
 uint64_t perf_now_ns(void);
+/* The library's text for the last error; NULL: there is none. */
+const char *perf_last_error(const struct perf_rank *rank);
 void perf_phase(struct perf_rank *rank, const char *phase);
 __attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *rank,
 							      const char *format, ...);
@@ -309,7 +308,8 @@ void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes); /* zeroed,
 		}                                                                                  \
 	} while (0)
 
-/* buffers.c: -1 with rank->failure where the configuration cannot be had */
+/* ---- buffers.c: returns -1 with rank->failure where the configuration cannot be had ---- */
+
 int perf_refuse(struct perf_rank *rank, const char *call, ncclResult_t result);
 int perf_group_open(struct perf_rank *rank);
 void perf_group_close(struct perf_rank *rank);
@@ -317,9 +317,15 @@ int perf_buffers_alloc(struct perf_rank *rank);
 void perf_buffers_free(struct perf_rank *rank);
 void perf_buffers_poison(struct perf_rank *rank);
 void perf_buffers_upload(struct perf_rank *rank);
-const char *perf_last_error(const struct perf_rank *rank);
+/* High throughput: makes the expected results, after a change of rank->problem. */
+void perf_ht_load(struct perf_rank *rank);
+ncclDataType_t perf_float_type(enum oracle_dtype dtype);
+ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, void *data,
+			    unsigned int ndim, size_t n0, size_t n1, size_t n2);
 
-/* links.c: learn, when the group is there; sum, all ranks, before it goes */
+/* ---- account.c ---- */
+
+/* Learns which ranks reach each other by RDMA, when the group is there. All ranks add up before it goes. */
 void perf_links_learn(struct perf_rank *rank);
 void perf_links_sum(struct perf_rank *rank, struct perf_links *sum);
 /* How long ranks wait for each other between the two calls, which all ranks make. */
@@ -331,36 +337,18 @@ void perf_waits_begin(struct perf_rank *rank, struct perf_waits *waits);
 /* Per dispatch, [R][R] with a row for each rank that waits; NULL: the library does not report it. */
 double *perf_waits_end(struct perf_rank *rank, struct perf_waits *waits);
 
-/* driver.c: what the driver reports; "" and 0 where there is none */
+/* Returns the driver's version; "" where there is none. */
 const char *perf_driver_version(void);
-void perf_clocks_read(const struct perf_rank *rank, uint32_t mhz[PERF_CLOCKS]);
 
-/* detail.c: all ranks call; with -J only */
+/* All ranks call these, with -J only. */
 void perf_detail_routing(struct perf_rank *rank, struct perf_detail *detail);
 void perf_detail_clocks(struct perf_rank *rank, struct perf_detail *detail);
 void perf_row_free(struct perf_row *row);
+/* Computes rates and floors, once the times are there. */
+void perf_account(struct perf_rank *rank, struct perf_row *row);
 
-void perf_poison(struct perf_rank *rank, void *at, size_t bytes);
-int perf_device_memory(struct perf_rank *rank, void **at, size_t bytes);
-int perf_window_memory(struct perf_rank *rank, void **at, ncclWindow_t *window, size_t bytes);
-ncclDataType_t perf_float_type(enum oracle_dtype dtype);
-ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, void *data,
-			    unsigned int ndim, size_t n0, size_t n1, size_t n2);
+/* ---- calls.c ---- */
 
-/* perf_ht.c: what high throughput has instead */
-int perf_ht_plan(struct perf_rank *rank);  /* before the group is made */
-void perf_ht_load(struct perf_rank *rank); /* after a change of rank->problem */
-void perf_ht_unload(struct perf_rank *rank);
-int perf_ht_alloc(struct perf_rank *rank);
-void perf_ht_poison(struct perf_rank *rank);
-void perf_ht_prepare(struct perf_rank *rank);
-
-/* perf_ht_check.c */
-void perf_ht_check_dispatch(struct perf_rank *rank, struct oracle_verdict *verdict);
-void perf_ht_work(struct perf_rank *rank);
-void perf_ht_check_combine(struct perf_rank *rank, struct oracle_verdict *verdict);
-
-/* calls.c */
 void perf_calls_prepare(struct perf_rank *rank);
 ncclResult_t perf_update(struct perf_rank *rank);
 ncclResult_t perf_dispatch(struct perf_rank *rank);
@@ -375,13 +363,12 @@ ncclResult_t perf_operate(struct perf_rank *rank, enum perf_op op);
 typedef ncclResult_t (*perf_enqueue_fn)(struct perf_rank *rank, void *context);
 cudaGraphExec_t perf_capture(struct perf_rank *rank, perf_enqueue_fn enqueue, void *context);
 
-/* run.c */
+/* ---- run.c ---- */
+
 void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row);
 
-/* account.c: once the times are there */
-void perf_account(struct perf_rank *rank, struct perf_row *row);
+/* ---- timing.c ---- */
 
-/* timing.c */
 struct perf_times { /* [iters] each, microseconds */
 	float *gpu[PERF_OPS];
 	float *host[PERF_OPS];
@@ -391,23 +378,22 @@ double perf_time_chain(struct perf_rank *rank);
 double perf_percentile(float *values, uint32_t count, double percent);
 
 /*
- * cupti.c: all local ranks call. Repeats perf_time_drained and replaces gpu times by kernel times, or
+ * All local ranks call. Repeats perf_time_drained and replaces gpu times by kernel times, or
  * by NAN where there are none; *blocks: the largest grid. open: NULL, or why there are none.
  */
 const char *perf_cupti_open(const struct perf_options *opt);
 void perf_cupti_time(struct perf_rank *rank, struct perf_times *times, int *blocks);
 
-/* cell.c: `width` columns, the first of them a space; more if the number needs them. NAN: "-". */
+/* ---- cell.c: `width` columns, the first of them a space; more if the number needs them. NAN: "-" ---- */
+
 #define PERF_CELL 32
 void perf_cell_time(char out[PERF_CELL], double value, int width);
 void perf_cell_rate(char out[PERF_CELL], double value, int width);
 void perf_cell_percent(char out[PERF_CELL], double value, int width);
 
-/* report.c, json.c: process 0's first rank */
+/* ---- report.c: process 0's first rank ---- */
+
 void perf_report_version(void);
-/* The library under test: what it reports of itself, and the name of its file. */
-const char *perf_library_text(void);
-const char *perf_library_path(void);
 void perf_report_head(struct perf *perf);
 void perf_report_row(struct perf *perf, const struct perf_row *row);
 bool perf_report_end(struct perf *perf, const struct perf_setup *setup,
@@ -418,10 +404,5 @@ void perf_json_row(struct perf *perf, const struct perf_row *row);
 /* False if not all results have been written. */
 bool perf_json_close(struct perf *perf, const struct perf_setup *setup,
 		     const struct perf_links *links);
-const char *perf_dtype_name(const struct perf_options *opt);
-const char *perf_layout_name(const struct perf_options *opt);
-const char *perf_quant_name(const struct perf_options *opt);
-/* Names of the environment variables that matter, one after the other; NULL at the end. */
-const char *perf_environment(uint32_t index);
 
 #endif
