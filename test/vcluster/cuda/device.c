@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices: how many, what they can do, who reaches whom. */
+#include <cuda.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <cuda.h>
-#include "cuda/device.h"
+#include "cuda/runtime.h"
 #include "cuda/pairs.h"
-#include "cuda/stream.h"
+#include "exec/grid.h"
 
 #define VC_DEFAULT_DEVICES 8
 #define VC_DEFAULT_MEM_MB 16384
@@ -82,7 +83,7 @@ unsigned long long vc_device_context(int number)
 	return atomic_load(&vc_context[number]);
 }
 
-void vc_device_end_context(int number)
+static void vc_device_end_context(int number)
 {
 	pthread_mutex_lock(&vc_lock);
 	for (int i = 0; i < VC_MAX_DEVICES; i++) {
@@ -92,7 +93,8 @@ void vc_device_end_context(int number)
 	atomic_store(&vc_context[number], 0);
 }
 
-bool vc_device_any_context(void)
+/* Whether any device has a context. */
+static bool vc_device_any_context(void)
 {
 	bool any = false;
 
@@ -102,7 +104,8 @@ bool vc_device_any_context(void)
 	return any;
 }
 
-int vc_device_count(void)
+/* Returns how many devices this process sees. */
+static int vc_device_count(void)
 {
 	return vc_visible_count < 0 ? vc_device_all() : vc_visible_count;
 }
@@ -241,9 +244,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int dev
 	case cudaDevAttrPciBusId:
 		*value = 0x10 + vc_device_number(device);
 		return cudaSuccess;
-	case cudaDevAttrGPUDirectRDMASupported:
-		*value = !vc_env_long("VC_NO_GDR", 0);
-		return cudaSuccess;
 	case cudaDevAttrGPUDirectRDMAWritesOrdering:
 		*value = (int)vc_env_long("VC_GDR_ORDERING",
 					  CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
@@ -335,17 +335,6 @@ cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id)
 	return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
-{
-	if (least) {
-		*least = 0;
-	}
-	if (greatest) {
-		*greatest = -5;
-	}
-	return cudaSuccess;
-}
-
 /* Not of those that VC_NO_PEER names. */
 bool vc_peer_possible(int from, int to)
 {
@@ -416,23 +405,6 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags)
 	return vc_error(error);
 }
 
-cudaError_t cudaDeviceDisablePeerAccess(int peer)
-{
-	cudaError_t error = cudaSuccess;
-
-	VC_ENTER();
-	if (!vc_device_valid(peer)) {
-		return vc_error(cudaErrorInvalidDevice);
-	}
-	pthread_mutex_lock(&vc_lock);
-	if (!vc_peer_enabled[vc_current][peer]) {
-		error = cudaErrorPeerAccessNotEnabled;
-	}
-	vc_peer_enabled[vc_current][peer] = false;
-	pthread_mutex_unlock(&vc_lock);
-	return vc_error(error);
-}
-
 cudaError_t cudaDriverGetVersion(int *version)
 {
 	if (!version) {
@@ -447,15 +419,162 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 	return cudaDriverGetVersion(version);
 }
 
-cudaError_t cudaProfilerStart(void);
-cudaError_t cudaProfilerStop(void);
+/* ---- error names and the last error of a thread ---- */
 
-cudaError_t cudaProfilerStart(void)
+struct vc_error_text {
+	cudaError_t code;
+	const char *name, *text;
+};
+
+#define VC_ERROR(code, text)                                                                       \
+	{                                                                                          \
+		code, #code, text                                                                  \
+	}
+
+static const struct vc_error_text vc_errors[] = {
+	VC_ERROR(cudaSuccess, "no error"),
+	VC_ERROR(cudaErrorInvalidValue, "invalid argument"),
+	VC_ERROR(cudaErrorMemoryAllocation, "out of memory"),
+	VC_ERROR(cudaErrorInitializationError, "initialization error"),
+	VC_ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+	VC_ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+	VC_ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
+	VC_ERROR(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+	VC_ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+	VC_ERROR(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"),
+	VC_ERROR(cudaErrorDeviceUninitialized, "invalid device context"),
+	VC_ERROR(cudaErrorPeerAccessUnsupported,
+		 "peer access is not supported between these devices"),
+	VC_ERROR(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"),
+	VC_ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+	VC_ERROR(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+	VC_ERROR(cudaErrorNotReady, "device not ready"),
+	VC_ERROR(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+	VC_ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+	VC_ERROR(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+	VC_ERROR(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
+	VC_ERROR(cudaErrorHostMemoryAlreadyRegistered, "memory is already mapped"),
+	VC_ERROR(cudaErrorHostMemoryNotRegistered, "pointer is not a registered memory region"),
+	VC_ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+	VC_ERROR(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
+	VC_ERROR(cudaErrorNotPermitted, "operation not permitted"),
+	VC_ERROR(cudaErrorNotSupported, "operation not supported"),
+	VC_ERROR(cudaErrorStreamCaptureUnsupported,
+		 "operation not permitted when stream is capturing"),
+	VC_ERROR(cudaErrorStreamCaptureInvalidated,
+		 "operation failed due to a previous error during capture"),
+	VC_ERROR(cudaErrorStreamCaptureMerge,
+		 "operation would result in a merge of separate capture sequences"),
+	VC_ERROR(cudaErrorStreamCaptureUnmatched,
+		 "capture was not ended in the same stream as it began"),
+	VC_ERROR(cudaErrorStreamCaptureUnjoined, "capturing stream has unjoined work"),
+	VC_ERROR(cudaErrorStreamCaptureIsolation,
+		 "dependency created on uncaptured work in another stream"),
+	VC_ERROR(cudaErrorStreamCaptureImplicit,
+		 "operation would make the legacy stream depend on a capturing blocking stream"),
+	VC_ERROR(cudaErrorCapturedEvent,
+		 "operation not permitted on an event last recorded in a capturing stream"),
+	VC_ERROR(cudaErrorStreamCaptureWrongThread,
+		 "attempt to terminate a thread-local capture sequence from another thread"),
+	VC_ERROR(cudaErrorGraphExecUpdateFailure,
+		 "the graph update was not performed because it included unsupported changes"),
+	VC_ERROR(cudaErrorUnknown, "unknown error"),
+};
+
+static __thread cudaError_t vc_last_error;
+
+cudaError_t vc_error(cudaError_t error)
 {
-	return cudaSuccess;
+	if (error && error != cudaErrorNotReady) {
+		vc_last_error = error;
+	}
+	return error;
 }
 
-cudaError_t cudaProfilerStop(void)
+cudaError_t cudaGetLastError(void)
 {
+	cudaError_t error = vc_last_error;
+	cudaError_t sticky = vc_device_sticky(vc_device_current());
+
+	vc_last_error = cudaSuccess;
+	return sticky ? sticky : error;
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+	cudaError_t sticky = vc_device_sticky(vc_device_current());
+
+	return sticky ? sticky : vc_last_error;
+}
+
+static const struct vc_error_text *vc_error_find(cudaError_t error)
+{
+	for (size_t i = 0; i < sizeof(vc_errors) / sizeof(*vc_errors); i++) {
+		if (vc_errors[i].code == error) {
+			return &vc_errors[i];
+		}
+	}
+	return NULL;
+}
+
+const char *cudaGetErrorName(cudaError_t error)
+{
+	const struct vc_error_text *found = vc_error_find(error);
+
+	return found ? found->name : "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+	const struct vc_error_text *found = vc_error_find(error);
+
+	return found ? found->text : "unrecognized error code";
+}
+
+/* ---- cudaDeviceReset: the end of a device's context and of all that is in it ---- */
+
+static atomic_uint vc_resets_begun, vc_resets_over;
+
+/* 1 and how many resets were over when this thread found a context alive; 0: it has not looked since it used one. */
+static _Thread_local unsigned int vc_context_seen;
+
+void vc_context_found(void)
+{
+	vc_context_seen = vc_resets_over + 1;
+}
+
+/* No program can look at a context and use it in one step: once after each look that is forgiven. */
+static bool vc_reset_came_between(void)
+{
+	bool between = vc_context_seen && vc_context_seen <= vc_resets_begun;
+
+	vc_context_seen = 0;
+	return between;
+}
+
+void vc_ended_used(const char *what)
+{
+	if (vc_env_long("VC_RESET_STRICT", 0) && !vc_reset_came_between()) {
+		fprintf(stderr, "vcluster: %s of before cudaDeviceReset is used after it\n", what);
+		abort();
+	}
+}
+
+/* Kernels cannot be stopped, so it waits for them. All devices share the attributes of kernels. */
+cudaError_t cudaDeviceReset(void)
+{
+	int device = vc_device_current();
+
+	vc_device_wait(device);
+	vc_resets_begun++;
+	vc_graphs_end(device);
+	vc_streams_end(device);
+	vc_events_end(device);
+	vc_memory_end(device);
+	vc_device_end_context(device);
+	vc_resets_over++;
+	if (!vc_device_any_context()) {
+		vc_kernels_reset();
+	}
 	return cudaSuccess;
 }

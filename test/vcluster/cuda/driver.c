@@ -10,10 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <cuda.h>
-#include "cuda/device.h"
-#include "cuda/memory.h"
-#include "cuda/stream.h"
-#include "cuda/vmm.h"
+#include "cuda/runtime.h"
 #include "exec/grid.h"
 
 #undef cudaGetDriverEntryPoint
@@ -23,90 +20,6 @@
 static CUresult vc_driver_sticky(void)
 {
 	return (CUresult)vc_device_sticky(vc_device_current());
-}
-
-static CUresult vc_cu_get_error_name(CUresult error, const char **name)
-{
-	if (!name) {
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	switch (error) {
-	case CUDA_SUCCESS:
-		*name = "CUDA_SUCCESS";
-		return CUDA_SUCCESS;
-	case CUDA_ERROR_INVALID_VALUE:
-		*name = "CUDA_ERROR_INVALID_VALUE";
-		return CUDA_SUCCESS;
-	case CUDA_ERROR_INVALID_DEVICE:
-		*name = "CUDA_ERROR_INVALID_DEVICE";
-		return CUDA_SUCCESS;
-	case CUDA_ERROR_NOT_SUPPORTED:
-		*name = "CUDA_ERROR_NOT_SUPPORTED";
-		return CUDA_SUCCESS;
-	case CUDA_ERROR_NOT_PERMITTED:
-		*name = "CUDA_ERROR_NOT_PERMITTED";
-		return CUDA_SUCCESS;
-	case CUDA_ERROR_OPERATING_SYSTEM:
-		*name = "CUDA_ERROR_OPERATING_SYSTEM";
-		return CUDA_SUCCESS;
-	default:
-		*name = NULL;
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-}
-
-static CUresult vc_cu_get_error_string(CUresult error, const char **text)
-{
-	CUresult rc = text ? vc_cu_get_error_name(error, text) : CUDA_ERROR_INVALID_VALUE;
-
-	if (!rc && error == CUDA_SUCCESS) {
-		*text = "no error";
-	} else if (!rc) {
-		*text = cudaGetErrorString((cudaError_t)error);
-	}
-	return rc;
-}
-
-static CUresult vc_cu_device_get(CUdevice *device, int ordinal)
-{
-	if (!device) {
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	if (!vc_device_valid(ordinal)) {
-		return CUDA_ERROR_INVALID_DEVICE;
-	}
-	*device = ordinal;
-	return CUDA_SUCCESS;
-}
-
-static CUresult vc_cu_device_get_attribute(int *value, CUdevice_attribute attr, CUdevice device)
-{
-	if (!value) {
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	if (!vc_device_valid(device)) {
-		return CUDA_ERROR_INVALID_DEVICE;
-	}
-	switch ((int)attr) {
-	case CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED:
-		*value = !vc_env_long("VC_NO_DMABUF", 0);
-		return CUDA_SUCCESS;
-	case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
-	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
-		*value = 1;
-		return CUDA_SUCCESS;
-	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
-		*value = vc_env_long("VC_DOMAIN", 1) > 1;
-		return CUDA_SUCCESS;
-	case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED:
-		*value = !vc_env_long("VC_NO_GDR", 0);
-		return CUDA_SUCCESS;
-	case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
-		*value = 0;
-		return CUDA_SUCCESS;
-	default:
-		return (CUresult)cudaDeviceGetAttribute(value, (enum cudaDeviceAttr)attr, device);
-	}
 }
 
 static CUresult vc_cu_mem_get_address_range(CUdeviceptr *base, size_t *size, CUdeviceptr p)
@@ -175,7 +88,6 @@ static CUresult vc_cu_mem_get_handle(void *handle, CUdeviceptr p, size_t size,
 static CUresult vc_cu_pointer_get_attribute(void *data, CUpointer_attribute attr, CUdeviceptr p)
 {
 	struct vc_mem mem;
-	bool device;
 
 	if (vc_driver_sticky()) {
 		return vc_driver_sticky();
@@ -183,33 +95,12 @@ static CUresult vc_cu_pointer_get_attribute(void *data, CUpointer_attribute attr
 	if (!data || !vc_mem_find((const void *)p, 1, &mem)) {
 		return CUDA_ERROR_INVALID_VALUE;
 	}
-	device = vc_mem_on_device(&mem);
 	switch (attr) {
-	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
-		*(unsigned int *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-		*(int *)data = vc_device_ordinal(mem.device);
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-		*(CUdeviceptr *)data = p;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-		vc_vmm_range(&mem.start, &mem.size);
-		*(CUdeviceptr *)data = mem.start;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-		vc_vmm_range(&mem.start, &mem.size);
-		*(size_t *)data = mem.size;
-		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
 		*(unsigned long long *)data = mem.inode;
 		return CUDA_SUCCESS;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-		*(int *)data = device && mem.sync_memops;
-		return CUDA_SUCCESS;
-	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-		*(int *)data = device && !vc_env_long("VC_NO_GDR", 0);
+		*(int *)data = vc_mem_on_device(&mem) && mem.sync_memops;
 		return CUDA_SUCCESS;
 	default:
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -230,25 +121,6 @@ static CUresult vc_cu_pointer_set_attribute(const void *value, CUpointer_attribu
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	return CUDA_SUCCESS;
-}
-
-static CUresult vc_cu_flush_writes(CUflushGPUDirectRDMAWritesTarget target,
-				   CUflushGPUDirectRDMAWritesScope scope)
-{
-	if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
-	    (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER &&
-	     scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)) {
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	atomic_thread_fence(memory_order_seq_cst);
-	return vc_driver_sticky();
-}
-
-cudaError_t cudaDeviceFlushGPUDirectRDMAWrites(enum cudaFlushGPUDirectRDMAWritesTarget target,
-					       enum cudaFlushGPUDirectRDMAWritesScope scope)
-{
-	return vc_error((cudaError_t)vc_cu_flush_writes((CUflushGPUDirectRDMAWritesTarget)target,
-							(CUflushGPUDirectRDMAWritesScope)scope));
 }
 
 static CUresult vc_cu_primary_state(CUdevice device, unsigned int *flags, int *active)
@@ -326,10 +198,6 @@ struct vc_entry {
 	}
 
 static const struct vc_entry vc_entries[] = {
-	VC_ENTRY("cuGetErrorName", 6000, vc_cu_get_error_name),
-	VC_ENTRY("cuGetErrorString", 6000, vc_cu_get_error_string),
-	VC_ENTRY("cuDeviceGet", 2000, vc_cu_device_get),
-	VC_ENTRY("cuDeviceGetAttribute", 2000, vc_cu_device_get_attribute),
 	VC_ENTRY("cuDevicePrimaryCtxGetState", 7000, vc_cu_primary_state),
 	VC_ENTRY("cuDevicePrimaryCtxRetain", 7000, vc_cu_primary_retain),
 	VC_ENTRY("cuDevicePrimaryCtxRelease", 11000, vc_cu_primary_release),
@@ -339,19 +207,14 @@ static const struct vc_entry vc_entries[] = {
 	VC_ENTRY("cuMemGetHandleForAddressRange", 11070, vc_cu_mem_get_handle),
 	VC_ENTRY("cuPointerGetAttribute", 4000, vc_cu_pointer_get_attribute),
 	VC_ENTRY("cuPointerSetAttribute", 6000, vc_cu_pointer_set_attribute),
-	VC_ENTRY("cuMemGetAllocationGranularity", 10020, vc_cu_mem_granularity),
 	VC_ENTRY("cuMemCreate", 10020, vc_cu_mem_create),
 	VC_ENTRY("cuMemRelease", 10020, vc_cu_mem_release),
 	VC_ENTRY("cuMemRetainAllocationHandle", 11000, vc_cu_mem_retain),
-	VC_ENTRY("cuMemGetAllocationPropertiesFromHandle", 10020, vc_cu_mem_properties),
-	VC_ENTRY("cuMemExportToShareableHandle", 10020, vc_cu_mem_export),
-	VC_ENTRY("cuMemImportFromShareableHandle", 10020, vc_cu_mem_import),
 	VC_ENTRY("cuMemAddressReserve", 10020, vc_cu_mem_reserve),
 	VC_ENTRY("cuMemAddressFree", 10020, vc_cu_mem_unreserve),
 	VC_ENTRY("cuMemMap", 10020, vc_cu_mem_map),
 	VC_ENTRY("cuMemUnmap", 10020, vc_cu_mem_unmap),
 	VC_ENTRY("cuMemSetAccess", 10020, vc_cu_mem_set_access),
-	VC_ENTRY("cuFlushGPUDirectRDMAWrites", 11030, vc_cu_flush_writes),
 };
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **fn, unsigned int version,

@@ -13,10 +13,8 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "cuda/device.h"
-#include "cuda/stream.h"
+#include "cuda/runtime.h"
 #include "nccl/comm.h"
-#include "nccl/group.h"
 
 #define VC_NCCL_TIMEOUT_S 60
 #define VC_NCCL_VERSION 22907
@@ -40,7 +38,8 @@ ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const cha
 	return result;
 }
 
-void vc_nccl_broken(struct ncclComm *comm, ncclResult_t result)
+/* A collective has failed: the communicator is of no use any more. Under its mutex. */
+static void vc_nccl_broken(struct ncclComm *comm, ncclResult_t result)
 {
 	if (!atomic_load(&comm->error)) {
 		memcpy(comm->cause, vc_last_text, sizeof(comm->cause));
@@ -464,11 +463,6 @@ static ncclResult_t vc_comm_end(struct ncclComm *comm)
 	return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm)
-{
-	return vc_comm_check(comm);
-}
-
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
 	ncclResult_t result;
@@ -544,4 +538,195 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 	ncclResult_t result = vc_comm_check(comm);
 
 	return result ? result : vc_comm_ask(comm, device, vc_device_ordinal(comm->device));
+}
+
+/* ---- the all-gather: an operation on the stream of its caller that exchanges slots with the other ranks ---- */
+
+#define VC_GATHER_CALL 2
+
+struct vc_gather {
+	struct ncclComm *comm;
+	const uint8_t *send;
+	uint8_t *recv;
+	size_t bytes; /* of one rank */
+	ncclDataType_t type;
+};
+
+/* One chunk: write the own slot, wait, read the others', wait. */
+static ncclResult_t vc_gather_chunk(const struct vc_gather *gather, size_t at, size_t size)
+{
+	struct ncclComm *comm = gather->comm;
+	uint64_t call = (uint64_t)VC_GATHER_CALL << 56 | (uint64_t)gather->type << 48 |
+			(gather->bytes & 0xffffffffu);
+	ncclResult_t result;
+
+	memcpy(comm->slots + (size_t)comm->rank * VC_NCCL_SLOT, gather->send + at, size);
+	result = vc_comm_barrier(comm, call);
+	if (result) {
+		return result;
+	}
+	for (int i = 0; i < comm->nranks; i++) {
+		memcpy(gather->recv + (size_t)i * gather->bytes + at,
+		       comm->slots + (size_t)i * VC_NCCL_SLOT, size);
+	}
+	return vc_comm_barrier(comm, 0);
+}
+
+static void vc_gather_run(void *arg)
+{
+	struct vc_gather *gather = arg;
+	struct ncclComm *comm = gather->comm;
+	ncclResult_t result = (ncclResult_t)atomic_load(&comm->error);
+
+	pthread_mutex_lock(&comm->mutex);
+	for (size_t at = 0; at < gather->bytes && !result; at += VC_NCCL_SLOT) {
+		size_t size = gather->bytes - at < VC_NCCL_SLOT ? gather->bytes - at : VC_NCCL_SLOT;
+
+		result = vc_gather_chunk(gather, at, size);
+	}
+	if (result) {
+		vc_nccl_broken(comm, result);
+	}
+	pthread_mutex_unlock(&comm->mutex);
+}
+
+static bool vc_gather_memory(const void *p, size_t size)
+{
+	struct vc_mem mem;
+
+	return !size || vc_mem_find(p, size, &mem);
+}
+
+static size_t vc_type_size(ncclDataType_t type)
+{
+	switch (type) {
+	case ncclInt8:
+	case ncclUint8:
+	case ncclFloat8e4m3:
+	case ncclFloat8e5m2:
+		return 1;
+	case ncclFloat16:
+	case ncclBfloat16:
+		return 2;
+	case ncclInt32:
+	case ncclUint32:
+	case ncclFloat32:
+		return 4;
+	case ncclInt64:
+	case ncclUint64:
+	case ncclFloat64:
+		return 8;
+	default:
+		return 0;
+	}
+}
+
+ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
+			   ncclComm_t comm, cudaStream_t stream)
+{
+	ncclResult_t result = vc_comm_check(comm);
+	struct vc_gather gather = { .send = send, .recv = recv, .type = type };
+	struct vc_work work = { .kind = VC_WORK_CALL };
+	cudaError_t error;
+
+	if (!result && !vc_type_size(type)) {
+		result = vc_nccl_error(comm, ncclInvalidArgument, "data type %d", (int)type);
+	}
+	if (!result && atomic_load(&comm->error)) {
+		result = (ncclResult_t)atomic_load(&comm->error);
+	}
+	if (result) {
+		return result;
+	}
+	gather.comm = comm;
+	gather.bytes = count * vc_type_size(type);
+	if (!vc_gather_memory(send, gather.bytes) ||
+	    !vc_gather_memory(recv, gather.bytes * (size_t)comm->nranks)) {
+		return vc_nccl_error(comm, ncclInvalidArgument,
+				     "send %p or receive %p is not memory a device can reach", send,
+				     recv);
+	}
+	work.device = comm->device;
+	work.call.fn = vc_gather_run;
+	work.call.size = sizeof(gather);
+	work.call.arg = malloc(sizeof(gather));
+	if (!work.call.arg) {
+		return vc_nccl_error(comm, ncclSystemError, "out of memory");
+	}
+	memcpy(work.call.arg, &gather, sizeof(gather));
+	error = vc_stream_submit(stream, &work);
+	if (error) {
+		return vc_nccl_error(comm, ncclUnhandledCudaError, "stream %p: %s", (void *)stream,
+				     cudaGetErrorString(error));
+	}
+	return ncclSuccess;
+}
+
+/* ---- groups: the blocking calls of one thread run at the same time, each on a thread of its own ---- */
+
+/* The header declares them without parameters. */
+ncclResult_t ncclGroupStart(void);
+ncclResult_t ncclGroupEnd(void);
+
+static __thread int vc_depth;
+static __thread struct vc_job *vc_jobs;
+
+static void *vc_job_main(void *arg)
+{
+	struct vc_job *job = arg;
+
+	cudaSetDevice(vc_device_ordinal(job->device));
+	job->result = job->run(job);
+	return NULL;
+}
+
+/* Owns the job from here on. */
+ncclResult_t vc_job_submit(struct vc_job *job)
+{
+	ncclResult_t result;
+
+	job->device = vc_device_current();
+	if (!vc_depth) {
+		result = job->run(job);
+		free(job);
+		return result;
+	}
+	job->next = vc_jobs;
+	vc_jobs = job;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart(void)
+{
+	vc_depth++;
+	return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+	struct vc_job *job, *next;
+	ncclResult_t result = ncclSuccess;
+
+	if (!vc_depth) {
+		return vc_nccl_error(NULL, ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
+	}
+	if (--vc_depth) {
+		return ncclSuccess;
+	}
+	for (job = vc_jobs; job; job = job->next) {
+		if (pthread_create(&job->thread, NULL, vc_job_main, job)) {
+			job->result = vc_nccl_error(NULL, ncclSystemError, "no thread");
+			job->thread = pthread_self();
+		}
+	}
+	for (job = vc_jobs; job; job = next) {
+		next = job->next;
+		if (!pthread_equal(job->thread, pthread_self())) {
+			pthread_join(job->thread, NULL);
+		}
+		result = result ? result : job->result;
+		free(job);
+	}
+	vc_jobs = NULL;
+	return result;
 }

@@ -6,11 +6,12 @@
 #ifndef VC_COMM_H
 #define VC_COMM_H
 
+#include <nccl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <nccl.h>
 
 #define VC_NCCL_RANKS_MAX 256
 #define VC_NCCL_SLOT ((size_t)256 * 1024)
@@ -51,8 +52,6 @@ struct ncclComm {
 #define VC_COMM_MAGIC 0x76636e63636c0001ull
 
 /* Records and logs; returns `result`. */
-/* A collective has failed: the communicator is of no use any more. Under its mutex. */
-void vc_nccl_broken(struct ncclComm *comm, ncclResult_t result);
 ncclResult_t vc_nccl_error(struct ncclComm *comm, ncclResult_t result, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 ncclResult_t vc_comm_check(const struct ncclComm *comm);
@@ -64,5 +63,41 @@ ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call);
 /* Everybody's `size` bytes (at most a slot), in rank order, to all. */
 ncclResult_t vc_comm_gather(struct ncclComm *comm, uint64_t call, const void *mine, void *all,
 			    size_t size);
+
+/*
+ * Groups: a blocking call between ncclGroupStart and ncclGroupEnd only leaves a job; the jobs run at
+ * the same time at the group's end.
+ */
+
+struct vc_job {
+	ncclResult_t (*run)(struct vc_job *job);
+	int device;
+	ncclResult_t result;
+	pthread_t thread;
+	struct vc_job *next;
+};
+
+/* Runs the job, or leaves it for the end of the group. */
+ncclResult_t vc_job_submit(struct vc_job *job);
+
+/* ---- windows ---- */
+
+struct ncclWindow_vidmem {
+	struct ncclWindow_vidmem *next;
+	struct ncclComm *comm;
+	void *user;
+	void *multicast; /* NULL: nobody has asked for it */
+	size_t size;
+	size_t offset; /* of the window in its memory: NCCL takes it to be the same everywhere */
+	struct vc_view {
+		void *map;  /* the memory; NULL: not in the LSA team */
+		bool owned; /* the mapping is the window's */
+	} view[];           /* by rank */
+};
+
+/* VC_NVLS_CLAIMED and VC_NVLS: whether NCCL says that it has multicast. */
+bool vc_nvls_claimed(const struct ncclComm *comm);
+/* The window is in use by the caller, who has found it on the list. */
+ncclResult_t vc_window_multicast(struct ncclWindow_vidmem *win, size_t offset, void **out);
 
 #endif

@@ -134,8 +134,6 @@ static void vn_profile(const char *word)
 		c->tier = 1;
 	} else if (!strcmp(word, "no_gpu_umem")) {
 		c->gpu_umem = false;
-	} else if (!strcmp(word, "no_uar_map")) {
-		setenv("VC_NO_IOMEM", "1", 1); /* cudaHostRegister refuses, not the NIC */
 	} else if (!strcmp(word, "real_time")) {
 		c->ts = 1;
 	} else if (!strcmp(word, "old_clock")) {

@@ -196,7 +196,7 @@ static void test_refused(void)
 
 	begin(cudaStreamCaptureModeGlobal);
 	OK(cudaEventRecord(event, stream));
-	CHECK_CUDA(cudaEventQuery(event), cudaErrorCapturedEvent);
+	CHECK_CUDA(cudaEventSynchronize(event), cudaErrorCapturedEvent);
 	end(cudaErrorStreamCaptureInvalidated);
 	CHECK_CUDA(cudaStreamWaitEvent(side, event, 0), cudaErrorInvalidValue);
 	cudaGetLastError();

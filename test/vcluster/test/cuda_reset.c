@@ -190,7 +190,7 @@ static void test_objects(void)
 	CHECK_CUDA(cudaStreamQuery(stream), cudaErrorInvalidResourceHandle);
 	CHECK_CUDA(test_launch(test_add, 1, 32, &add, 0, stream), cudaErrorInvalidResourceHandle);
 	CHECK_CUDA(cudaStreamDestroy(stream), cudaErrorInvalidResourceHandle);
-	CHECK_CUDA(cudaEventQuery(event), cudaErrorInvalidResourceHandle);
+	CHECK_CUDA(cudaEventSynchronize(event), cudaErrorInvalidResourceHandle);
 	CHECK_CUDA(cudaEventDestroy(event), cudaErrorInvalidResourceHandle);
 	CHECK_CUDA(cudaGraphLaunch(exec, NULL), cudaErrorInvalidValue);
 	CHECK_CUDA(cudaGraphInstantiate(&exec, graph, 0), cudaErrorInvalidValue);

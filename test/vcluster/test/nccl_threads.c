@@ -33,7 +33,7 @@ static void *rank_main(void *arg)
 	NEED(cudaMemsetAsync(sum, 0, 64, stream));
 	OK(cudaDeviceEnablePeerAccess(rank ^ 1, 0));
 	/* serves as a barrier too */
-	NEED(ncclAllReduce(sum + 4, sum + 8, 1, ncclInt32, ncclSum, comm, stream));
+	NEED(ncclAllGather(sum + 4, sum + 8, 1, ncclInt32, comm, stream));
 	NEED(cudaStreamSynchronize(stream));
 	args.to = memory[rank ^ 1];
 	args.from = memory[rank];
@@ -44,7 +44,7 @@ static void *rank_main(void *arg)
 	NEED(cudaStreamSynchronize(stream));
 	CHECK_INT(host[0], 128 * 3 * 21);
 	CHECK_INT(host[1], 0);
-	NEED(ncclAllReduce(sum + 4, sum + 8, 1, ncclInt32, ncclSum, comm, stream));
+	NEED(ncclAllGather(sum + 4, sum + 8, 1, ncclInt32, comm, stream));
 	NEED(cudaStreamSynchronize(stream));
 	NEED(ncclCommDestroy(comm));
 	NEED(cudaFree(sum));
@@ -58,7 +58,7 @@ static void test_one_thread(void)
 {
 	ncclComm_t comm[RANKS];
 	cudaStream_t stream[RANKS];
-	int32_t *device[RANKS], host;
+	int32_t *device[RANKS], host[RANKS];
 
 	NEED(ncclCommInitAll(comm, RANKS, NULL));
 	for (int i = 0; i < RANKS; i++) {
@@ -71,15 +71,16 @@ static void test_one_thread(void)
 	}
 	NEED(ncclGroupStart());
 	for (int i = 0; i < RANKS; i++) {
-		NEED(ncclAllReduce(device[i], device[i], 1, ncclInt32, ncclSum, comm[i],
-				   stream[i]));
+		NEED(ncclAllGather(device[i], device[i] + 1, 1, ncclInt32, comm[i], stream[i]));
 	}
 	NEED(ncclGroupEnd());
 	for (int i = 0; i < RANKS; i++) {
 		NEED(cudaSetDevice(i));
 		NEED(cudaStreamSynchronize(stream[i]));
-		NEED(cudaMemcpy(&host, device[i], 4, cudaMemcpyDeviceToHost));
-		CHECK_INT(host, 15);
+		NEED(cudaMemcpy(host, device[i] + 1, sizeof(host), cudaMemcpyDeviceToHost));
+		for (int from = 0; from < RANKS; from++) {
+			CHECK_INT(host[from], 1 << from);
+		}
 		NEED(ncclCommDestroy(comm[i]));
 		NEED(cudaStreamDestroy(stream[i]));
 		NEED(cudaFree(device[i]));

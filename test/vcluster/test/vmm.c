@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The driver's virtual memory management, between processes of one node, of one domain, and of
- * neither: how long memory lives, who may map it, what is refused.
- */
+/* The driver's virtual memory management: how long memory lives, and what is refused. */
 #include <cuda.h>
-#include "ranks.h"
+#include "test.h"
 #include "kernels.h"
 
 #define BYTES ((size_t)4 << 20)
@@ -14,9 +11,6 @@ static struct {
 			   unsigned long long);
 	CUresult (*release)(CUmemGenericAllocationHandle);
 	CUresult (*retain)(CUmemGenericAllocationHandle *, void *);
-	CUresult (*export_to)(void *, CUmemGenericAllocationHandle, CUmemAllocationHandleType,
-			      unsigned long long);
-	CUresult (*import)(CUmemGenericAllocationHandle *, void *, CUmemAllocationHandleType);
 	CUresult (*reserve)(CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long);
 	CUresult (*unreserve)(CUdeviceptr, size_t);
 	CUresult (*map)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
@@ -41,8 +35,7 @@ static uint64_t available(void)
 
 static uint32_t *map(CUmemGenericAllocationHandle handle)
 {
-	CUmemAccessDesc desc = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE,
-					       .id = local_rank },
+	CUmemAccessDesc desc = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 },
 				 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
 	CUdeviceptr p = 0;
 
@@ -59,22 +52,11 @@ static void unmap(uint32_t *p)
 	NEED(cu.unreserve((CUdeviceptr)p, BYTES));
 }
 
-static CUmemAllocationProp prop(bool fabric)
-{
-	CUmemAllocationProp p = { .type = CU_MEM_ALLOCATION_TYPE_PINNED };
-
-	p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-	p.location.id = local_rank;
-	p.requestedHandleTypes =
-		(CUmemAllocationHandleType)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
-					    (fabric ? CU_MEM_HANDLE_TYPE_FABRIC : 0));
-	return p;
-}
-
 /* Memory lives as long as a handle or a mapping of it. */
 static void test_life(void)
 {
-	CUmemAllocationProp p = prop(false);
+	CUmemAllocationProp p = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+				  .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE } };
 	CUmemGenericAllocationHandle handle, again;
 	uint64_t before = available();
 	uint32_t *one, *two;
@@ -105,74 +87,17 @@ static void test_life(void)
 	CHECK_INT(cu.retain(&again, two), CUDA_ERROR_INVALID_VALUE);
 }
 
-/* Rank 0's memory at all others, by a fabric handle; those outside of its domain are refused. */
-static void test_domain(int domain)
-{
-	CUmemAllocationProp p = prop(domain > 1);
-	CUmemGenericAllocationHandle handle;
-	CUmemFabricHandle mine = { { 0 } }, all[RANKS_MAX];
-	uint64_t before = available();
-	uint32_t *own = NULL, *peer = NULL, word = 0;
-	CUresult result;
-
-	if (domain < 2) {
-		p = prop(true);
-		CHECK_INT(cu.create(&handle, BYTES, &p, 0), CUDA_ERROR_NOT_PERMITTED);
-		return;
-	}
-	if (rank == 0) {
-		NEED(cu.create(&handle, BYTES, &p, 0));
-		own = map(handle);
-		NEED(cudaMemset(own, 0, BYTES));
-		NEED(cudaDeviceSynchronize());
-		NEED(cu.export_to(&mine, handle, CU_MEM_HANDLE_TYPE_FABRIC, 0));
-		NEED(cu.release(handle));
-	}
-	ranks_gather(&mine, all, sizeof(mine));
-	if (rank != 0) {
-		result = cu.import(&handle, &all[0], CU_MEM_HANDLE_TYPE_FABRIC);
-		CHECK_INT(result, node / domain == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
-		if (!result) {
-			peer = map(handle);
-			NEED(cu.release(handle));
-		}
-	}
-	ranks_meet();
-	/* Its owner's end is not its end. */
-	if (own) {
-		unmap(own);
-		CHECK_INT(available(), before);
-	}
-	ranks_meet();
-	if (peer) {
-		struct test_add_args args = { .word = peer + 8 * rank, .add = (uint32_t)rank };
-
-		NEED(test_launch(test_add, 1, 32, &args, 0, NULL));
-		NEED(cudaMemcpy(&word, peer + 8 * rank, 4, cudaMemcpyDefault));
-		CHECK_INT(word, rank);
-		CHECK_INT(available(), before);
-		unmap(peer);
-	}
-	ranks_meet();
-	CHECK_INT(cu.import(&handle, &all[0], CU_MEM_HANDLE_TYPE_FABRIC),
-		  CUDA_ERROR_INVALID_HANDLE);
-}
-
 int main(void)
 {
-	ranks_init();
-	NEED(cudaSetDevice(local_rank));
+	NEED(cudaSetDevice(0));
 	load("cuMemCreate", &cu.create);
 	load("cuMemRelease", &cu.release);
 	load("cuMemRetainAllocationHandle", &cu.retain);
-	load("cuMemExportToShareableHandle", &cu.export_to);
-	load("cuMemImportFromShareableHandle", &cu.import);
 	load("cuMemAddressReserve", &cu.reserve);
 	load("cuMemAddressFree", &cu.unreserve);
 	load("cuMemMap", &cu.map);
 	load("cuMemUnmap", &cu.unmap);
 	load("cuMemSetAccess", &cu.access);
 	test_life();
-	test_domain(getenv("VC_DOMAIN") ? env_int("VC_DOMAIN") : 1);
 	return test_result();
 }
