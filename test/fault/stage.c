@@ -26,11 +26,8 @@
 
 static char faults[600]; /* "@" and a path */
 
-/*
- * Rank 0's queue for rows to rank 1: it has the lowest number of four, since what was made first was
- * made anew, after it had been tried out.
- */
-#define ON_ROWS ":rank=0,qp=1,op=write,count=1"
+/* A row of rank 0 on its queue to rank 1, which is another node: signals are shorter. */
+#define ON_ROWS ":rank=0,peer=1,op=write,bytes=256,count=1"
 
 static void strike(const char *rule)
 {
