@@ -238,7 +238,7 @@ def check_our_names(root, pages, paths):
 
 
 def check_version(root):
-    """The project's version stands in two places, that of the API in two (doc/releasing.md)."""
+    """The project's version stands in two places, that of the API in two (CONTRIBUTING.md)."""
     for path, pattern, there in (
             ("CHANGELOG.md", r"^## ([\d.]+)$", r"^  version: '([\d.]+)',$"),
             ("include/nccl_ep.h", r"^#define NCCL_EP_(?:MAJOR|MINOR|PATCH) (\d+)$", r"^api_version = '([\d.]+)'$")):

@@ -7,7 +7,8 @@
   run.py --sample N   N of them, other ones for each commit
   run.py --match [--build DIR]   only looks whether the text that each one replaces is still there, and
                       its tests, in this build
-  run.py --list       only prints their names
+  run.py --of PATH    those of a source, or of all sources in a folder
+  run.py --list       only prints them: file, name, the promise that each breaks, the tests that keep it
 
 A table is a Python file with a list MUTANTS of dictionaries:
   name   of the mutant
@@ -26,6 +27,7 @@ import argparse
 import json
 import os
 import random
+import re
 import runpy
 import shutil
 import signal
@@ -66,6 +68,27 @@ def load(only_table, names):
     if not mutants:
         die("there is no mutant")
     return [mutant for mutant in mutants if not names or mutant["name"] in names]
+
+
+def promises():
+    """{name: the comment above the mutant's entry}; an entry without one has that of the entry before."""
+    found = {}
+    for path in tables():
+        comment, fresh = "", False
+        for line in path.read_text(encoding="utf-8").splitlines():
+            remark, entry = re.match(r" *# (?!---)(.*)", line), re.match(r' *\{"name": "(\w+)"', line)
+            if remark:
+                comment, fresh = (comment + " " if fresh else "") + remark[1], True
+            elif entry:
+                found[entry[1]] = comment
+            fresh = bool(remark)
+    return found
+
+
+def print_list(mutants):
+    promise = promises()
+    for mutant in sorted(mutants, key=lambda m: m["file"]):
+        print("%s: %s: %s [%s]" % (mutant["file"], mutant["name"], promise.get(mutant["name"], "see its table"), ", ".join(mutant["tests"])))
 
 
 def sample(mutants, n):
@@ -228,6 +251,7 @@ def arguments():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--table")
+    parser.add_argument("--of", metavar="PATH", default="")
     parser.add_argument("--sample", type=int)
     parser.add_argument("--match", action="store_true")
     parser.add_argument("--build", type=Path)
@@ -237,9 +261,12 @@ def arguments():
 
 def main():
     args = arguments()
-    mutants = load(args.table, args.names)
+    of = args.of.strip("/") + "/" if args.of else ""
+    mutants = [m for m in load(args.table, args.names) if (m["file"] + "/").startswith(of)]
+    if not mutants:
+        die("no mutant is of %s" % args.of)
     if args.list:
-        print("\n".join(mutant["name"] for mutant in mutants))
+        print_list(mutants)
         return 0
     bad = unmatched(mutants)
     if args.match and args.build:
