@@ -13,12 +13,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 read -r -a flags <<<"$(pkg-config --cflags --libs nccl-ep)"
-for program in processes training; do
+for program in calls processes training; do
     ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror "$examples/$program.c" -o "$work/$program" "${flags[@]}"
 done
 [ $# -gt 0 ] || exit 0
 
-for run in "processes em" "processes rm" training; do
+for run in calls "processes em" "processes rm" training; do
     read -r program layout <<<"$run"
     LD_LIBRARY_PATH=$PKG_CONFIG_PATH "$@" "$work/$program" "$work/id" ${layout:+"$layout"} | tee "$work/out"
     [ "$(grep -c ': OK$' "$work/out")" -eq "$ranks" ]
