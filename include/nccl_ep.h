@@ -2,9 +2,9 @@
 /*
  * NCCL EP: dispatch and combine of tokens for mixture-of-experts models, on NCCL communicators.
  *
- * A rank holds T tokens. Each token has chosen K of E experts; rank r owns the L = E/R experts
- * r*L .. r*L+L-1. Dispatch brings every token to the ranks of its experts; the caller runs the
- * experts; combine brings the results back and adds them up.
+ * A rank holds T tokens. Each token has chosen K of E experts. Rank r owns the L = E/R experts r*L
+ * to r*L+L-1. Dispatch sends every token to the ranks of its experts. The caller runs the experts.
+ * Combine returns the results to the token's rank and adds them up.
  *
  *     ncclEpCreateGroup      once per communicator and model shape         collective
  *     ncclEpCreateHandle     one routing decision: the tokens' expert ids
@@ -12,41 +12,112 @@
  *     ncclEpCombine          results -> tokens                             collective
  *     ncclEpHandleDestroy, ncclEpGroupDestroy
  *
- * Conventions
+ * These comments are the text of the manual's pages. A function's comment ends with a list. Its
+ * words are explained below, under the same titles.
  *
- * - R ranks, E experts, L = E/R, T tokens of this call, K = top-k, H elements per token,
- *   B = max_dispatch_tokens_per_rank (T <= B). Tensors are dense, row-major, in device memory.
- * - Calls return after enqueueing on the stream they are given, unless stated otherwise. A stream of another
- *   device than the communicator's is ncclInvalidUsage.
- *   UpdateHandle, Dispatch, Combine and Complete may be captured into CUDA graphs.
- * - Nothing is written to an output on failure. Mistakes of the caller are ncclInvalidArgument
- *   (a value) or ncclInvalidUsage (a combination or order of calls), failures of the CUDA runtime
- *   ncclUnhandledCudaError, of the operating system ncclSystemError, of a peer ncclRemoteError.
- *   The reason is logged (NCCL_DEBUG=WARN) and kept for ncclEpExtGetLastError (nccl_ep/ext.h).
- * - Every struct that is passed begins with its size and a magic number: use the _INIT macros.
- *   Fields that a caller's (older) struct does not reach count as zero; the tail of a (newer)
- *   struct that the library does not know is ignored.
- * - All ranks must issue the same sequence of dispatches and combines on a group, and each rank
- *   must order them: one stream, or streams ordered by events. Between them, operations of
- *   several handles may interleave in any way.
- * - What all ranks must pass alike to an operation: the call itself, with send_only; of the handle its
- *   layout, num_topk and alignment, and where it comes from (the same dispatch before a combine, in high
- *   throughput the same UpdateHandle; the same send_only operation before ncclEpComplete);
- *   pass_direction and quant_recipe, round_scales where the recipe makes scales; the types of tokens
- *   and scales, and their numbers of elements per token; and where outputs->tokens of a flat dispatch,
- *   or inputs->tokens of a combine, are used as windows: that, and win_offset. Ranks that differ get
- *   ncclRemoteError within two seconds, by a later call, that names the field with both values.
- *   All else may differ: T, ids and their type, counters, numbering, weights, inputs' windows, streams.
- *   ncclEpCreateGroup lists what must be alike in a group's config.
- * - A group is used by one host thread at a time (but for ncclEpGetAsyncError); different groups are
- *   independent, and may run on different streams. Their kernels share the GPU: what a group may
- *   occupy while it waits for peers is divided among the groups of a process that use one GPU, so
- *   that no order of launches locks up. Numbers of SMs that the caller chooses are not reduced in
- *   high throughput; CreateGroup warns if they leave other groups too few.
- * - No wait ends because its communicator is aborted: kernels of the group wait for a peer until it comes or
- *   its timeout is over, also for a rank that has destroyed its group.
- * - A child of fork() can neither use nor destroy what its parent has made: every call with a group or
- *   a handle is ncclInvalidUsage there, and does nothing.
+ * Shapes
+ *
+ * R is the number of ranks and E the number of experts; L = E/R. T is the number of tokens of this
+ * call, each with K experts (top-k) and H elements. B is max_dispatch_tokens_per_rank, and T is at
+ * most B. Tensors are dense, row-major and in device memory. Tensors of rows are aligned to 16
+ * bytes, others to their elements. Inputs and outputs of one call must not overlap, and two
+ * operations in flight must not write the same output. The rows that dispatch wrote may be the
+ * input of combine.
+ *
+ * Structs
+ *
+ * Every struct begins with its size and a magic number: initialise it with its _INIT macro. A field
+ * that an older caller's struct does not reach counts as zero. The library ignores the tail of a
+ * newer caller's struct. A call has read its structs, descriptors and extents when it returns.
+ *
+ * Collective
+ *
+ * All ranks must make a collective call, in the same order on each group. Each rank must order the
+ * operations of a group on the device: on one stream, or on several with events between them.
+ * Operations of several handles may interleave in any way that is the same on all ranks.
+ *
+ * Agreement
+ *
+ * All ranks must pass the same to an operation:
+ *
+ *   Call: Dispatch or combine, and send_only.
+ *   Handle: The layout, num_topk and alignment, and the same history. That is the same dispatch
+ *     before a combine, the same send_only operation before ncclEpComplete, and in high throughput
+ *     the same ncclEpUpdateHandle.
+ *   Config: pass_direction, quant_recipe and, where the recipe makes scales, round_scales.
+ *   Tensors: The types of tokens and scales, and their elements per token.
+ *   Windows: If peers store to `outputs->tokens` of a flat dispatch, or load from `inputs->tokens`
+ *     of a combine, a window at the same win_offset.
+ *
+ * Everything else may differ, T included. Ranks that differ get ncclRemoteError from a later call,
+ * within two seconds. Its text names the field and both values. ncclEpCreateGroup lists the fields
+ * of a group's config that must agree.
+ *
+ * Threads
+ *
+ * "One at a time" means that one host thread at a time uses a group and its handles. The group has
+ * a lock, so a second thread waits for the first one's call to return; the caller decides the order
+ * of their calls. No call may overlap one that destroys its group or handle. Different groups are
+ * independent and may use different streams. Groups of one process on one GPU share its SMs: a
+ * group that waits for its peers leaves room for the others, so that no order of launches locks up.
+ * In high throughput the library does not reduce a number of SMs that the caller chose;
+ * ncclEpCreateGroup logs a warning if other groups then have too few.
+ *
+ * Capture
+ *
+ * "Recorded" means that the call may be captured and its work becomes part of the CUDA graph. "Not
+ * recorded" means that the call may be made during a capture, runs at once, and leaves nothing in
+ * the graph. "Refused" means that the call returns ncclInvalidUsage while `stream` is captured.
+ *
+ * Blocks
+ *
+ * "No" means that the call checks its arguments, enqueues its work, if any, on `stream`, and
+ * returns. It may wait for the group's lock. A stream must belong to the communicator's device.
+ * Waits on the device end with the group's timeout (100 s, see `timeout_ns`), and aborting the
+ * communicator does not end them sooner. Waits on the host end with the time that the call states.
+ *
+ * Memory
+ *
+ * The caller owns what it passes, and the library what it returns, until the call that destroys it.
+ * Each comment says how long the caller's memory must stay.
+ *
+ * Logs
+ *
+ * A failed call logs its reason once, at WARN, in one line: what failed, the value, the limit or
+ * the rank, and what to do. NCCL_DEBUG and NCCL_DEBUG_FILE control the log. ncclEpExtGetLastError
+ * returns the same line.
+ *
+ * Errors
+ *
+ * ncclInvalidArgument is a wrong value and ncclInvalidUsage a wrong combination or order of calls:
+ * correct the program. ncclUnhandledCudaError is a failure of CUDA, and ncclSystemError one of the
+ * operating system or a NIC. ncclRemoteError is a failure of another rank, and ncclInternalError a
+ * defect of the library. A call that fails writes no output. An operation may also fail on the
+ * device, after its call has returned. Then the group has failed: later calls return the code, and
+ * the group can only be destroyed. With masks the group continues without the lost rank; see
+ * ncclEpMaskQuery.
+ *
+ * Codes of calls on a group
+ *
+ *   ncclInvalidArgument: The group or handle was destroyed, or is NULL where the call needs one.
+ *   ncclInvalidUsage: The process is a child of fork(), and its parent made the group. Or the
+ *     group's alloc_fn or free_fn makes the call.
+ *
+ * Codes of calls on a working group
+ *
+ *   ncclInvalidUsage: The handle's group was destroyed, or the group's device was reset. Or the
+ *     group has failed: an operation was launched that could not run, such as half of one, a
+ *     combine without its dispatch, or one with more rows than a tensor holds.
+ *   ncclRemoteError: The group has failed: a rank was late or lost, or made other calls. The text
+ *     names the rank.
+ *   ncclSystemError: The group has failed: the NIC cannot stop the queue of a lost connection.
+ *   ncclUnhandledCudaError: CUDA refused a request. The reason quotes it.
+ *   ncclInternalError: The library has a defect. Report it.
+ *
+ * Codes of calls that use the GPU
+ *
+ *   ncclUnhandledCudaError: CUDA refused a request. The reason quotes it.
+ *   ncclInternalError: The library has a defect. Report it.
  */
 #ifndef NCCL_EP_H_
 #define NCCL_EP_H_
@@ -62,13 +133,13 @@
 #define NCCL_EP_PATCH 0
 #define NCCL_EP_VERSION_CODE (NCCL_EP_MAJOR * 10000 + NCCL_EP_MINOR * 100 + NCCL_EP_PATCH)
 
-/* Version of the structs below. Libraries of version 1 and 2 share one soname. */
+/* The version of the structs below. Libraries of versions 1 and 2 have the same soname. */
 #define NCCL_EP_API_VERSION 2
 
 #define NCCL_EP_MAGIC 0xC00FFFEEu
 #define NCCL_EP_TENSOR_MAGIC 0xCAFECAFEu
 
-/* Two 4-bit floats in a byte. Named by NCCL releases later than the oldest supported one. */
+/* Two 4-bit floats in a byte. Older releases of NCCL do not define the name. */
 #ifndef ncclFloat4x2
 #define ncclFloat4x2 ((ncclDataType_t)12)
 #endif
@@ -97,7 +168,7 @@ template <typename T> static inline T ncclEpVersionedInit(unsigned int magic, un
 	((type_){ .size = (unsigned int)sizeof(type_), .magic = (magic_) })
 #endif
 
-/* First byte after a field, and whether a caller's struct reaches that far. */
+/* The first byte after a field, and whether the struct at a pointer reaches that far. */
 #define NCCL_EP_FIELD_END(type_, field_)                                                           \
 	((unsigned int)(offsetof(type_, field_) + sizeof(((type_ *)0)->field_)))
 #define NCCL_EP_HAS_FIELD(ptr_, type_, field_)                                                     \
@@ -127,33 +198,47 @@ extern "C" {
 #endif
 
 /*
- * Version of the library: 10000 * major + 100 * minor + patch (NCCL_EP_VERSION_CODE).
- * NULL: ncclInvalidArgument.
+ * Returns the version of the library.
+ *
+ * Stores 10000 * major + 100 * minor + patch in `*version`: 200 for 0.2.0. NCCL_EP_VERSION_CODE is
+ * the same number for this header. The number does not tell the version of the structs. Libraries
+ * of API versions 1 and 2 accept each other's callers.
+ *
+ * Collective: no.
+ * Threads: any.
+ * Capture: not recorded.
+ * Blocks: no.
+ * Memory: none is kept.
+ * Logs: failures.
+ * Returns: ncclSuccess, or
+ *   ncclInvalidArgument: `version` is NULL.
  */
 ncclResult_t ncclEpGetVersion(int *version);
 
-/* ---- Tensors --------------------------------------------------------------------------------
- *
- * A descriptor holds where a tensor is; it owns no device memory. Make one in place,
+/* ---- Tensors ---- */
+
+/*
+ * A tensor descriptor: where a tensor is, its type and its extents. It owns no device memory. Make
+ * one in place:
  *
  *     size_t dims[2] = { T, H };
  *     ncclEpTensor_t t = NCCL_EP_TENSOR_INIT;
  *     t.ndim = 2; t.datatype = ncclBfloat16; t.data = pointer; t.sizes = dims;
  *
- * or { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, ... }, or have it allocated (ncclEpTensorAlloc).
- * A tensor with a zero extent needs no storage. Others have `data`, or a registered window and
- * the byte offset in it; when both are given, `data` is the local address. A window alone has to hold
- * all of the tensor.
+ * Or write { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, ... }, or call ncclEpTensorAlloc. The storage
+ * is `data`, or `win_offset` bytes into the NCCL window `win_hdl`. If both are given, `data` must
+ * be the local address of the window's bytes. A window without `data` needs NCCL 2.29 and must hold
+ * the whole tensor. A tensor with an extent of 0 needs no storage.
  */
 typedef struct ncclEpTensor {
 	unsigned int size;
 	unsigned int magic;
-	unsigned int ndim;
-	ncclDataType_t datatype;
-	void *data;
-	ncclWindow_t win_hdl;
-	uint64_t win_offset;
-	size_t *sizes; /* [ndim], the caller's; of an allocated descriptor: the library's */
+	unsigned int ndim;       /* Dimensions. */
+	ncclDataType_t datatype; /* Of an element. */
+	void *data;              /* The first element, in device memory. */
+	ncclWindow_t win_hdl;    /* A window that holds the tensor, or NULL. */
+	uint64_t win_offset;     /* Bytes from the window's begin to the first element. */
+	size_t *sizes; /* [ndim]: the caller's, or in an allocated descriptor the library's. */
 } ncclEpTensor_t;
 
 #define NCCL_EP_TENSOR_INIT_INLINE                                                                 \
@@ -177,94 +262,128 @@ typedef struct {
 #define NCCL_EP_TENSOR_ALLOC_CONFIG_CURRENT_VERSION 1
 
 /*
- * Allocates a descriptor with its own copy of sizes[ndim]. The caller sets `data` (or the window)
- * afterwards and may change the extents in place, but not the `sizes` pointer.
- * ncclInvalidArgument: NULL tensor or sizes, ndim 0 or above 8, unusable config. ncclSystemError: no memory.
+ * Makes a tensor descriptor with its own copy of the extents.
+ *
+ * The descriptor has `ndim` dimensions and a copy of `sizes`. It has no storage yet: set `data`, or
+ * `win_hdl` and `win_offset`, before using it. Extents may be changed in place. The `sizes` pointer
+ * may not be changed, and the struct may not be copied. `config` may be NULL.
+ *
+ * Collective: no.
+ * Threads: any.
+ * Capture: not recorded.
+ * Blocks: no.
+ * Memory: the library owns the descriptor until ncclEpTensorDestroy. The storage is the caller's.
+ * Logs: failures.
+ * Returns: ncclSuccess, or
+ *   ncclInvalidArgument: `tensor` or `sizes` is NULL, `ndim` is 0 or above 8, or `config` was not
+ *     initialised.
+ *   ncclSystemError: Host memory is exhausted.
  */
 ncclResult_t ncclEpTensorAlloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
 			       const size_t *sizes, const ncclEpTensorAllocConfig_t *config);
 
 /*
- * Frees a descriptor of ncclEpTensorAlloc; never what `data` points to. NULL is fine.
- * ncclInvalidArgument: not such a descriptor, or its `sizes` pointer was replaced.
+ * Frees a descriptor of ncclEpTensorAlloc.
+ *
+ * The storage that the descriptor points to stays as it is. NULL is allowed. A call needs its
+ * descriptors only until it returns.
+ *
+ * Collective: no.
+ * Threads: any.
+ * Capture: not recorded.
+ * Blocks: no.
+ * Memory: the descriptor is freed. The storage remains the caller's.
+ * Logs: failures.
+ * Returns: ncclSuccess, or
+ *   ncclInvalidArgument: `tensor` is not a descriptor of ncclEpTensorAlloc, was destroyed before,
+ *     or its magic or `sizes` pointer was replaced.
  */
 ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor);
 
-/* ---- Groups --------------------------------------------------------------------------------- */
+/* ---- Groups ---- */
 
-/*
- * `context` is handed to both unchanged. They run inside a call on the group, and can use neither the group
- * nor its handles: such a call is ncclInvalidUsage (ncclEpGetAsyncError is possible). Nor may they wait for a
- * thread that does.
- */
+/* The types of alloc_fn and free_fn. */
 typedef cudaError_t (*ncclEpAllocFn_t)(void **ptr, size_t size, void *context);
 typedef cudaError_t (*ncclEpFreeFn_t)(void *ptr, void *context);
 
+/*
+ * An allocator of the caller. Both functions run inside a call on the group. They may not use the
+ * group or its handles, except for ncclEpGetAsyncError: such a call returns ncclInvalidUsage. They
+ * must not wait for a thread that uses the group either.
+ */
 typedef struct {
-	ncclEpAllocFn_t alloc_fn; /* NULL: cudaMalloc */
-	ncclEpFreeFn_t free_fn;   /* NULL: cudaFree */
-	void *context;
+	ncclEpAllocFn_t alloc_fn; /* Returns device memory. NULL: cudaMalloc. */
+	ncclEpFreeFn_t free_fn;   /* Frees it. NULL: cudaFree. */
+	void *context;            /* Passed to both unchanged. */
 } ncclEpAllocConfig_t;
 
+/* What a group is made for. 0 is NCCL_EP_AUTO where a field has an automatic choice. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	unsigned int version; /* NCCL_EP_API_VERSION; not examined: the size is */
-	ncclEpAlgorithm_t algorithm;
-	/* E: a multiple of R. Required. Low latency: up to 16383 R, and E * B up to 2^31 - 1; high
-	 * throughput: up to 65535. */
+	unsigned int version; /* NCCL_EP_API_VERSION. The library goes by the size instead. */
+	ncclEpAlgorithm_t algorithm; /* The mode. */
+	/* E, a multiple of R. Required. */
 	unsigned int num_experts;
-	/* B. Required. Low latency: 1 .. 65535; high throughput: up to 2^31 / R, at most 2^24. */
+	/* B, the most tokens that a rank passes to one dispatch. Required. Receive buffers have
+	 * room for B tokens of every rank. High throughput across nodes: B times the experts of one
+	 * rank that a token may choose is at most 268435456. */
 	unsigned int max_dispatch_tokens_per_rank;
-	/* High throughput: M, the most rows that a rank receives, B at least (flat: tokens;
-	 * expert-major: rows of zones with their padding). AUTO is eager mode: as many as come, and
-	 * the caller makes tensors as large as recv_total_counter requires. Low latency always has room
-	 * for R*B. */
+	/* High throughput: M, the most rows that a rank receives, from B to 2147483647. Rows are
+	 * tokens in the flat layout, and rows of zones with their padding in the expert-major
+	 * layout. AUTO is eager mode: all rows arrive, and the caller makes tensors as large as
+	 * recv_total_counter states. Low latency ignores the field: it always has room for R * B
+	 * tokens. */
 	unsigned int max_recv_tokens_per_rank;
-	/*
-	 * Bytes of the largest row: H times the element size, plus the bytes of its scales where
-	 * they travel with it. Required, up to 2^24. High throughput: a multiple of 16. Low latency: R * B
-	 * times its units of 16 bytes up to 2^31 - 1.
-	 */
+	/* Bytes of the largest row: H times the element size, plus the bytes of its scales if
+	 * they travel with it. Required. For rows that dispatch quantises, use the size of the
+	 * bf16 row, or exactly the size of the quantised row plus its scales. Dispatch may
+	 * reject values in between, because quantised rows are padded in transit. High
+	 * throughput: a multiple of 16. */
 	unsigned int max_token_bytes;
-	/*
-	 * Bytes of the memory that peers write to (low latency). AUTO: enough for handles of both
-	 * layouts with num_topk experts per token (num_topk unset: min(8, E)); a handle that needs
-	 * more makes InitHandle enlarge it. Otherwise this, rounded up to 2 MiB, if it is enough
-	 * for handles with num_topk (unset: 1) experts per token. If it is not, or a handle
-	 * needs more, it counts as AUTO, with a warning: other libraries need other sizes.
-	 */
+	/* Low latency: bytes of the memory that peers write to. AUTO: enough for handles of both
+	 * layouts with num_topk experts per token (unset: the smaller of 8 and E); a handle with
+	 * more experts makes ncclEpInitHandle enlarge it. Otherwise the value, rounded up to 2 MiB,
+	 * if it is enough for handles with num_topk (unset: 1) experts per token. If it is not, or
+	 * a handle needs more, the library logs a warning and proceeds as with AUTO. High
+	 * throughput ignores the field. */
 	unsigned long int rdma_buffer_size;
-	unsigned int num_qp_per_rank; /* not used: see NCCL_EP_RDMA_QUEUES */
-	unsigned int num_channels;    /* not used */
-	/* Most SMs (thread blocks) that one operation may occupy. AUTO: all; high throughput on one
-	 * node: four of five, flat combine 64, on several nodes 16, and less beside other groups of
-	 * the GPU. The environment variable NCCL_EP_COMM_SMS wins if the device has as many. */
+	unsigned int num_qp_per_rank; /* Ignored. Set NCCL_EP_RDMA_QUEUES instead. */
+	unsigned int num_channels;    /* Ignored. */
+	/* The most SMs, one thread block each, that one operation occupies. AUTO in low latency:
+	 * all. AUTO in high throughput: four of five on one node (flat combine 64), 16 on several
+	 * nodes. With AUTO, groups of one process that share a GPU divide its SMs. The environment
+	 * variable NCCL_EP_COMM_SMS overrides the field if the device has that many SMs. */
 	unsigned int max_num_sms;
-	/* Both functions or none. Handle memory and the group's own state come from here; memory
-	 * that peers map comes from cudaMalloc or ncclMemAlloc in any case. */
+	/* The allocator of handle memory and of the group's own state. Set both functions or none.
+	 * Memory that peers map comes from cudaMalloc or ncclMemAlloc in any case. */
 	ncclEpAllocConfig_t alloc;
 	/* Low latency: non-zero lets operations continue without a rank that does not arrive; see
-	 * ncclEpMaskQuery. */
+	 * ncclEpMaskQuery. High throughput ignores the field. */
 	unsigned int enable_mask;
-	/* How long the device waits for a peer before the operation ends with an error. A peer that
-	 * is ahead of another, and may itself be waiting for it, is given the time twice. Counted in
-	 * whole milliseconds, 0 is 100 s. The environment variable NCCL_EP_TIMEOUT_MS wins. */
+	/* How long the device waits for a peer before the operation ends with an error, rounded up
+	 * to whole milliseconds. 0 is 100 s. Values above 2^62 ns (146 years) are treated as 2^62.
+	 * If the peer may itself be blocked by a slower rank, the wait is extended to twice the
+	 * timeout. The environment variable NCCL_EP_TIMEOUT_MS overrides the field. */
 	uint64_t timeout_ns;
-	/* Since API version 2: */
-	/* Low latency with ranks of several nodes: may NICs send rows from where inputs->tokens has
-	 * them, in a dispatch with recipe NONE and in combine, where that is a window, without
-	 * send_only? AUTO: yes, if an operation can be large (NCCL_EP_LL_DIRECT_BYTES); OFF: no; ON:
-	 * yes. Between ranks of one node rows always pass through the group's own memory, which was
-	 * faster at every size than stores into windows; any value is accepted.
-	 * High throughput, flat: rows in windows are always stored, and loaded by combine, where they
-	 * are. ON: received rows without a window are refused, in both layouts. */
+	/* Since API version 2. Low latency on several nodes: whether NICs read rows directly from
+	 * inputs->tokens. That is possible in combine, and in dispatch with recipe NONE, if the
+	 * tensor is an NCCL window and send_only is 0. AUTO: if B rows have at least
+	 * NCCL_EP_LL_DIRECT_BYTES bytes. OFF: never. ON: whenever possible. Otherwise rows are
+	 * copied to the group's memory first; the log states why (INFO, NET). Between ranks of one
+	 * node rows always pass through the group's memory. High throughput, flat layout, at most
+	 * 72 ranks: peers store rows directly into windows and combine loads them directly,
+	 * whatever this field says. ON: received rows without a window are refused, in both
+	 * layouts. */
 	ncclEpZeroCopyMode_t zero_copy;
-	/* High throughput: more than M rows for a rank are an error of the group on all ranks
-	 * (TRAP), or those beyond are dropped (DROP; not in eager mode). */
+	/* Since API version 2. High throughput: what happens if more than M rows are to come to
+	 * some rank. AUTO and TRAP: the group fails on all ranks, with an error that names the rank
+	 * and the number of rows. DROP: the rows beyond M are left out. DROP is refused in eager
+	 * mode. */
 	ncclEpOverflowPolicy_t overflow_policy;
-	/* Largest K of any handle, at most E; 0: unset. Low latency only makes room for it; high
-	 * throughput refuses a larger K, and expert-major handles of an eager group need it. */
+	/* Since API version 2. The largest K of the handles, at most E. 0: unset. Low latency makes
+	 * room for it from the beginning and allows a handle with more. High throughput refuses a
+	 * handle with more, and needs the field for expert-major handles in eager mode. */
 	unsigned int num_topk;
 	unsigned char padding_v2[4];
 } ncclEpGroupConfig_t;
@@ -288,49 +407,122 @@ typedef struct {
 typedef struct ncclEpGroup *ncclEpGroup_t;
 
 /*
- * Makes a group of all ranks of a communicator. Collective; synchronises the host; makes the
- * communicator's device current and leaves it so. Either every rank succeeds or every rank fails:
- * a rank's reason is known to all. Ranks must agree in all fields but alloc, max_num_sms,
- * num_qp_per_rank, num_channels, timeout_ns and what their mode ignores: max_recv_tokens_per_rank and
- * overflow_policy in low latency, rdma_buffer_size and enable_mask in high throughput. Possible
- * while streams are being captured, on any rank; nothing of it becomes part of a graph.
+ * Makes a group of all ranks of a communicator.
  *
- * ncclInvalidArgument: NULL, unusable config, a field out of its range, or ranks that disagree.
- * ncclInvalidUsage: one of alloc_fn and free_fn alone; max_num_sms above the device's; more than
- *   1024 ranks; a malformed NCCL_EP_ environment variable; a rank on a MIG instance or without peer access to
- *   another (the text names the two GPUs).
- * ncclRemoteError: another rank failed or did not arrive.
+ * Allocates the memory that ranks write to, maps it on the ranks of the node, and connects NICs
+ * with ranks of other nodes. The call uses ncclAllGather on `comm`; the group calls no NCCL
+ * collective afterwards, unless a handle enlarges its memory (ncclEpInitHandle). The call makes the
+ * communicator's device current and leaves it current. Either all ranks succeed or all fail, and
+ * every rank gets the reason and the rank that gave it.
+ *
+ * Ranks must agree in all fields of `config` except alloc, max_num_sms, num_qp_per_rank,
+ * num_channels, timeout_ns, and the fields that the mode ignores: max_recv_tokens_per_rank and
+ * overflow_policy in low latency, rdma_buffer_size and enable_mask in high throughput.
+ *
+ * Windows as input
+ *
+ * With ranks of several nodes, the first call that reads from a window registers the window's
+ * allocation with the rank's NICs. A group keeps at most 16 allocations registered. The memory of
+ * an allocation that the caller frees remains in use until a call registers another one or the
+ * group is destroyed.
+ *
+ * Limits
+ *
+ * The table has the largest values. Memory ends before the products do. Tokens are B.
+ *
+ *                                                 low latency   high throughput
+ *     ranks                                              1024              1024
+ *     num_experts                                    16383 R             65535
+ *     max_dispatch_tokens_per_rank                      65535          16777216
+ *     max_token_bytes                                16777216          16777216
+ *     num_topk of a handle                                 32                32
+ *     tokens x num_topk of a handle                    262144                 -
+ *     ranks x tokens                                        -        2147483647
+ *     num_experts x tokens                         2147483647                 -
+ *     ranks x tokens x quads (480 bytes) of a row  2147483647                 -
+ *
+ * Collective: yes, among all ranks of `comm`.
+ * Threads: any, one thread for each rank.
+ * Capture: not recorded. Streams may be captured meanwhile, on any rank.
+ * Blocks: until all ranks have made the group. For another rank it waits at most
+ *   NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s). It synchronises the host with the device and allocates
+ *   device memory. ncclEpExtDeviceMemory returns how much.
+ * Memory: the library owns the group until ncclEpGroupDestroy. `config` is copied. alloc_fn and
+ *   free_fn must work until ncclEpGroupDestroy returns. `comm` must exist for all calls on the
+ *   group except those that destroy.
+ * Logs: failures. The first group of a process logs the library's version (INFO; on rank 0 also
+ *   VERSION and WARN). Each group logs its memory, paths and choices, and the time of each step
+ *   (INFO, INIT). It warns of an rdma_buffer_size that is too small, and of groups that leave each
+ *   other too few SMs.
+ * Returns: ncclSuccess, the codes of calls that use the GPU, or
+ *   ncclInvalidArgument: `ep_group` or `comm` is NULL, `config` is NULL or was not initialised, a
+ *     field is out of its range, or the ranks disagree.
+ *   ncclInvalidUsage: Only one of alloc_fn and free_fn is set. max_num_sms exceeds the number of
+ *     SMs. The communicator has more than 1024 ranks. An environment variable is malformed. A rank
+ *     runs on a MIG instance or has no peer access to another rank of its node; the text names both
+ *     GPUs. Ranks of several nodes have no path by RDMA. Or, in high throughput, the GPU's shared
+ *     memory cannot count as many experts.
+ *   ncclRemoteError: Another rank failed, or did not arrive in time. In the latter case abort the
+ *     communicator: its collective still waits on the device. The call's device memory is freed
+ *     when that ends, except memory of alloc_fn.
+ *   ncclSystemError: Host memory, a thread, a file, a function of NCCL or an RDMA resource is
+ *     missing.
  */
 ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 			       const ncclEpGroupConfig_t *config);
 
 /*
- * Frees the group. Waits for all work on the device (as cudaFree does), at most for three timeouts
- * of the group and NCCL_EP_CLOSE_TIMEOUT_MS. Memory that other ranks may still write to is freed
- * when they have destroyed theirs or their process has ended. The call waits a second for ranks of
- * the same node, and NCCL_EP_CLOSE_TIMEOUT_MS for remote ranks, whose access then ends; for nobody
- * while the process has another group, so groups may be destroyed in any order. What it did not wait
- * for is freed by later creations and destructions, of any group, with one warning after
- * NCCL_EP_CLOSE_TIMEOUT_MS. Possible after every error, by any thread, and after the communicator
- * was aborted or destroyed. Handles of the group that still exist can only be destroyed afterwards;
- * a warning has their number. NULL is fine. Graphs that hold operations of the group must not
- * be launched any more: their kernels would use memory that is freed.
- * After cudaDeviceReset of the group's device this and ncclEpHandleDestroy are all that is left to
- * call: every other call is ncclInvalidUsage, with that reason. free_fn is not called then: what it would
- * free counts as gone with the reset.
- * ncclSystemError: work on the device has not ended within that time (nothing is freed: call again).
- * ncclInvalidUsage: a stream of the device is being captured, and nobody can wait for the device until
- * that ends (the same); or another thread is destroying the group.
+ * Frees a group.
+ *
+ * The call is possible after every error, by any thread, and after the communicator was aborted or
+ * destroyed. NULL is allowed. Groups may be destroyed in any order.
+ *
+ * The call first waits for all work on the device, as cudaFree does. Then it leaves the other
+ * ranks. Memory that they may still write to is freed when they have destroyed the group too, or
+ * when their process has ended. The call waits up to 1 s for ranks of this node and up to
+ * NCCL_EP_CLOSE_TIMEOUT_MS (10 s) for ranks of other nodes, then revokes their access. If the
+ * process has another group, it does not wait. Later creations and destructions of any group free
+ * what this call did not wait for.
+ *
+ * Handles that still exist can only be destroyed afterwards; memory that the library gave them is
+ * freed with the group. Graphs that hold operations of the group must not be launched any more:
+ * their kernels would use freed memory.
+ *
+ * Reset of the device
+ *
+ * After cudaDeviceReset of the group's device only this call and ncclEpHandleDestroy remain; every
+ * other call returns ncclInvalidUsage. Memory from NCCL outlives the reset. NCCL frees it here, for
+ * which it makes a context on the device. Everything else counts as freed by the reset, and free_fn
+ * is not called for it. The other ranks see this rank as a process that has ended. With CUDA IPC,
+ * memory of theirs that this process has mapped stays mapped until the process ends.
+ *
+ * Collective: no. All ranks should call it, so that memory can be freed.
+ * Threads: any thread, and only one.
+ * Capture: refused while any stream of the device is captured.
+ * Blocks: until the device is idle, at most three timeouts of the group plus
+ *   NCCL_EP_CLOSE_TIMEOUT_MS (310 s by default), and then for other ranks as above.
+ * Memory: the group and the library's memory of its handles are freed, or later as above.
+ * Logs: failures. After 1 s it logs the rank that it waits for (INFO). It warns of handles that
+ *   still exist, and once, NCCL_EP_CLOSE_TIMEOUT_MS after the call, of memory that cannot be freed
+ *   yet.
+ * Returns: ncclSuccess, the codes of calls on a group, the codes of calls that use the GPU, or
+ *   ncclSystemError: Work on the device has not ended in time, such as a collective that waits for
+ *     a lost rank. Or no thread can be started that waits for the device. Nothing was freed: let
+ *     the work end, or abort its communicator, and call again.
+ *   ncclInvalidUsage: A stream of the device is being captured, so the call cannot wait for the
+ *     device. Nothing was freed: end the capture and call again. Or another thread is destroying
+ *     the group.
  */
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group);
 
-/* ---- Handles -------------------------------------------------------------------------------- */
+/* ---- Handles ---- */
 
+/* Options of a handle. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	/* High throughput, expert-major: rows of a zone are a multiple of this power of two, up to
-	 * 2^30; 0: 1. The same on all ranks. Other layouts do not examine it. */
+	/* High throughput, expert-major: each zone of rows is padded to a multiple of this power of
+	 * two, at most 2^30. 0 is 1. All ranks pass the same. Other layouts ignore the field. */
 	size_t dispatch_output_per_expert_alignment;
 } ncclEpHandleConfig_t;
 
@@ -340,21 +532,23 @@ typedef struct {
 #define NCCL_EP_HANDLE_CONFIG_V1_SIZE 16u
 #define NCCL_EP_HANDLE_CONFIG_CURRENT_VERSION 1
 
-/* Device tensors that describe what was received. A NULL member is absent. */
+/* Device tensors that describe the rows that were received. A NULL member is not wanted. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	/* Rows per local expert. Low latency expert-major: int32 [L], written by dispatch. High
-	 * throughput: [L], written by UpdateHandle; flat: int32, the rows that have chosen the expert;
-	 * expert-major: the rows of its zone, with padding. */
+	/* Rows of each local expert, [L]. Low latency expert-major: int32, written by dispatch.
+	 * High throughput: written by ncclEpUpdateHandle. There the flat layout counts in int32 the
+	 * rows that chose the expert, and the expert-major layout the rows of its zone with
+	 * padding. */
 	ncclEpTensor_t *expert_counters;
-	/* Rows per source rank. Low latency rank-major: int32 [R], written by dispatch. */
+	/* Rows from each source rank. Low latency rank-major: int32 [R], written by dispatch. */
 	ncclEpTensor_t *src_rank_counters;
-	ncclEpTensor_t
-		*expert_offsets; /* high throughput, expert-major: [L], first row of each zone */
-	/* High throughput: [1], all rows that come; with overflow_policy DROP also those dropped. */
+	/* High throughput, expert-major: the first row of each zone, [L]. */
+	ncclEpTensor_t *expert_offsets;
+	/* High throughput: the number of all rows, [1]. With overflow_policy DROP it includes rows
+	 * that are dropped. */
 	ncclEpTensor_t *recv_total_counter;
-	/* Since API version 2: numbering in outputs->topk_idx of dispatch. */
+	/* Since API version 2. The numbering of experts in outputs->topk_idx of dispatch. */
 	ncclEpExpertIdKind_t recv_topk_idx_kind;
 	unsigned char padding_v2[4];
 } ncclEpLayoutInfo_t;
@@ -370,69 +564,147 @@ typedef struct {
 typedef struct ncclEpHandle *ncclEpHandle_t;
 
 /*
- * Bytes of device memory that a handle of this layout and K needs, for callers that provide it.
- * ncclInvalidArgument: NULL group or size_out, unusable config, a layout that the group's
- * algorithm does not have, num_topk outside 1 .. min(E, 32), or, expert-major in high throughput, an
- * alignment that is no power of two up to 2^30.
+ * Returns the bytes of device memory that a handle needs.
+ *
+ * Callers that provide the memory of a handle allocate `*size_out` bytes and pass them to
+ * ncclEpInitHandle. The size depends on the group, `layout` and `num_topk`. `config` may be NULL
+ * and does not change the size; the call checks it.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: not recorded.
+ * Blocks: no.
+ * Memory: none is kept.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: `size_out` is NULL. `config` was not initialised, or its alignment is not
+ *     a power of two up to 1073741824. The group's mode does not have the layout. Or `num_topk` is
+ *     outside 1 to 32 or exceeds E.
+ *   ncclInvalidUsage: `num_topk` exceeds the group's in high throughput. B times `num_topk` exceeds
+ *     262144 in low latency. The rows that may come, times the experts of each, exceed 2147483647
+ *     in high throughput. In high throughput across nodes, B times the experts of one rank that a
+ *     token may choose exceeds 268435456. Or an expert-major handle in eager mode needs the group's
+ *     num_topk.
  */
 ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 				 const ncclEpHandleConfig_t *config, size_t *size_out,
 				 int num_topk);
 
 /*
- * Makes a handle that has no routing yet. handle_mem: 1-D uint8 tensor of at least
- * ncclEpHandleMemSize bytes, 16-byte aligned, which the caller keeps until HandleDestroy and
- * until the handle's work has finished; NULL: the library takes memory from a pool of the group.
+ * Makes a handle that has no routing yet.
  *
- * Possible while a stream is being captured; nothing of it becomes part of the graph. Local and
- * cheap, except when the group's buffer has to grow for it (see rdma_buffer_size): then
- * it is collective (all ranks, same layout and num_topk), synchronises the device, which fails
- * while a stream of it is captured, needs both the old and the new buffer for a moment, and graphs
- * captured before are void.
+ * `handle_mem` is a one-dimensional uint8 tensor of at least ncclEpHandleMemSize bytes, aligned to
+ * 16 bytes. With NULL the library takes the memory from a pool of the group; making and destroying
+ * handles of one shape in turns allocates nothing. `config` may be NULL.
  *
- * ncclInvalidArgument: as ncclEpHandleMemSize, unfit handle_mem, or growth where ranks differ in num_topk.
- * High throughput: always local. What UpdateHandle finds out lies in the handle's memory alone: a
- * handle that is made on the same handle_mem, in a group of the same shape and the same nodes, with
- * the same layout, K and alignment, can dispatch and combine without an update. T is then that of
- * the tensors.
+ * In high throughput `handle_mem` also stores the routing of ncclEpUpdateHandle. A new handle on
+ * the same memory can dispatch and combine without an update. Its group must have the same shape
+ * and nodes, and the handle the same layout, `num_topk` and alignment. The tensors of each call
+ * then state T.
  *
- * ncclInvalidUsage: B * num_topk above 262144 (high throughput: rows that may come times min(K, L)
- * above 2^31), growth while an operation is pending, by a graph or otherwise; high throughput: K above the group's num_topk,
- * or no num_topk for expert-major in eager mode.
- * ncclSystemError: the buffer has to grow, and the device does not come to rest.
+ * Growth
+ *
+ * In low latency the group's memory has to grow if `num_topk` exceeds what it was made for; see
+ * num_topk and rdma_buffer_size of ncclEpGroupConfig_t. Then the call is collective: all ranks pass
+ * the same layout and `num_topk`, and a mistake of one rank fails the call on all. The call
+ * synchronises the device, which fails while a stream of the device is captured. It needs the old
+ * and the new memory for a moment. Graphs captured before must not be launched any more. A rank
+ * with an invalid `num_topk` takes no part. The ranks of its node name it after two seconds. The
+ * others wait for NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s), and so do all if that rank's memory is
+ * large enough.
+ *
+ * Collective: no; yes if the group's memory grows.
+ * Threads: one at a time.
+ * Capture: not recorded. Growth fails during a capture.
+ * Blocks: no, except for an allocation if the pool is empty. Growth waits for the device and for
+ *   all ranks, at most NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s).
+ * Memory: the library owns the handle until ncclEpHandleDestroy. `handle_mem` remains the caller's
+ *   and must stay until then and until the handle's work has ended.
+ * Logs: failures. Growth is logged (INFO, INIT), with a warning if rdma_buffer_size was set.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: `handle` is NULL; an argument is one that ncclEpHandleMemSize refuses;
+ *     `handle_mem` has another shape or type, is too small or not aligned; or, if memory grows, the
+ *     ranks differ in `num_topk`.
+ *   ncclInvalidUsage: As for ncclEpHandleMemSize. Or memory has to grow while an operation is
+ *     pending. Or `handle_mem` has only a window, and NCCL does not know its address. Or the
+ *     operations need more shared memory or SMs than there are.
+ *   ncclRemoteError: Memory grows, and another rank failed or did not arrive.
+ *   ncclSystemError: Host memory is exhausted. Or memory grows, and the device does not become
+ *     idle, or a thread or an RDMA resource is missing.
  */
 ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, ncclEpLayout_t layout,
 			      const ncclEpHandleConfig_t *config, int num_topk,
 			      const ncclEpTensor_t *handle_mem);
 
 /*
- * Gives the handle its routing. topk_idx: int32 or int64 [T, K], T from 0 to B, global expert ids,
- * negative: no expert. An id that appears twice in a row counts twice. Ids of E and above are
- * treated as negative and reported by a later call's log line and error text.
+ * Gives a handle its routing.
  *
- * Low latency: host only. The descriptor is copied, the ids are not: they must stay unchanged
- * until the last dispatch and combine with this routing have run. layout_info must be NULL. Between
- * a dispatch and its combine the call may repeat the ids, from the same or another place.
+ * `topk_idx` is int32 or int64 [T, K] in device memory, with T from 0 to B and K the handle's
+ * num_topk. It holds the experts of each token, numbered over all ranks. A negative id means no
+ * expert. An id of E or above is treated as negative; after the dispatch the log and
+ * ncclEpExtGetLastError report the first.
  *
- * High throughput: collective, one kernel on `stream`, which may be captured; the ids may be
- * overwritten in the order of the stream. An id that appears twice in a row counts once.
- * layout_info may be NULL, or have expert_counters, expert_offsets and recv_total_counter, int32 or
- * int64, all of one type (flat: expert_counters are int32 whatever the total is). They are
- * overwritten; extents may be larger. More rows than max_recv_tokens_per_rank for some rank end
- * the group with an error on all ranks that names that rank and the number, unless overflow_policy is
- * DROP. Then the total is that of all rows. A row is kept if its place in the flat order is below M, and
- * an expert-major row if its own place is, too. Flat counters are those of kept rows. Expert-major
- * counters and offsets are those of zones, cut off at M: rows of a zone that are not kept, by their place in
- * the flat order, are zeros in it.
+ * Low latency
  *
- * ncclInvalidArgument: NULL or wrong shape or type. ncclInvalidUsage: an operation is pending.
+ * The call only copies the descriptor. `layout_info` must be NULL: dispatch takes it. An id that a
+ * token names twice counts twice. Between a dispatch and its combine the call may repeat the same
+ * ids, from the same or another place.
+ *
+ * High throughput
+ *
+ * The call launches one kernel, which exchanges counts with all ranks. An id that a token names
+ * twice counts once. `layout_info` may be NULL or request these tensors:
+ *
+ *                              flat                     expert-major
+ *     expert_counters [L]      rows that chose the      rows of the zone
+ *                              expert; int32            with padding
+ *     expert_offsets [L]       ignored                  first row of the zone
+ *     recv_total_counter [1]   all rows                 rows of all zones
+ *
+ * They are int32 or int64, all of one type except as stated, and are overwritten. They may be
+ * larger; the rest stays as it was. If more than max_recv_tokens_per_rank rows are to come to some
+ * rank, the group fails on all ranks, unless overflow_policy is DROP.
+ *
+ * With DROP the total counts all rows. A flat row is kept if its place is below M. An expert-major
+ * row is kept if its place in the flat order and its own place are below M. Flat counters count
+ * kept rows. Expert-major counters and offsets describe the zones, cut off at M; a row in a zone
+ * that is dropped for its place in the flat order is zero.
+ *
+ * Collective: no in low latency; yes in high throughput.
+ * Threads: one at a time.
+ * Capture: recorded in high throughput; not recorded in low latency, where it takes effect at once.
+ * Blocks: no.
+ * Memory: low latency: `topk_idx` must stay unchanged until the last dispatch and combine with it
+ *   have run. High throughput: it may be overwritten in stream order.
+ * Logs: failures; after the dispatch, an id out of range (WARN).
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: `topk_idx` is NULL, has another shape or type, another K, or more than B
+ *     tokens. `layout_info` was not initialised, is given in low latency, or has a counter of
+ *     another type or too small.
+ *   ncclInvalidUsage: An operation of the handle is pending. `stream` belongs to another device. Or
+ *     a tensor has only a window, and NCCL does not know its address.
  */
 ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *topk_idx,
 				const ncclEpLayoutInfo_t *layout_info, cudaStream_t stream);
 
 /*
- * InitHandle (with num_topk = topk_idx->sizes[1] and memory of the library), then UpdateHandle.
- * layout_info is validated before anything else.
+ * Makes a handle and gives it its routing.
+ *
+ * The call is ncclEpInitHandle, with the K of `topk_idx` and memory of the library, followed by
+ * ncclEpUpdateHandle. `layout_info` is checked first. If memory has to grow, a `topk_idx` that is
+ * not two-dimensional is treated like an invalid num_topk.
+ *
+ * Collective: yes in high throughput, and if the group's memory grows; otherwise no.
+ * Threads: one at a time.
+ * Capture: as the two calls.
+ * Blocks: as ncclEpInitHandle.
+ * Memory: as the two calls: the library owns the handle until ncclEpHandleDestroy.
+ * Logs: as the two calls.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: As for ncclEpInitHandle and ncclEpUpdateHandle.
+ *   ncclInvalidUsage: As for ncclEpInitHandle and ncclEpUpdateHandle.
+ *   ncclRemoteError: As for ncclEpInitHandle.
+ *   ncclSystemError: As for ncclEpInitHandle.
  */
 ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 				ncclEpLayout_t layout, const ncclEpTensor_t *topk_idx,
@@ -440,22 +712,35 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 				const ncclEpHandleConfig_t *config, cudaStream_t stream);
 
 /*
- * Frees the handle, not the caller's handle_mem. Does not synchronise: memory of the library goes
- * back to the group's pool, whose next user comes later in the order of the group's operations.
- * Possible after GroupDestroy, too. NULL is fine.
- * Graphs that hold its operations must not be launched any more.
- * ncclInvalidUsage: a send_only operation of the handle is not completed, other than a captured one.
+ * Frees a handle.
+ *
+ * The handle's work may still be on a stream: memory of the library returns to the group's pool,
+ * and its next user comes later in the order of the group's operations. The call is also possible
+ * after ncclEpGroupDestroy. NULL is allowed. Graphs that hold operations of the handle must not be
+ * launched any more.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: not recorded.
+ * Blocks: no.
+ * Memory: the handle is freed. `handle_mem` of the caller is not, and must stay until the handle's
+ *   work has ended.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a group, or
+ *   ncclInvalidUsage: A send_only operation of the handle is pending, other than a captured one.
+ *     Nothing was freed: call ncclEpComplete first.
  */
 ncclResult_t ncclEpHandleDestroy(ncclEpHandle_t handle);
 
-/* ---- Dispatch ------------------------------------------------------------------------------- */
+/* ---- Dispatch ---- */
 
+/* What dispatch reads. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpTensor_t *tokens;       /* [T, H]. Required */
-	ncclEpTensor_t *topk_weights; /* fp32 [T, K] */
-	ncclEpTensor_t *scales;       /* recipe FWD: [T, S] */
+	ncclEpTensor_t *tokens;       /* [T, H]. Required. */
+	ncclEpTensor_t *topk_weights; /* fp32 [T, K]. */
+	ncclEpTensor_t *scales;       /* Recipe FWD: [T, S]. */
 } ncclEpDispatchInputs_t;
 
 #define NCCL_EP_DISPATCH_INPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpDispatchInputs_t, NCCL_EP_MAGIC)
@@ -464,13 +749,14 @@ typedef struct {
 #define NCCL_EP_DISPATCH_INPUTS_V1_SIZE 32u
 #define NCCL_EP_DISPATCH_INPUTS_CURRENT_VERSION 1
 
+/* What dispatch writes. The tables of ncclEpDispatch have the shapes. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpTensor_t *tokens;
-	ncclEpTensor_t *topk_weights;
-	ncclEpTensor_t *scales;
-	ncclEpTensor_t *topk_idx;
+	ncclEpTensor_t *tokens;       /* Received rows. Required. */
+	ncclEpTensor_t *topk_weights; /* Their weights. */
+	ncclEpTensor_t *scales;       /* Their scales, by the recipe. */
+	ncclEpTensor_t *topk_idx;     /* Their experts. */
 } ncclEpDispatchOutputs_t;
 
 #define NCCL_EP_DISPATCH_OUTPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpDispatchOutputs_t, NCCL_EP_MAGIC)
@@ -479,15 +765,14 @@ typedef struct {
 #define NCCL_EP_DISPATCH_OUTPUTS_V1_SIZE 40u
 #define NCCL_EP_DISPATCH_OUTPUTS_CURRENT_VERSION 1
 
+/* Options of a dispatch. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	/* Low latency: stop after sending. ncclEpComplete receives; it has the rules, also for graphs. High
-	 * throughput ignores it. */
-	unsigned int send_only;
-	unsigned int round_scales; /* recipe DS_FP8E3M4: scales are powers of two */
-	ncclEpPassDir_t pass_direction;
-	ncclEpDispQuant_t quant_recipe; /* since API version 2 */
+	unsigned int send_only;         /* Low latency: stop after sending; see ncclEpComplete. */
+	unsigned int round_scales;      /* Recipe DS_FP8E3M4: scales are powers of two. */
+	ncclEpPassDir_t pass_direction; /* Low latency: forward only. */
+	ncclEpDispQuant_t quant_recipe; /* Since API version 2. The recipe. */
 } ncclEpDispatchConfig_t;
 
 #define NCCL_EP_DISPATCH_CONFIG_INIT NCCL_EP_STRUCT_INIT(ncclEpDispatchConfig_t, NCCL_EP_MAGIC)
@@ -499,90 +784,122 @@ typedef struct {
 #define NCCL_EP_DISPATCH_CONFIG_CURRENT_VERSION 2
 
 /*
- * Sends the tokens of inputs->tokens [T, H] to the ranks of their experts. Low latency:
+ * Sends tokens to the ranks of their experts.
  *
- *                          expert-major                   rank-major
- *   inputs->topk_weights   NULL                           fp32 [T, K]
- *   outputs->tokens        [L, R*B, H]                    [R, B, H]
- *   outputs->topk_weights  NULL                           fp32 [R, B, K]
- *   outputs->topk_idx      NULL                           int32 [R, B, K]
- *   layout_info            expert_counters int32 [L]      NULL, or src_rank_counters int32 [R]
+ * `config` may be NULL: the forward pass, without send_only. Low latency has these tensors:
  *
- * Expert-major: local expert e has rows 0 .. expert_counters[e]-1, one per (token, k) that chose
- * it, in ascending order of (source rank, token, k).
- * Rank-major: source rank r has rows 0 .. src_rank_counters[r]-1, one per token that chose an
- * expert here, in ascending token order. topk_weights holds the K weights that the source passed;
- * topk_idx, at each k, the expert if it is here (numbered by layout_info->recv_topk_idx_kind), else -1; its rows beyond the count are all -1.
- * Other rows beyond the counts are left as they were. Counters are overwritten.
+ *                             expert-major                rank-major
+ *     inputs->tokens          [T, H]                      [T, H]
+ *     inputs->topk_weights    NULL                        fp32 [T, K]
+ *     outputs->tokens         [L, R*B, H]                 [R, B, H]
+ *     outputs->topk_weights   NULL                        fp32 [R, B, K]
+ *     outputs->topk_idx       NULL                        int32 [R, B, K]
+ *     layout_info             expert_counters int32 [L]   NULL or src_rank_counters
+ *                                                         int32 [R]
  *
- * High throughput, N rows received:
+ * Expert-major: local expert e receives rows 0 to expert_counters[e]-1, one per (token, k) that
+ * chose it, in ascending order of (source rank, token, k).
  *
- *                          flat                           expert-major
- *   inputs->topk_weights   fp32 [T, K]                    fp32 [T, K]
- *   outputs->tokens        [N, H]                         [N, H]
- *   outputs->topk_weights  fp32 [N', K]                   fp32 [N']
- *   outputs->topk_idx      int64 [N', K]                  NULL
+ * Rank-major: source rank r sends rows 0 to src_rank_counters[r]-1, one per token that chose an
+ * expert here, in ascending order of tokens. `outputs->topk_weights` holds the K weights that the
+ * source passed. `outputs->topk_idx` holds at each k the expert if it is on this rank, otherwise
+ * -1. recv_topk_idx_kind selects its numbering. Its rows beyond the count are -1.
+ *
+ * Rows of other outputs beyond the counts stay as they were. Counters are overwritten.
+ *
+ * High throughput
+ *
+ * N rows are received. M is the group's max_recv_tokens_per_rank.
+ *
+ *                             flat                        expert-major
+ *     inputs->tokens          [T, H]                      [T, H]
+ *     inputs->topk_weights    fp32 [T, K]                 fp32 [T, K]
+ *     outputs->tokens         [N, H]                      [N, H]
+ *     outputs->topk_weights   fp32 [N', K]                fp32 [N']
+ *     outputs->topk_idx       int64 [N', K]               NULL
  *
  * Flat: one row per token that chose an expert here, in ascending order of (source rank, token).
- * topk_idx has its local experts in ascending order, then -1, and topk_weights their weights, then 0.
- * Expert-major: zones in ascending order of experts; in a zone the rows that chose the expert in
- * ascending order of (source rank, token), then zeros up to the zone's padded end; topk_weights has
- * the weight of that expert. With overflow_policy DROP all rows below M that do not come are zeros.
- * Backward (pass_direction BWD_PASS): the same rows without weights and ids, which must be NULL.
- * N is at least M. In eager mode, and where N' is less, the call waits for the stream to see how
- * many rows come, and refuses tensors that are too small. Fixed M: the flat layout's ids and weights
- * are written for all N' rows up to M. Other rows are left as they were. Tensors of no rows need no
- * storage.
+ * `outputs->topk_idx` holds the row's experts of this rank in ascending order, then -1, and
+ * `outputs->topk_weights` their weights, then 0. With a fixed M both are written for all N' rows up
+ * to M.
  *
- * Recipes (config->quant_recipe; high throughput has NONE and FWD):
- *   NONE        tokens bf16, fp16, fp32, or one byte each: e4m3, e5m2, fp4x2, uint8, int8; outputs
- *               of the same type; no scales. Rows are copied bit by bit.
- *   FWD         tokens fp32, fp16, bf16, e4m3, e5m2 or fp4x2 (then H counts bytes); inputs->scales
- *               [T, S] fp32, fp16, bf16, e4m3, e5m2 or uint8; outputs->scales with S in place of
- *               H; both are copied. Token and scale rows are multiples of 16 bytes;
- *               round_scales is 0.
- *   DS_FP8E3M4  tokens bf16, H a multiple of 128; outputs->tokens e4m3, outputs->scales fp32 with
- *               H/128 in place of H. Per 128 elements, with a = max(largest magnitude, 1e-4):
- *               scale = a/448, or the next power of two when round_scales is set.
- * A config that does not reach quant_recipe (API version 1) means DS_FP8E3M4 if outputs->scales
- * is present, NONE otherwise; its scales are stored [L][H/128][R*B] (or [R][H/128][B]) in spite
- * of their descriptor.
+ * Expert-major: one zone per local expert, in ascending order. A zone holds the rows that chose the
+ * expert, in ascending order of (source rank, token), then zeros up to its padded end.
+ * `outputs->topk_weights` holds the row's weight for that expert. With overflow_policy DROP all
+ * other rows below M are zero.
  *
- * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes. (Quantised rows:
- * there is room if that is 2 bytes per element, or just what such a row takes.) Storage is 16-byte
- * aligned. Any tensor may be given as a window (NCCL 2.29 and later).
+ * Backward (pass_direction BWD_PASS): the same rows travel, without weights and ids, which must be
+ * NULL.
  *
- * Where zero_copy lets peers store into outputs->tokens and outputs->scales, all ranks must pass the
- * same offset in the same window, registered by all of them. Peers store between the start of the
- * dispatch on `stream` and its end (with send_only: that of ncclEpComplete; the send half then lasts
- * until all ranks have started theirs), and at no other time, except that a rank which was given up
- * and comes back may store its own rows until the next operation begins here.
+ * N is at least M, unless the group's config is of API version 1. In eager mode the call waits for
+ * the stream to learn how many rows come, unless the tensors hold as many as can ever come; a flat
+ * output in a window makes it wait always. It refuses tensors that are too small. If N' is less
+ * than M, it waits as well. Other rows stay as they were. Tensors of no rows need no storage.
+ * send_only and the counters of `layout_info` are ignored.
  *
- * inputs->tokens may be written in stream order after the dispatch, also where NICs send from it (see
- * zero_copy), and with send_only. A graph is only good as long as its windows' memory is the same.
+ * Recipes
  *
- * ncclInvalidArgument: anything above not met; no routing; zero_copy ON that cannot be done.
- * ncclInvalidUsage: backward pass in low latency; an operation of this handle is pending; or two of
- *   the group are, and this one is send_only or the group has ranks of several nodes; high throughput:
- *   eager mode while the stream is captured. From a later call, for ever: handle_mem had no routing, or
- *   that of another number of tokens, or a tensor has fewer rows than come.
- * ncclRemoteError: an earlier operation ended because a peer did not arrive. The text names it;
- *   the group can only be destroyed.
+ *   NONE: Tokens are bf16, fp16, fp32, e4m3, e5m2, fp4x2, uint8 or int8, in and out. Rows are
+ *     copied bit by bit. There are no scales.
+ *   FWD: Tokens are fp32, fp16, bf16, e4m3, e5m2 or fp4x2, where H counts bytes. `inputs->scales`
+ *     is [T, S] of fp32, fp16, bf16, e4m3, e5m2 or uint8. `outputs->scales` has S in place of H.
+ *     Both are copied. Rows of tokens and of scales are multiples of 16 bytes, and so is each
+ *     win_offset. round_scales is 0.
+ *   DS_FP8E3M4: Low latency only. Tokens are bf16 in and e4m3 out, and H is a multiple of 128.
+ *     `outputs->scales` is fp32 with H/128 in place of H. Per 128 elements, with a = max(largest
+ *     magnitude, 1e-4), the scale is a/448, or the next power of two with round_scales.
+ *
+ * In low latency a `config` of API version 1, or NULL, means DS_FP8E3M4 if `outputs->scales` is
+ * given and NONE otherwise. Its scales are stored [L][H/128][R*B] or [R][H/128][B], whatever their
+ * descriptor says.
+ *
+ * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes.
+ *
+ * Windows
+ *
+ * Any tensor may be a window, with NCCL 2.29 or later. With ranks of several nodes NICs may read
+ * rows from the window of `inputs->tokens` (see zero_copy of ncclEpGroupConfig_t).
+ *
+ * In the flat layout of high throughput peers store directly to windows of `outputs->tokens` and
+ * `outputs->scales`. Give both a window, or neither, registered by all ranks and at the same offset
+ * on all. Peers store between the start of the dispatch on `stream` and its end. Without windows
+ * rows pass through a ring in the group's memory.
+ *
+ * A graph that holds the call is valid while its windows have the same memory. If other memory is
+ * mapped to their addresses, capture the graph again.
+ *
+ * Collective: yes.
+ * Threads: one at a time.
+ * Capture: recorded. Refused in eager mode, and if N' is less than M.
+ * Blocks: no. High throughput waits for `stream` where the rows must be counted, as above.
+ * Memory: inputs may be overwritten in stream order after the dispatch, also with send_only and
+ *   also if NICs read them. Outputs belong to the call until the dispatch, or with send_only
+ *   ncclEpComplete, has run.
+ * Logs: failures. Windows that cannot be used are logged with the reason (INFO, NET or COLL).
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: A condition above is not met. The handle has no routing. Or zero_copy is
+ *     ON and a tensor has no window that peers can reach.
+ *   ncclInvalidUsage: Low latency has no backward pass. An operation of the handle is pending. Two
+ *     operations of the group are pending, and this one is send_only or the group has ranks of
+ *     several nodes. The rows must be counted, and `stream` is captured. `stream` belongs to
+ *     another device. A tensor has only a window, and NCCL does not know its address. Later calls
+ *     return this code permanently if `handle_mem` had no routing, or that of another number of
+ *     tokens, or if more rows come than a tensor holds.
  */
 ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
 			    const ncclEpDispatchOutputs_t *outputs,
 			    const ncclEpLayoutInfo_t *layout_info,
 			    const ncclEpDispatchConfig_t *config, cudaStream_t stream);
 
-/* ---- Combine -------------------------------------------------------------------------------- */
+/* ---- Combine ---- */
 
+/* What combine reads. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpTensor_t *tokens; /* as outputs->tokens of dispatch. Required */
-	ncclEpTensor_t
-		*topk_weights;  /* high throughput, backward: as dispatch's output. Else NULL */
-	ncclEpTensor_t *scales; /* since API version 2; recipe NVFP4 */
+	ncclEpTensor_t *tokens;       /* Shaped as outputs->tokens of dispatch. Required. */
+	ncclEpTensor_t *topk_weights; /* High throughput, backward: as dispatch wrote it. */
+	ncclEpTensor_t *scales; /* Since API version 2. NULL: recipe NVFP4 is not available. */
 } ncclEpCombineInputs_t;
 
 #define NCCL_EP_COMBINE_INPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineInputs_t, NCCL_EP_MAGIC)
@@ -593,11 +910,12 @@ typedef struct {
 #define NCCL_EP_COMBINE_INPUTS_V2_SIZE 32u
 #define NCCL_EP_COMBINE_INPUTS_CURRENT_VERSION 2
 
+/* What combine writes, and the weights. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpTensor_t *tokens; /* [T, H]. Required */
-	/* Low latency, expert-major: fp32 [T, K], read. High throughput, backward: the same, written. */
+	ncclEpTensor_t *tokens; /* [T, H]. Required. */
+	/* fp32 [T, K]. Low latency, expert-major: read. High throughput, backward: written. */
 	ncclEpTensor_t *topk_weights;
 } ncclEpCombineOutputs_t;
 
@@ -607,12 +925,13 @@ typedef struct {
 #define NCCL_EP_COMBINE_OUTPUTS_V1_SIZE 24u
 #define NCCL_EP_COMBINE_OUTPUTS_CURRENT_VERSION 1
 
+/* Options of a combine. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	unsigned int send_only; /* as in ncclEpDispatchConfig_t */
-	ncclEpPassDir_t pass_direction;
-	ncclEpCombQuant_t quant_recipe; /* since API version 2 */
+	unsigned int send_only;         /* Low latency: stop after sending; see ncclEpComplete. */
+	ncclEpPassDir_t pass_direction; /* Low latency: forward only. */
+	ncclEpCombQuant_t quant_recipe; /* Since API version 2. The recipe. */
 } ncclEpCombineConfig_t;
 
 #define NCCL_EP_COMBINE_CONFIG_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineConfig_t, NCCL_EP_MAGIC)
@@ -624,40 +943,62 @@ typedef struct {
 #define NCCL_EP_COMBINE_CONFIG_CURRENT_VERSION 2
 
 /*
- * Returns the rows of the handle's last dispatch to their sources and adds them up there. Low
- * latency: inputs->tokens is [L, R*B, H] or [R, B, H] of bf16, fp16 or fp32, rows in the places
- * where dispatch put them; outputs->tokens is [T, H] of the same type.
+ * Returns rows to their tokens' ranks and adds them up.
  *
- *   expert-major  outputs->tokens[t] = sum over k, id >= 0, of w[t][k] * row of (t, k), where w is
- *                 outputs->topk_weights, fp32 [T, K], required and only read.
- *   rank-major    outputs->tokens[t] = sum over the ranks that t was sent to, in the order of
- *                 their first k, of the row that the rank returned. No weights.
+ * `inputs->tokens` has the shape of the dispatch's `outputs->tokens`, with rows where dispatch put
+ * them, of bf16, fp16 or fp32. `outputs->tokens` is [T, H] of the same type. `config` may be NULL.
+ * In low latency the rows are those of the handle's last dispatch:
  *
- * High throughput: inputs->tokens [N, H] has rows where dispatch put them, with the handle's routing;
- * a dispatch need not have run. outputs->tokens[t] = sum over ranks, in ascending order, of what the
- * rank returns: its flat row, or the sum of t's rows in the rank's zones in ascending order of
- * experts, rounded to the tokens' type. No weights. Padding is not read. Backward:
- * outputs->topk_weights[t][k] is the entry of inputs->topk_weights that belongs to t and its k-th
- * expert (flat: [N, K], packed as dispatch does it; expert-major: [N]); 0 for negative ids and for
- * rows that were dropped.
+ *   Expert-major: outputs->tokens[t] is the sum over all k with id >= 0 of w[t][k] times the row of
+ *     (t, k). w is `outputs->topk_weights`, fp32 [T, K], required and only read.
+ *   Rank-major: outputs->tokens[t] is the sum of one row per rank that t was sent to, in the order
+ *     of the ranks' first k, without weights.
  *
- * Sums are taken in fp32, low latency's in ascending k, and rounded once, so the result does not
- * depend on timing. Tokens without experts get zeros. May be repeated after one dispatch. When a
- * rank is lost in the very combine (the error flag shows it), the sums of tokens that have an expert
- * there are not defined: they may have some columns of its rows. All other sums are right. inputs->tokens may be
- * written in stream order after the combine; with send_only, after ncclEpComplete.
+ * High throughput
  *
- * ncclInvalidArgument: shapes, types, missing tensors, no routing. ncclInvalidUsage: no dispatch
- * yet, or one of another number of tokens, or MaskClean since; backward pass; NVFP4; pending
- * operations; the same, for the group and for ever, from a later call if a combine in a graph ran
- * without its dispatch. ncclRemoteError: as dispatch.
+ * `inputs->tokens` is [N, H], by the handle's routing; no dispatch needs to have run.
+ * outputs->tokens[t] is the sum over ranks, in ascending order, of the row that each returns: its
+ * flat row, or the sum of t's rows in its zones in ascending order of experts, rounded to the
+ * tokens' type. There are no weights. Padding is not read.
+ *
+ * Backward (pass_direction BWD_PASS): also returns `inputs->topk_weights`, flat fp32 [N, K] packed
+ * as dispatch packs it, expert-major fp32 [N]. outputs->topk_weights[t][k], fp32 [T, K], gets the
+ * entry of t and its k-th expert, and 0 for negative ids and dropped rows.
+ *
+ * Results
+ *
+ * Sums are computed in fp32, in low latency in ascending k, and rounded once. They are the same in
+ * every run. Tokens without experts get zeros. Combine may be repeated after one dispatch.
+ *
+ * If a rank is lost during a combine of a group with masks, the error flag becomes 1. The sums of
+ * tokens with an expert on that rank are undefined: they may contain part of its rows. All other
+ * sums are right. The next combines leave out all rows of that rank.
+ *
+ * Collective: yes.
+ * Threads: one at a time.
+ * Capture: recorded. The graph must run after a dispatch of as many tokens.
+ * Blocks: no.
+ * Memory: inputs may be overwritten in stream order after the combine; with send_only, after
+ *   ncclEpComplete, which reads the rows that return to this rank itself. Outputs belong to the
+ *   call until then.
+ * Logs: failures. Windows that cannot be used are logged with the reason (INFO, NET or COLL).
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: A shape or type is wrong, a tensor is missing, or the handle has no
+ *     routing. Or zero_copy is ON and `inputs->tokens` has no window that peers can reach.
+ *   ncclInvalidUsage: In low latency the handle has dispatched nothing with the present routing, or
+ *     ncclEpMaskClean was called since, or the pass is backward. The recipe is NVFP4. An operation
+ *     of the handle is pending, or two of the group, as for ncclEpDispatch. `stream` belongs to
+ *     another device. A tensor has only a window, and NCCL does not know its address. Later calls
+ *     return this code permanently if a graph ran a combine without a dispatch of as many tokens
+ *     before it.
  */
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
 			   const ncclEpCombineOutputs_t *outputs,
 			   const ncclEpCombineConfig_t *config, cudaStream_t stream);
 
-/* ---- Complete ------------------------------------------------------------------------------- */
+/* ---- Complete ---- */
 
+/* Options of ncclEpComplete: none so far. */
 typedef struct ncclEpCompleteConfig {
 	unsigned int size;
 	unsigned int magic;
@@ -670,74 +1011,179 @@ typedef struct ncclEpCompleteConfig {
 #define NCCL_EP_COMPLETE_CONFIG_CURRENT_VERSION 1
 
 /*
- * Runs the receive half of the handle's send_only operation on `stream`. If that is not the stream of
- * the send half, the two are ordered by events: the receive half comes after what is on the other
- * stream, and what is put on either stream afterwards comes after the receive half. The stream of the
- * send half should still exist: if CUDA reports that it was destroyed, the call waits until the device is at
- * rest. Descriptors and structs of the first call may be gone, the tensors' storage may not. One operation
- * per handle may be pending, and two per group; operations of other handles may run in between, where the
- * group has ranks of several nodes only while fewer than two are pending. Nothing pending: ncclSuccess.
+ * Receives the rows of a send_only operation.
  *
- * Graphs. A captured send half is pending in its capture alone, where these limits hold as well: complete
- * it there, and launch the graph as often as you like. Where its stream is still in that capture, `stream`
- * joins it; for the legacy stream, which cannot, the receive half goes on the stream of the send half.
- * Outside of that capture it takes no bank and holds up no call. So a capture that is given up needs no
- * ncclEpComplete. What the handle does next (UpdateHandle, another operation) puts the send half behind.
+ * Runs the receive half of the handle's pending dispatch or combine on `stream`. If the send half
+ * ran on another stream, events order the two: the receive half comes after all work on the other
+ * stream, and later work on either stream comes after the receive half. The stream of the send half
+ * should still exist. If CUDA reports that it was destroyed, the call waits until the device is
+ * idle.
  *
- * Halves of which one is in a graph and the other is not, or in another graph, are ordered by who launches
- * the graphs: each send half runs, and then one receive half. The device counts those, and a half out of
- * turn ends the group with an error in a later call. Where a half was captured, ncclEpComplete outside of
- * captures waits for `stream` and asks the device: it receives what a graph has sent, or what a receive
- * half would have received whose capture was given up. A captured receive half counts as run: if its graph
- * never runs, call ncclEpComplete. cudaStreamPerThread names another stream in each thread: send and
- * complete there in one thread.
+ * One operation of a handle may be pending, and two of a group. Operations of other handles may run
+ * in between; if the group has ranks of several nodes, only while fewer than two are pending. If
+ * nothing is pending, as always in high throughput, the call returns ncclSuccess. `config` may be
+ * NULL.
  *
- * ncclInvalidUsage: the send half was captured, and no graph has sent since it was received last; or, in
- * its capture, the handle was used outside of that meanwhile.
+ * Graphs
+ *
+ * A captured send half is pending only in its capture: complete it there, and launch the graph any
+ * number of times. If its stream is still in that capture, `stream` joins the capture; the legacy
+ * stream cannot join, so the receive half runs on the stream of the send half. Outside of its
+ * capture the send half does not count as pending, and a capture that is abandoned needs no
+ * ncclEpComplete. The handle's next ncclEpUpdateHandle or operation replaces it.
+ *
+ * If one half is in a graph and the other half is not, or is in another graph, no event can order
+ * them: launch the graph of the send half first. Each send half needs one receive half. The device
+ * counts them, and a half out of turn fails the group in a later call. If a half was captured,
+ * ncclEpComplete outside of captures waits for `stream` and asks the device. It receives what a
+ * graph has sent, and also what an abandoned capture of a receive half would have received. A
+ * captured receive half counts as run. If its graph never runs, call ncclEpComplete.
+ *
+ * cudaStreamPerThread is another stream in each thread: send and complete on it in one thread.
+ *
+ * Collective: yes, as part of its operation.
+ * Threads: one at a time.
+ * Capture: recorded.
+ * Blocks: no, except if a half was captured or the stream of the send half was destroyed, as above.
+ *   The latter wait ends after the group's timeout.
+ * Memory: structs and descriptors of the send half may be gone. The storage of its tensors must
+ *   stay until the receive half has run.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: `config` was not initialised.
+ *   ncclInvalidUsage: The send half was captured, and no graph has run it since it was last
+ *     received. Or the handle was used outside of the capture that has its send half, before this
+ *     call in that capture. Or `stream` belongs to another device.
+ *   ncclSystemError: The stream of the send half was destroyed. The device does not become idle
+ *     within the group's timeout, or no thread can be started that waits for it.
  */
 ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t *config,
 			    cudaStream_t stream);
 
-/* ---- Ranks that fail ------------------------------------------------------------------------
- *
- * Low latency groups with enable_mask. mask[r] is 1 while rank r takes part. When a wait for r
- * expires, r is masked: it counts as a source of no tokens, combine leaves its rows out, and the
- * group's error flag becomes 1. A rank that others have masked learns it in its next operation, and
- * masks them in return. Without enable_mask, and in high throughput, which ignores it:
- * ncclInvalidUsage from all five calls.
- */
+/* ---- Masks: ranks that fail ---- */
 
-/* Copies the mask to mask[R] in device memory, on `stream`. */
+/*
+ * Copies the mask, which shows which ranks take part.
+ *
+ * Low latency groups with enable_mask have a mask: mask[r] is 1 while rank r takes part. When a
+ * wait for rank r expires or its connection is lost, the library masks r: r counts as a source of
+ * no tokens, combine leaves its rows out, this rank sends nothing to it, and the error flag becomes
+ * 1. Weights are not scaled up for missing rows. A rank that others have masked learns it in its
+ * next operation and masks them.
+ *
+ * The call copies the mask to `mask`, int [R] in device memory. Recover with ncclEpMaskClean, or
+ * set the mask with ncclEpMaskUpdate. ncclEpGetAsyncError returns the error flag.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: recorded.
+ * Blocks: no.
+ * Memory: `mask` must stay until the copy on `stream` has run.
+ * Logs: failures. The loss of a rank is logged when it is noticed (WARN).
+ * Returns: ncclSuccess, the codes of calls on a group, the codes of calls that use the GPU, or
+ *   ncclInvalidArgument: `mask` is NULL.
+ *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. Or the
+ *     group's device was reset.
+ */
 ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t stream);
 
 /*
- * Sets the mask from mask[R] in host memory (0 or 1), on `stream`; the array must live until then.
- * ncclInvalidUsage: the stream is being captured.
+ * Sets which ranks take part.
+ *
+ * Sets the group's mask from `mask`, int [R] in host memory, each 0 or 1, on `stream`. If you
+ * unmask a peer that still masks this rank, the peer is masked again at its next step. Both ranks
+ * must unmask each other.
+ *
+ * Ranks that have masked each other can unite by hand: all issue the same number of operations, and
+ * each calls ncclEpMaskUpdate after the last operation of the others has ended. If they are on
+ * different nodes, no rank may begin its next operation before the call has ended on the streams of
+ * all of them: a message by which one has masked the other may still be on its way. On `stream` the
+ * call waits until the active ranks of other nodes have the message that unmasks them. It waits an
+ * eighth of the timeout at most, or 0.2 s if that is longer.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: refused.
+ * Blocks: no.
+ * Memory: `mask` must stay unchanged until the copy on `stream` has run.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: `mask` is NULL, or an element is neither 0 nor 1.
+ *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. `stream`
+ *     is captured or belongs to another device.
  */
 ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStream_t stream);
 
 /*
- * Sets all masks to 1 and lets ranks that were masked come back. Collective among the ranks that are
- * not masked; masked ones may call it at the same time. Synchronises the stream. Active ranks are
- * waited for, each for the timeout at most: one that does not come is logged and sets the error
- * flag. Masked ones get 2 s (less with a shorter timeout). All are active afterwards, also who did
- * not come: such a rank must call this by itself before its next operation, and goes on from where
- * the others are, unless they have masked it again in the meantime. A rank stays masked whose
- * connection is lost or whose process has ended. The error flag is not reset. A handle's last
- * dispatch is forgotten, since a rank may have missed it: ncclEpCombine needs another one. So is what a
- * graph has sent and none has received.
- * ncclInvalidUsage: an operation is pending (other than a captured one), or the stream is being captured.
+ * Unmasks all ranks and takes those back that were away.
+ *
+ * Sets all masks to 1. Ranks that are not masked call it together; masked ranks may call it at the
+ * same time. The call waits for each active rank for up to the timeout. It logs an active rank that
+ * does not come and sets the error flag. It waits 2 s for masked ranks, or the timeout if that is
+ * shorter. Afterwards every rank is active, including ranks that missed the call. The next
+ * operation waits for such a rank and masks it again if it stays away. The error flag is not reset.
+ *
+ * A rank that missed the call must call ncclEpMaskClean before its next operation, by itself if
+ * need be. It then waits those 2 s for the others and continues at their step, unless they have
+ * masked it again. In that case all ranks call once more, together. A rank that continues without
+ * the call finds that the others are ahead, and masks them.
+ *
+ * A rank stays masked if its connection is lost or its process has ended. Only a new group brings
+ * it back.
+ *
+ * The call also forgets each handle's last dispatch, which a rank may have missed: the next
+ * operation of a handle is ncclEpDispatch, also before a combine in a graph. What a graph has sent
+ * and not received is forgotten too.
+ *
+ * Collective: yes, among the ranks that are not masked.
+ * Threads: one at a time.
+ * Capture: refused.
+ * Blocks: until `stream` has run the call, for the times above.
+ * Memory: none is kept.
+ * Logs: failures; an active rank that did not come (WARN); ranks that are active again without
+ *   having come (INFO); ranks that stay masked, with the reason (WARN).
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. An
+ *     operation is pending, other than a captured one. `stream` is captured or belongs to another
+ *     device.
  */
 ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream);
 
 /*
- * *error = 1 if a wait has expired or a connection was lost since the last ErrorClear, else 0. Does
- * not synchronise, nor wait for another thread's call on the group. Any thread may call it until
- * GroupDestroy returns; it needs no CUDA context and makes none. That the connection with a rank is
- * lost may become known after the wait for it. ncclEpExtGetLastError names the rank.
+ * Returns the error flag of a group with masks.
+ *
+ * Stores 1 in `*error` if a wait has expired or a connection was lost since the last
+ * ncclEpErrorClear, otherwise 0. The library may detect a lost connection only after the wait for
+ * that rank has expired. ncclEpExtGetLastError names the rank, and ncclEpMaskQuery returns all
+ * masked ranks. The call needs no CUDA context and makes none.
+ *
+ * Collective: no.
+ * Threads: any, at any time until ncclEpGroupDestroy returns.
+ * Capture: not recorded.
+ * Blocks: no. It does not wait for another thread's call on the group either.
+ * Memory: none is kept.
+ * Logs: failures; a lost rank that no call has noticed before (WARN).
+ * Returns: ncclSuccess, the codes of calls on a group, or
+ *   ncclInvalidArgument: `error` is NULL.
+ *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput.
  */
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error);
-/* Resets the error flag. The group's last error stays, as do masks. */
+
+/*
+ * Resets the error flag of a group with masks.
+ *
+ * ncclEpGetAsyncError stores 0 afterwards, until another wait expires or a connection is lost. The
+ * mask and the text of ncclEpExtGetLastError stay as they are.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: not recorded.
+ * Blocks: no.
+ * Memory: none is kept.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput.
+ */
 ncclResult_t ncclEpErrorClear(ncclEpGroup_t ep_group);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Functions of this library beyond the NCCL EP API. Programs that must also run on others look the
- * functions up (dlsym). They obey the rules of nccl_ep.h.
+ * Functions of this library beyond the NCCL EP API, under the rules of nccl_ep.h. Other libraries
+ * of the same soname lack them: a program that must also run on those looks them up (dlsym).
  */
 #ifndef NCCL_EP_EXT_H_
 #define NCCL_EP_EXT_H_
@@ -16,143 +16,244 @@ extern "C" {
 #endif
 
 /*
- * The last failure: of a call on this group or of its device operations, or, with group NULL, of
- * any call of this thread. *text is one line: what failed, the offending value, the limit or the
- * peer, what to do. It belongs to the calling thread and is valid until the thread's next call of
- * this function. *code is ncclSuccess and *text "" if nothing has failed. Either may be NULL.
+ * Returns the code and text of the last failure.
  *
- * Device operations fail after their call has returned. With a group this call looks for such
- * failures first, so after synchronising the stream it shows whether the operations were
- * successful. Failures that later calls also return have codes. Two that no call returns have a code
- * here: an expert id out of range, ncclInvalidArgument; and with masks a rank that was lost or excludes
- * this one, ncclRemoteError.
+ * With a group: the last failure of a call on the group or of its operations on the device. With
+ * NULL: the last failure of any call of this thread. `*text` is one line: what failed, the value,
+ * the limit or the rank, and what to do. If nothing has failed, `*code` is ncclSuccess and `*text`
+ * is "". Either pointer may be NULL.
+ *
+ * Operations fail after their call has returned. With a group this call looks for such failures
+ * first, so after synchronising the stream it shows whether the operations were successful. Two
+ * failures have a code here that no call returns: ncclInvalidArgument for an expert id out of
+ * range, and, in a group with masks, ncclRemoteError for a rank that was lost or that excludes this
+ * one.
+ *
+ * Collective: no.
+ * Threads: with NULL any; with a group one at a time.
+ * Capture: not recorded.
+ * Blocks: no. It reads host memory and does not synchronise.
+ * Memory: the text belongs to the calling thread and is valid until that thread's next call of this
+ *   function.
+ * Logs: failures, and the failures of operations that it finds.
+ * Returns: ncclSuccess, or the codes of calls on a group.
  */
 ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, const char **text);
 
 /*
- * Which library this is, in one line: "Switchyard", its version, commit and build type, the GPU code in it, the
- * version of the API, CUDA, the NCCL of this process, and the file it was loaded from, which comes last. The text
- * belongs to the calling thread and is valid until the thread's next call of this function. Needs neither a group nor
- * a device. Libraries without this function are not Switchyard, or older than it.
+ * Returns which library this is, and which build of it.
+ *
+ * `*text` is one line of parts separated by commas: "Switchyard" and its version; the commit, or
+ * "unknown" if the library was not built from a clone; the build type; the GPUs that it has code
+ * for, or the virtual cluster; the version that ncclEpGetVersion returns; the CUDA release it was
+ * built with; the NCCL of this process; and last the file it was loaded from.
+ *
+ * The library also prints the line, after a line with the version of the API, when it is loaded
+ * with NCCL_EP_DEBUG=1. It logs the line with the first group of a process (INFO; on rank 0 also
+ * VERSION and WARN, as NCCL logs its own version). ep_perf(1) and ep_info(1) print it. The first
+ * three parts are in the file, where strings(1) finds them.
+ *
+ * Collective: no.
+ * Threads: any.
+ * Capture: not recorded.
+ * Blocks: no. It needs neither a group nor a device.
+ * Memory: the text belongs to the calling thread and is valid until that thread's next call of this
+ *   function.
+ * Logs: failures.
+ * Returns: ncclSuccess, or
+ *   ncclInvalidArgument: `text` is NULL.
  */
 ncclResult_t ncclEpExtVersion(const char **text);
 
+/* Device memory of a group and its handles, in bytes. The caller sets the nodes. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	uint64_t group_bytes;  /* heap_bytes, the group's own state, and its queues for RDMA */
-	uint64_t heap_bytes;   /* memory that peers write to, from cudaMalloc or ncclMemAlloc */
-	uint64_t handle_bytes; /* each live handle with memory of the library */
-	/* Input: ranks of other nodes that a rank has, the largest number of any. 0: one node, unless
-	 * NCCL_EP_NODE_SIZE is set. */
+	uint64_t group_bytes;  /* heap_bytes, the group's own state, and its queues for RDMA. */
+	uint64_t heap_bytes;   /* Memory that peers write to, from cudaMalloc or ncclMemAlloc. */
+	uint64_t handle_bytes; /* Each live handle with memory of the library. */
+	/* Input: the largest number of ranks on other nodes that a rank has. 0: all ranks are on
+	 * one node, or on the nodes that NCCL_EP_NODE_SIZE defines. */
 	unsigned int remote_ranks;
-	unsigned int node_ranks; /* input: ranks of the largest node; 0: all nodes are alike. High
-				  * throughput takes them to be as equal as they can be */
+	/* Input: the ranks of the largest node. 0: all nodes are alike. High throughput assumes the
+	 * nodes to be as equal as possible; for others leave 0 and set NCCL_EP_NODE_SIZE. */
+	unsigned int node_ranks;
 } ncclEpExtMemory_t;
-
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_MEMORY_V1_SIZE 32u
 #define NCCL_EP_EXT_MEMORY_V2_SIZE 40u
 
 /*
- * Device memory that a group of this config and its handles will allocate, to the byte, before
- * creating anything. Needs no device. With layout UNSET: the group alone. Otherwise the group
- * after a handle of this layout and num_topk has been made (which may enlarge it). With ranks of
- * other nodes queues are counted as they lie in GPU memory, for a rank with the largest number of
- * remote ranks and one NIC: 20 KiB each, and 384 bytes in a table. Each further NIC of a GPU may add
- * 2 MiB; where queues lie in host memory (NCCL_EP_RDMA_MODE, or because the GPU's cannot be had), only
- * the table is taken.
- * ncclInvalidArgument, ncclInvalidUsage: as ncclEpCreateGroup and ncclEpInitHandle would return.
+ * Returns the device memory of a group and its handles, before any exists.
+ *
+ * Stores the bytes in `*memory`: of a group of this `config` on `nranks` ranks, and of each live
+ * handle of `layout` and `num_topk` with memory of the library. With layout NCCL_EP_LAYOUT_UNSET it
+ * is the group alone. Otherwise it is the group after such a handle was made, which may have
+ * enlarged it. The numbers are exact if no other handle has enlarged the group.
+ *
+ * With ranks of other nodes, queues count as they are in GPU memory, for a rank with the largest
+ * number of remote ranks and one NIC: 20 KiB each, and 384 bytes in a table. Each further NIC of a
+ * GPU may add 2 MiB. Queues in host memory (modes 2 to 4 of NCCL_EP_RDMA_MODE) use only the table.
+ * If the library chose them because the GPU's memory was refused, what was allocated there remains
+ * until the group ends.
+ *
+ * Collective: no.
+ * Threads: any.
+ * Capture: not recorded.
+ * Blocks: no. It needs no device.
+ * Memory: none is kept.
+ * Logs: failures.
+ * Returns: ncclSuccess, or
+ *   ncclInvalidArgument: As ncclEpCreateGroup and ncclEpInitHandle would return. `memory` was not
+ *     initialised, or its nodes do not fit `nranks`.
+ *   ncclInvalidUsage: As ncclEpCreateGroup and ncclEpInitHandle would return.
+ *   ncclSystemError: Host memory is exhausted.
  */
 ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks,
 				   ncclEpLayout_t layout, int num_topk, ncclEpExtMemory_t *memory);
 
 /*
- * The shape of operations, and the memory that they take. memory_bytes and what is before it are input.
+ * The shape of operations and the memory they need. Fields up to and including memory_bytes are
+ * inputs.
  */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	ncclEpLayout_t layout; /* of a handle */
-	int num_topk;
-	unsigned int hidden;            /* elements of a token */
-	ncclDataType_t datatype;        /* of inputs->tokens */
-	ncclEpDispQuant_t quant_recipe; /* NONE or DS_FP8E3M4 */
-	unsigned int alignment;         /* dispatch_output_per_expert_alignment of the handle */
-	unsigned int remote_ranks;      /* this and the next: as in ncclEpExtMemory_t */
-	unsigned int node_ranks;
-	uint64_t memory_bytes; /* device memory that all of it may take; 0: it is not compared */
-	uint64_t group_bytes;  /* this and the next two: as in ncclEpExtMemory_t */
-	uint64_t heap_bytes;
-	uint64_t handle_bytes;
-	uint64_t rows;         /* of outputs->tokens: as many as can come, or the config's limit */
-	uint64_t output_bytes; /* of outputs->tokens with so many rows, and their scales */
-	uint64_t
-		tensor_bytes; /* that, and the tokens of all other tensors of a dispatch and a combine */
+	ncclEpLayout_t layout;          /* Of the handle. */
+	int num_topk;                   /* Of the handle. */
+	unsigned int hidden;            /* Elements of a token. */
+	ncclDataType_t datatype;        /* Of inputs->tokens. */
+	ncclEpDispQuant_t quant_recipe; /* NONE or DS_FP8E3M4. */
+	unsigned int alignment;         /* dispatch_output_per_expert_alignment of the handle. */
+	unsigned int remote_ranks;      /* As in ncclEpExtMemory_t. */
+	unsigned int node_ranks;        /* As in ncclEpExtMemory_t. */
+	uint64_t memory_bytes;          /* The device memory that everything may use. 0: any. */
+	uint64_t group_bytes;           /* As in ncclEpExtMemory_t. */
+	uint64_t heap_bytes;            /* As in ncclEpExtMemory_t. */
+	uint64_t handle_bytes;          /* As in ncclEpExtMemory_t. */
+	uint64_t rows;         /* Of outputs->tokens: as many as can come, or the config's limit. */
+	uint64_t output_bytes; /* Of outputs->tokens with that many rows, and their scales. */
+	/* output_bytes, and the tokens of all other tensors of a dispatch and a combine. */
+	uint64_t tensor_bytes;
 } ncclEpExtShape_t;
-
 #define NCCL_EP_EXT_SHAPE_INIT NCCL_EP_STRUCT_INIT(ncclEpExtShape_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_SHAPE_V1_SIZE 96u
 
 /*
- * Whether a group of this config on so many ranks, a handle, a dispatch and a combine of this shape are
- * possible, and what they take. Needs neither a communicator nor a device: what depends on the GPU
- * (SMs, shared memory) is not looked at. If not, the result is that of the call that would fail, and
- * ncclEpExtGetLastError(NULL, ...) has the reason; nothing is written to *shape then.
+ * Tells whether a group and its operations are possible, and what memory they need.
+ *
+ * Checks what ncclEpCreateGroup, ncclEpInitHandle, ncclEpDispatch and ncclEpCombine would check for
+ * `nranks` ranks, by the same code. The caller sets the fields of `shape` up to memory_bytes. On
+ * success the call fills the others. Results of experts have the type of the tokens if that is
+ * bf16, fp16 or fp32, otherwise bf16. Weights, expert ids and counters are not counted. The call
+ * does not look at the GPU: its SMs, its shared memory, NVLink and NICs. ep_info(1) shows those.
+ *
+ * Collective: no.
+ * Threads: any.
+ * Capture: not recorded.
+ * Blocks: no. It needs neither a communicator nor a device.
+ * Memory: none is kept.
+ * Logs: failures. ncclEpExtGetLastError with NULL returns the reason.
+ * Returns: ncclSuccess, or what the first call that fails would return. Nothing is written then.
+ *   ncclInvalidArgument: As those calls would return. `shape` was not initialised, its layout is
+ *     NCCL_EP_LAYOUT_UNSET, or its quant_recipe is FWD.
+ *   ncclInvalidUsage: As those calls would return. Or more than memory_bytes is needed.
+ *   ncclSystemError: Host memory is exhausted.
  */
 ncclResult_t ncclEpExtFeasible(const ncclEpGroupConfig_t *config, int nranks,
 			       ncclEpExtShape_t *shape);
 
 /*
- * Returns what the handle's last completed dispatch received: *tokens, distinct (source rank, token)
- * pairs; *rows, rows in outputs->tokens (expert-major: one per local expert of a token). Either
- * may be NULL. Synchronises `stream`, which must be ordered after the dispatch. High throughput: what
- * the handle's routing brings, without padding and dropped rows; a dispatch need not have run.
- * ncclInvalidUsage: no dispatch has run to its end (a graph with it was never launched), or the
- * stream is being captured. ncclInvalidArgument: handle_mem has no routing.
+ * Returns how many tokens and rows a dispatch received.
+ *
+ * Stores in `*tokens` the number of distinct (source rank, token) pairs, and in `*rows` the rows of
+ * `outputs->tokens`; in the expert-major layout these are one per local expert of a token. Either
+ * pointer may be NULL. In low latency the call counts the handle's last dispatch that has run; a
+ * graph that was not launched yet does not count. In high throughput it counts the rows that the
+ * routing will deliver, without padding and dropped rows. No dispatch needs to have run.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: refused.
+ * Blocks: until `stream` is idle. Order `stream` after the dispatch.
+ * Memory: none is kept.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: In high throughput `handle_mem` has no routing.
+ *   ncclInvalidUsage: No dispatch of the handle has run to its end: none was made, it was captured
+ *     in a graph that was never launched, or it has failed. In high throughput the handle has no
+ *     routing. Or `stream` is captured.
+ *   ncclSystemError: Host memory is exhausted.
  */
 ncclResult_t ncclEpExtNumRecvTokens(ncclEpHandle_t handle, uint64_t *tokens, uint64_t *rows,
 				    cudaStream_t stream);
 
 /*
- * Adds to rows[e] how many rows the handle's routing sends from this rank to expert e, for each of the E
- * experts: what load balancing needs, when it is summed over ranks. rows is device memory of uint64_t[E].
- * The addition is an operation on `stream`, behind what has made the routing: nobody waits, graphs may
- * hold it, and it is not collective. Ids that are no experts are not counted, rows beyond a limit of
- * receivers are. Low latency reads the routing's topk_idx, as a dispatch does.
- * ncclInvalidArgument: the handle has no routing; rows is NULL or not aligned.
- * ncclInvalidUsage: the stream is of another device.
+ * Adds the rows of each expert to counters on the device.
+ *
+ * Adds to `rows[e]` the number of rows that the handle's routing sends from this rank to expert e.
+ * The sum over ranks and steps is the load of each expert, which load balancing (EPLB) uses to
+ * place experts. `rows` is uint64_t [E] in device memory, aligned to 8 bytes; the caller sets it to
+ * zero.
+ *
+ * The call enqueues the addition on `stream` and returns at once. Order it after
+ * ncclEpUpdateHandle. Ids that are not experts do not count. An expert that a token names twice
+ * counts twice in low latency and once in high throughput, as many rows as are sent. Rows that a
+ * receiver drops count. In low latency the addition reads the routing's topk_idx, as dispatch does.
+ * If `handle_mem` of the caller has no routing for the handle, nothing is added.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: recorded.
+ * Blocks: no.
+ * Memory: `rows` must stay until the addition has run.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: The handle has no routing. `rows` is NULL or not aligned.
+ *   ncclInvalidUsage: `stream` belongs to another device.
  */
 ncclResult_t ncclEpExtAddExpertRows(ncclEpHandle_t handle, uint64_t *rows, cudaStream_t stream);
 
 /*
- * Dispatch traffic with one peer since the group was created; combine returns the same rows. High
- * throughput: waits of ncclEpUpdateHandle and combine count, too.
+ * The traffic of dispatch with one rank since the group was made. Combine returns the same rows. In
+ * high throughput the waits of ncclEpUpdateHandle and ncclEpCombine are included.
  */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
-	int rank;
-	int active;        /* 0: masked */
-	uint64_t tx_bytes; /* rows as they travel, flags and padding included */
-	uint64_t rx_bytes;
-	uint64_t tx_rows;
-	uint64_t rx_rows;
-	uint64_t wait_ns;     /* waiting for the peer's first word, summed over operations */
-	uint64_t wait_max_ns; /* longest of these waits */
-	uint64_t operations;  /* dispatches */
-	int node;             /* of the rank, counted from 0 */
-	int rdma;             /* 1: its bytes travel by RDMA, 0: between GPUs, or it is this rank */
+	int rank;             /* The rank. */
+	int active;           /* 0: masked. */
+	uint64_t tx_bytes;    /* Bytes sent to it as they travel, with flags and padding. */
+	uint64_t rx_bytes;    /* Bytes received from it. */
+	uint64_t tx_rows;     /* Rows sent to it. */
+	uint64_t rx_rows;     /* Rows received from it. */
+	uint64_t wait_ns;     /* Time spent waiting for its first word, over all operations. */
+	uint64_t wait_max_ns; /* The longest of these waits. */
+	uint64_t operations;  /* Dispatches. */
+	int node;             /* Its node, from 0. */
+	int rdma;             /* 1: reached by RDMA. 0: between GPUs, or this rank. */
 } ncclEpExtPeerStats_t;
-
 #define NCCL_EP_EXT_PEER_STATS_INIT NCCL_EP_STRUCT_INIT(ncclEpExtPeerStats_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_PEER_STATS_V1_SIZE 72u
 #define NCCL_EP_EXT_PEER_STATS_V2_SIZE 80u
 
 /*
- * Fills stats[0 .. count-1], one per rank from rank 0; count is at most R. The size and magic of
- * stats[0] count for all elements, and its size is the distance between them. Synchronises
- * `stream`. ncclInvalidUsage: the stream is being captured.
+ * Returns the traffic with each rank and the waits for it.
+ *
+ * Fills `stats[0]` to `stats[count-1]`, one element per rank from rank 0. `count` is at most R. The
+ * caller initialises `stats[0]`: its size and magic count for all elements, and its size is their
+ * distance.
+ *
+ * Collective: no.
+ * Threads: one at a time.
+ * Capture: refused.
+ * Blocks: until `stream` is idle. Operations on other streams may still add to the numbers.
+ * Memory: none is kept.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a group, the codes of calls that use the GPU, or
+ *   ncclInvalidArgument: `stats` is NULL or was not initialised, or `count` is negative or exceeds
+ *     R.
+ *   ncclInvalidUsage: `stream` is captured. Or the group's device was reset.
  */
 ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *stats, int count,
 				cudaStream_t stream);

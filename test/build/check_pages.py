@@ -89,7 +89,7 @@ def check_model():
         complain("%d times of low latency by the model" % seen)
 
 
-# A row of ncclEpCreateGroup(3), "Limits": which arguments of device_memory.ask it limits, how many `scale` are one `unit`
+# A row of "Limits" above ncclEpCreateGroup: which arguments of device_memory.ask it limits, how many `scale` are one `unit`
 # of the limit, and the other factors of a product.
 PROBES = {
     "ranks": (("ranks", "experts"), 1, 1, {}),
@@ -107,11 +107,11 @@ PROBES = {
 
 def check_limits():
     """Each limit is possible, and the next value is not."""
-    page = (ROOT / "doc/man/ncclEpCreateGroup.3").read_text(encoding="utf-8")
-    rows = re.findall(r"^(\S.*?\S)  +([\d-]+)(?: R)?  +([\d-]+)$", page[page.index(".SS Limits"):], re.M)
+    page = (ROOT / "include/nccl_ep.h").read_text(encoding="utf-8")
+    rows = re.findall(r"^ \*     (\S.*?\S)  +([\d-]+)(?: R)?  +([\d-]+)$", page[page.index("\n * Limits\n"):], re.M)
     library, plain = ctypes.CDLL(str(VCLUSTER / "libnccl_ep.so.0")), {"ranks": 1, "experts": 1, "hidden": 8, "tokens": 1, "topk": 1}
     if {name for name, _, _ in rows} != set(PROBES):
-        complain("ncclEpCreateGroup.3: limits of %s" % [name for name, _, _ in rows])
+        complain("nccl_ep.h: limits of %s" % [name for name, _, _ in rows])
     for name, *values in rows:
         fields, scale, unit, factors = PROBES[name]
         for algorithm, value in enumerate(values):
@@ -120,7 +120,7 @@ def check_limits():
                 answer = device_memory.ask(library, algorithm, 3 if algorithm else 1, node=0, remote=0,
                                            recv=algorithm * shape["ranks"] * shape["tokens"], **shape)
                 if (answer is None) != more:
-                    complain("ncclEpCreateGroup.3: %s of %s: %s is %spossible" % (name, value, shape, "not " * (not more)))
+                    complain("nccl_ep.h: %s of %s: %s is %spossible" % (name, value, shape, "not " * (not more)))
     limit = {name: values for name, *values in rows}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for text in ("1 to %s ranks" % limit["ranks"][0], "top-k up to %s" % limit["num_topk of a handle"][0],
@@ -138,7 +138,7 @@ def check_defaults():
     """The defaults behind a variable's name in any page: `NAME` (10 s)."""
     unset = dict(re.findall(r"^\.B (\w+)\n(?:.*\n)+?.*Not set: (.*)\.$", ENV_PAGE.read_text(encoding="utf-8").replace("\\-", "-"), re.M))
     seen = 0
-    for file in [*ROOT.glob("doc/**/*.md"), *ROOT.glob("doc/man/*.[17]"), ROOT / "README.md"]:
+    for file in [*ROOT.glob("doc/**/*.md"), *ROOT.glob("doc/man/*.[17]"), ROOT / "README.md", *ROOT.glob("include/*.h")]:
         for name, number, unit in re.findall(r"\b(NCCL_\w+)[`,.]*\s+(?:times )?\((\d+)(?: (ms|s))?[),;]",
                                              file.read_text(encoding="utf-8")):
             stated = int(number) * (1000 if unit == "s" else 1)
@@ -157,9 +157,10 @@ DURATIONS = (
     ("doc/failures.md", "that is not 0, else {} s", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
     ("doc/design/rdma.md", "completions in host memory every {} ms", "plugin/gda/watch.c", "EP_GDA_TICK_MS", 1),
     ("doc/design/rdma.md", "in at most {} ms of 20", "plugin/gda/state.h", "EP_GDA_ASK_NS", 10**6),
-    ("doc/man/ncclEpMaskClean.3", "Masked ranks are waited for {} s", "device/group/clean.cu", "EP_CLEAN_GRACE_NS", 10**9),
-    ("doc/man/ncclEpMaskUpdate.3", "or {} s if that is longer", "device/group/group_remote.h", "EP_REMOTE_MASKED_NS", 10**9),
-    ("doc/man/nccl_ep.7", "({} s, or", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
+    ("include/nccl_ep.h", "It waits {} s for masked ranks", "device/group/clean.cu", "EP_CLEAN_GRACE_NS", 10**9),
+    ("include/nccl_ep.h", "up to {} s for ranks of this node", "plugin/peer/leave.c", "EP_HEAP_PATIENCE_NS", 10**9),
+    ("include/nccl_ep.h", "or {} s if that is longer", "device/group/group_remote.h", "EP_REMOTE_MASKED_NS", 10**9),
+    ("include/nccl_ep.h", "timeout ({} s, see", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
 )
 
 
@@ -171,8 +172,10 @@ def check_durations(unset):
     """And the sum of three timeouts and the close timeout."""
     expected = [(page, words.format("%g" % (constant(path, name) / unit))) for page, words, path, name, unit in DURATIONS]
     longest = 3 * constant("plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS") // 10**9 + int(unset["NCCL_EP_CLOSE_TIMEOUT_MS"]) // 1000
-    for page, words in [*expected, ("doc/troubleshooting.md", "`NCCL_EP_CLOSE_TIMEOUT_MS`: %d s by default" % longest)]:
-        if words not in re.sub(r"\s+", " ", (ROOT / page).read_text(encoding="utf-8")):
+    expected += [("doc/troubleshooting.md", "`NCCL_EP_CLOSE_TIMEOUT_MS`: %d s by default" % longest),
+                 ("include/nccl_ep.h", "NCCL_EP_CLOSE_TIMEOUT_MS (%d s by default)" % longest)]
+    for page, words in expected:
+        if words not in re.sub(r"(\s|\n \*)+", " ", (ROOT / page).read_text(encoding="utf-8")):
             complain("%s does not say '%s'" % (page, words))
 
 

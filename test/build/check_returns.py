@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whether RETURN VALUE of each manual page has the codes that its call returns, and no others, which the headers'
-comments do not have either.
+"""Whether the comment of each function in the headers lists the codes that it returns, and no others: its own, and
+those of its class of calls, which its beginning in api.c shows. The manual's pages have the same list.
 
-A call returns the codes in the functions that it reaches, by name, in the sources. The common errors of calls on a
-group or a handle, and of CUDA, are in nccl_ep(7), "Errors"; pages of calls that return them refer to it.
+A call returns the codes in the functions that it reaches, by name, in the sources.
 
   check_returns.py SOURCE_ROOT
 """
@@ -13,6 +12,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(sys.argv[1])
+sys.path.insert(0, str(ROOT / 'tools'))
+
+from man_pages import Headers
+
 PARTS = ('plugin/core', 'plugin/peer', 'plugin/rdma', 'plugin/gda', 'plugin/ep')
 CODE = re.compile(r'\bnccl(?:UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError)\b')
 TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|/\*.*?\*/|//[^\n]*', re.S)
@@ -23,6 +26,8 @@ DISCARDED = re.compile(r'\(void\)\s*\w+\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)'
 COMMON = re.compile(r'ep_call_(?:begin(?!_masked)|check|claim|finds|poll|take)\w*|ep_handle_expect\w*|ep_record_\w+|ep_show_\w+')
 # CUDA refuses something, or the library is wrong: any call may find that.
 ANYWHERE = {'ncclUnhandledCudaError', 'ncclInternalError'}
+# ncclEpMaskClean passes a pointer of its own to a check for NULL.
+IMPOSSIBLE = {('ncclEpMaskClean', 'ncclInvalidArgument')}
 
 bodies, pointers, problems = {}, {}, 0
 
@@ -65,61 +70,48 @@ def codes_of(names):
     return {code for name in names for code in CODE.findall(DISCARDED.sub('', bodies[name]))}
 
 
-def section(path, head):
-    """The codes that a section has in bold, and its text."""
-    text = path.read_text(encoding='utf-8') if path.is_file() else ''
-    found = re.search(r'^\.S[HS] %s\n(.*?)(?=^\.S[HS] |\Z)' % head, text, re.M | re.S)
-    if not found:
-        complain('%s has no %s' % (path.name, head))
-    text = found[1] if found else ''
-    return {code for line in re.findall(r'^\.TP\n(\.B.*)', text, re.M) for code in CODE.findall(line)}, text
+def classes_of(call):
+    """The classes of calls whose codes it returns, by how it begins."""
+    body = bodies[call]
+    if call == 'ncclEpCreateGroup':
+        return ['that use the GPU']
+    begin = re.search(r'\bep_call_(begin_(\w+)|async_error)\((?:[^()]|\([^()]*\))*\)', body)
+    if not begin:
+        return []
+    if begin[2] != 'end' and re.search(r',\s*false\b', begin[0]):
+        return ['on a working group']
+    return ['on a group'] + (['that use the GPU'] if begin[2] in ('group', 'handle', 'masked', 'end') else [])
 
 
-def check(call, common):
-    codes, text = section(ROOT / 'doc/man' / (call + '.3'), 'RETURN VALUE')
-    names, begun = reached(call, True)
-    found = codes_of(names)
-    own, refers = found - ANYWHERE, re.search(r'^\.BR nccl_ep \(7\)', text, re.M)
-    for code in sorted(own - codes):
+def check(function):
+    names, _ = reached(function.name, True)
+    found = {code for code in codes_of(names) - ANYWHERE if (function.name, code) not in IMPOSSIBLE}
+    for code in sorted(found - set(function.codes)):
         where = sorted(name for name in names if code in codes_of([name]))
-        complain('%s.3 lacks %s (%s)' % (call, code, ', '.join(where[:4])))
-    for code in sorted(codes - found - (common if begun else set())):
-        complain('%s.3 has %s, which the call does not return' % (call, code))
-    if bool(begun or found & ANYWHERE) != bool(refers):
-        complain('%s.3 %s nccl_ep(7) for the errors of every call' % (call, 'refers to' if refers else 'does not refer to'))
-
-
-def check_headers(common):
-    """A comment in a header has no code that the call does not return. (Its conventions have the common ones.)"""
-    seen = 0
-    for header in ('nccl_ep.h', 'nccl_ep/ext.h'):
-        text = (ROOT / 'include' / header).read_text(encoding='utf-8')
-        for comment, call in re.findall(r'(/\*(?:(?!\*/).)*\*/)\nncclResult_t (ncclEp\w+)\(', text, re.S):
-            names, begun = reached(call, True)
-            stated = set(CODE.findall(comment))
-            seen += len(stated)
-            for code in sorted(stated - codes_of(names) - (common if begun else set())):
-                complain('%s: %s has %s, which it does not return' % (header, call, code))
-    if seen < 20:
-        complain('the headers have %d codes of calls' % seen)
+        complain('%s lacks %s (%s)' % (function.name, code, ', '.join(where[:4])))
+    for code in sorted(set(function.codes) - found):
+        complain('%s has %s, which the call does not return' % (function.name, code))
+    if function.classes != classes_of(function.name):
+        complain('%s has the codes of calls %s, it begins as one of those %s' % (
+            function.name, function.classes, classes_of(function.name)))
 
 
 def main():
     read_sources()
     functions = re.findall(r'^ncclResult_t (ncclEp\w+)\(', (ROOT / 'plugin/ep/api.c').read_text(encoding='utf-8'), re.M)
-    declared = [name for header in ('nccl_ep.h', 'nccl_ep/ext.h') for name in re.findall(
-        r'^ncclResult_t (ncclEp\w+)\(', (ROOT / 'include' / header).read_text(encoding='utf-8'), re.M)]
+    headers = Headers(ROOT)
+    declared = [function.name for function in headers.functions]
     if sorted(functions) != sorted(declared) or len(functions) < 20:
         complain('api.c and the headers differ: %s' % sorted(set(functions) ^ set(declared)))
-    common, _ = section(ROOT / 'doc/man/nccl_ep.7', 'Errors')
+    listed = {code for kind in ('on a group', 'on a working group')
+              for code, _ in headers.parts['Codes of calls ' + kind][0][1]}
     # What a call discards here is kept as the group's failure, and returned by the next one.
     names, _ = reached('ep_call_begin_handle', False)
     found = ANYWHERE.union(*(CODE.findall(bodies[name]) for name in names))
-    if common != found:
-        complain('nccl_ep.7, Errors: %s' % sorted(common ^ found))
-    for call in functions:
-        check(call, common)
-    check_headers(common)
+    if listed != found:
+        complain('codes of calls on a group: %s' % sorted(listed ^ found))
+    for function in headers.functions:
+        check(function)
     print('%d calls, %d functions, %d problems' % (len(functions), len(bodies), problems))
     return problems != 0
 

@@ -157,6 +157,8 @@ MUTANTS += [
      "new": "\"NCCL_EP_CLOSE_TIMEOUT_MS\", 20000, 0,", "tests": ["pages"]},
     {"name": "code_unwritten", "file": "plugin/ep/query.c", "old": "ep_fail(ncclSystemError, \"ncclEpExtDeviceMemory: out of",
      "new": "ep_fail(ncclRemoteError, \"ncclEpExtDeviceMemory: out of", "tests": ["returns"]},
+    {"name": "page_class_of_codes", "file": "include/nccl_ep/ext.h",
+     "old": "or the codes of calls on a group.", "new": "or the codes of calls on a working group.", "tests": ["returns"]},
     # The caller's current device is the same behind a call.
     {"name": "device_left", "file": "plugin/ep/call.c",
      "old": "\tif (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {\n\t\t(void)cudaGetLastError();\n\t}\n\tep_show_end",
