@@ -31,7 +31,7 @@ for page in "$source"/doc/*.md "$source"/doc/design/*.md; do has "share/doc/nccl
 for page in "$source"/doc/man/*.[1-7]; do
     [ "${page##*/}" = vcrun.1 ] || has "share/man/man${page##*.}/${page##*/}"
 done
-has share/man/man7/nccl_ep_env.7
+has share/man/man7/nccl_ep_env.7 share/man/man7/nccl_ep_errors.7
 
 # Pages name pages and pictures that are installed, at the place that they name. (CONTRIBUTING.md is about the sources.)
 docs=$root$prefix/share/doc/nccl-ep

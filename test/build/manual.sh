@@ -9,7 +9,7 @@ root=$1 env_page=$2 ep_info=$3 call_pages=$4
 . "$(dirname "$0")/checks.sh"
 
 cp "$root"/doc/man/*.[1-7] "$work"
-cp "$env_page" "$call_pages"/*.[37] "$work"
+cp "$env_page" "${env_page%/*}/nccl_ep_errors.7" "$call_pages"/*.[37] "$work"
 for page in "$work"/*.[1-7]; do
     name=${page##*/}
     if command -v groff >/dev/null; then
