@@ -76,7 +76,7 @@ def main():
     root, out, depfile = (Path(arg) for arg in sys.argv[1:4])
     sources = sorted((root / "plugin").rglob("*.c"))
     advice = root / "doc/troubleshooting.md"
-    explained = re.findall(r"^### `(.*)`$", advice.read_text(encoding="utf-8"), re.M)
+    explained = re.findall(r"^\| `(.*?)` \|", advice.read_text(encoding="utf-8").partition("## It says")[2], re.M)
     found = collect(root, sources)
     page = HEAD
     for section in [*CODES, OTHER, WARNINGS]:

@@ -30,7 +30,7 @@ def check_quotes():
     """Strings of the sources, those that follow each other as one."""
     page = (ROOT / "doc/troubleshooting.md").read_text(encoding="utf-8")
     page = page[page.index("## It says"):page.index("## Others say")]
-    quotes = re.findall(r"^### `(.*)`$", page, re.M)
+    quotes = re.findall(r"^\| `(.*?)` \|", page[:page.index("taken apart:")], re.M)
     said = "".join(re.sub(r'"\s*"', "", file.read_text(encoding="utf-8"))
                    for file in sorted((ROOT / "plugin").rglob("*.c")))
     for quote in quotes:
