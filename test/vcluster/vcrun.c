@@ -53,7 +53,7 @@ static void help(void)
 	     "Ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT,\n"
 	     "as of torchrun, VC_DIR (a directory common to all), VC_NODE (and by it a host name\n"
 	     "for each node), VC_GPUS, and in LD_LIBRARY_PATH the software NIC.\n"
-	     "test/vcluster/README.md lists the variables that change the cluster.\n"
+	     "vcrun(1) (doc/man/vcrun.1) lists the variables that change the cluster.\n"
 	     "Exit status: 0 when all ranks end with 0; else that of the first rank that failed (128 +\n"
 	     "signal when it was killed), 124 after a timeout, 2 for wrong usage.");
 	exit(0);

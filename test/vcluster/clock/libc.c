@@ -17,8 +17,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "clock/real.h"
-#include "clock/thread.h"
+#include "clock/clock.h"
 
 #define VC_EXPORT __attribute__((visibility("default")))
 /* A wait in the kernel looks again after so long: see VC_LOOK_NS. */

@@ -7,8 +7,7 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#include "clock/real.h"
-#include "clock/thread.h"
+#include "clock/clock.h"
 
 #define VC_KEYS 256
 /* Time that moves at its real pace comes to limits sooner than it was reckoned when it was moved in between. */

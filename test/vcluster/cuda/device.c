@@ -8,7 +8,7 @@
 #include <string.h>
 #include "cuda/runtime.h"
 #include "cuda/pairs.h"
-#include "exec/grid.h"
+#include "exec/exec.h"
 
 #define VC_DEFAULT_DEVICES 8
 #define VC_DEFAULT_MEM_MB 16384

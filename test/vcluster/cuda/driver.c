@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cuda.h>
 #include "cuda/runtime.h"
-#include "exec/grid.h"
+#include "exec/exec.h"
 
 #undef cudaGetDriverEntryPoint
 #undef cudaGetDriverEntryPointByVersion

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include "cuda/runtime.h"
 
-#define VC_POISON 0xa5
+#define VC_FRESH 0xa5
 #define VC_POISON_MB 2
 
 #define VC_MEM_MB 16384
@@ -207,7 +207,7 @@ __attribute__((constructor)) static void vc_memory_init(void)
 {
 	struct rlimit limit;
 
-	memset(vc_pattern, VC_POISON, sizeof(vc_pattern));
+	memset(vc_pattern, VC_FRESH, sizeof(vc_pattern));
 	vc_describe_address = vc_address_describe;
 	vc_device_address = vc_address_on_device;
 	/* One descriptor for each allocation. */
@@ -507,7 +507,7 @@ cudaError_t cudaHostAlloc(void **p, size_t size, unsigned int flags)
 		return vc_error(cudaErrorMemoryAllocation);
 	}
 	mem.start = (uintptr_t)mem.map;
-	memset(mem.map, VC_POISON, size < (64 << 20) ? size : (64 << 20));
+	memset(mem.map, VC_FRESH, size < (64 << 20) ? size : (64 << 20));
 	if (!vc_mem_add(&mem)) {
 		munmap(mem.map, mem.map_size + VC_PAGE);
 		return vc_error(cudaErrorMemoryAllocation);

@@ -9,8 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "exec/util.h"
-#include "exec/grid.h"
+#include "exec/exec.h"
 
 /* ---- devices and errors ---- */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "exec/block.h"
+#include "exec/exec.h"
 
 __thread struct ep_simt_lane *ep_simt_self __attribute__((tls_model("initial-exec")));
 __thread struct vc_worker *vc_self __attribute__((tls_model("initial-exec")));

@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "exec/block.h"
-#include "exec/multicast.h"
+#include "exec/exec.h"
 
 #define VC_MULTICASTS 256
 

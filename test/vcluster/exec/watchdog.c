@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "clock/real.h"
-#include "exec/watchdog.h"
+#include "exec/exec.h"
 
 static pthread_mutex_t vc_running_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct vc_block *vc_running;

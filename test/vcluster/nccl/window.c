@@ -9,9 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "cuda/runtime.h"
-#include "exec/multicast.h"
+#include "exec/exec.h"
 #include "nccl/comm.h"
-#include "exec/util.h"
 
 #define VC_WINDOW_CALL 8ull
 #define VC_WINDOW_FLAGS 3     /* NCCL_WIN_COLL_SYMMETRIC, NCCL_WIN_STRICT_ORDERING */

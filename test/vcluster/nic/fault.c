@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Faults by script: VC_NIC_FAULTS has rules separated by ';' or line ends, or @FILE, which is read
- * again whenever it changes. README.md has the grammar.
+ * again whenever it changes. vcrun(1) has the grammar.
  */
 #include <errno.h>
 #include <signal.h>
