@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints what a group takes, and whether it is possible: the library answers (ncclEpExtFeasible), so this is what creation does. */
 #include <dlfcn.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,136 +8,52 @@
 
 #include "nccl_ep/ext.h"
 #include "tools/ep_info.h"
-#include "tools/options.h"
 #include "topo/json.h"
 
 #define NODE_RANKS 8u /* GPUs of a host, unless the command line has it */
 
-/* ---- the command line ---- */
-
-static const char *option_name(int option)
+static int refuse(const char *option, const char *text, const char *allowed)
 {
-	for (size_t i = 0; i < EP_INFO_OPTIONS; i++) {
-		if (ep_info_options[i].id == option) {
-			return ep_info_options[i].name;
-		}
-	}
-	return "?";
-}
-
-static int refuse(int option, const char *text, const char *allowed)
-{
-	fprintf(stderr, "ep_info: --%s: got '%.40s', allowed is %s\n", option_name(option), text,
-		allowed);
+	fprintf(stderr, "ep_info: %s: got '%s', allowed is %s\n", option, text, allowed);
 	return 2;
 }
 
-static int take_number(unsigned int *to, int option, const char *text)
+/* The layout's name as an option. */
+static const char *layout_of(const struct ep_info_shape *shape)
 {
-	unsigned long least = option != EP_OPTION_RECV_TOKENS; /* 0: as many as come */
-	char *end;
-	unsigned long n;
+	static const char *const names[] = { "em", "rm", "flat" };
 
-	errno = 0;
-	n = strtoul(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end || errno || n < least || n > 1ul << 30) {
-		return refuse(option, text,
-			      least ? "a number from 1 to 1073741824"
-				    : "a number from 0 to 1073741824");
-	}
-	*to = (unsigned int)n;
-	return -1;
-}
-
-static int take_memory(double *to, const char *text)
-{
-	char *end;
-	double gib = strtod(text, &end);
-
-	if (end == text || *end || !(gib > 0) || gib > 1e6) {
-		return refuse(EP_OPTION_GPU_MEMORY, text, "a number of GiB, up to 1000000");
-	}
-	*to = gib;
-	return -1;
-}
-
-static int take_mode(bool *ht, const char *text)
-{
-	*ht = strcmp(text, "ht") == 0;
-	return *ht || strcmp(text, "ll") == 0 ? -1 : refuse(EP_OPTION_MODE, text, "ll or ht");
-}
-
-static int take_layout(const char **to, const char *text)
-{
-	static const char *const words[] = { "em", "rm", "flat" };
-
-	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++) {
-		if (strcmp(text, words[i]) == 0) {
-			*to = words[i];
-			return -1;
-		}
-	}
-	return refuse(EP_OPTION_LAYOUT, text, "em, rm or flat");
-}
-
-int ep_info_shape_take(struct ep_info_shape *shape, int option, const char *text)
-{
-	switch (option) {
-	case EP_OPTION_EXPERTS:
-		return take_number(&shape->experts, option, text);
-	case EP_OPTION_HIDDEN:
-		return take_number(&shape->hidden, option, text);
-	case EP_OPTION_TOKENS:
-		return take_number(&shape->tokens, option, text);
-	case EP_OPTION_RANKS:
-		return take_number(&shape->ranks, option, text);
-	case EP_OPTION_TOPK:
-		return take_number(&shape->topk, option, text);
-	case EP_OPTION_NODE_RANKS:
-		return take_number(&shape->node_ranks, option, text);
-	case EP_OPTION_RECV_TOKENS:
-		return take_number(&shape->recv_tokens, option, text);
-	case EP_OPTION_GPU_MEMORY:
-		return take_memory(&shape->gpu_memory, text);
-	case EP_OPTION_MODE:
-		return take_mode(&shape->ht, text);
-	case EP_OPTION_LAYOUT:
-		return take_layout(&shape->layout, text);
-	default:
-		shape->fp8 = true;
-		return -1;
-	}
+	return shape->layout >= 0 ? names[shape->layout] : shape->ht ? "flat" : "em";
 }
 
 /* Checks the options that have no default, and those that one mode has and the other has not. */
 static int check(const struct ep_info_shape *shape)
 {
 	const struct {
-		unsigned int value;
-		int option;
+		uint32_t value;
+		const char *option;
 	} needed[] = {
-		{ shape->experts, EP_OPTION_EXPERTS },
-		{ shape->hidden, EP_OPTION_HIDDEN },
-		{ shape->tokens, EP_OPTION_TOKENS },
-		{ shape->ranks, EP_OPTION_RANKS },
+		{ shape->experts, "experts" },
+		{ shape->hidden, "hidden" },
+		{ shape->tokens, "tokens" },
+		{ shape->ranks, "ranks" },
 	};
 
 	for (size_t i = 0; i < sizeof(needed) / sizeof(*needed); i++) {
 		if (!needed[i].value) {
-			fprintf(stderr, "ep_info: --memory needs --%s\n",
-				option_name(needed[i].option));
+			fprintf(stderr, "ep_info: --memory needs --%s\n", needed[i].option);
 			return 2;
 		}
 	}
-	if (shape->layout && strcmp(shape->layout, shape->ht ? "rm" : "flat") == 0) {
-		return refuse(EP_OPTION_LAYOUT, shape->layout,
+	if (strcmp(layout_of(shape), shape->ht ? "rm" : "flat") == 0) {
+		return refuse("--layout", layout_of(shape),
 			      "em or rm with --mode ll, em or flat with --mode ht");
 	}
 	if (shape->fp8 && shape->ht) {
-		return refuse(EP_OPTION_FP8, "--mode ht", "--mode ll");
+		return refuse("--fp8", "--mode ht", "--mode ll");
 	}
 	if (shape->recv_tokens && !shape->ht) {
-		return refuse(EP_OPTION_RECV_TOKENS, "--mode ll", "--mode ht");
+		return refuse("--recv-tokens", "--mode ll", "--mode ht");
 	}
 	return -1;
 }
@@ -202,11 +117,6 @@ static bool find_calls(struct calls *c)
 		return false;
 	}
 	return true;
-}
-
-static const char *layout_of(const struct ep_info_shape *shape)
-{
-	return shape->layout ? shape->layout : shape->ht ? "flat" : "em";
 }
 
 static unsigned int node_ranks_of(const struct ep_info_shape *shape)

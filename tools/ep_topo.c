@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints which NICs each GPU uses, for this machine or for a recorded one. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "tools/conf.h"
-#include "tools/options.h"
+#include "tools/option_tables.h"
 #include "topo/topo.h"
 
 static int usage(void)
@@ -17,7 +18,7 @@ static int usage(void)
 	      "NCCL_NET_GDR_LEVEL count in both cases.\n"
 	      "\n",
 	      stdout);
-	ep_options_print(ep_topo_options, EP_TOPO_OPTIONS, stdout);
+	ep_options_print(&ep_topo_options, stdout);
 	return fflush(stdout) || ferror(stdout) ? 1 : 0;
 }
 
@@ -26,23 +27,16 @@ int main(int argc, char **argv)
 	struct ep_topo_opts opts;
 	struct ep_topo_err err;
 	struct ep_topo *topo;
-	bool json = false;
-	int c;
+	int json = 0;
 
-	while ((c = ep_options_next(ep_topo_options, EP_TOPO_OPTIONS, argc, argv)) != -1) {
-		switch (c) {
-		case 'j':
-			json = true;
-			break;
-		case 'h':
-			return usage();
-		case 'V':
-			puts("ep_topo " EP_VERSION);
-			return 0;
-		default: /* getopt_long() has printed why */
-			fputs("Try 'ep_topo -h'.\n", stderr);
-			return 2;
-		}
+	switch (ep_options_parse(&ep_topo_options, &json, argc, argv)) {
+	case 'h':
+		return usage();
+	case 'V':
+		puts("ep_topo " EP_VERSION);
+		return 0;
+	case -1:
+		return 2;
 	}
 	if (argc - optind > 1) {
 		fprintf(stderr, "ep_topo: '%s' is a second file. Try 'ep_topo -h'.\n",

@@ -1,96 +1,269 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
 #include "tools/options.h"
 
-const struct ep_option ep_info_options[EP_INFO_OPTIONS] = {
-	{ 'v', "versions", NULL, "library, NCCL, CUDA, and the GPU architectures compiled in" },
-	{ 'd', "devices", NULL, "GPUs and the NICs they use, as ep_topo prints them" },
-	{ 'p', "params", NULL, "every parameter, its value and where that comes from" },
-	{ 'r', "rdma", NULL, "how GPUs could reach the network from here, and why not" },
-	{ 'n', "net", NULL,
-	  "what connections of the network plugin have done, of processes that run with "
-	  "NCCL_EP_NET_COUNTS=1" },
-	{ 'q', "queues", NULL,
-	  "what becomes of a queue pair on each RDMA port: made as the library makes it, connected "
-	  "with itself, and destroyed again" },
-	{ EP_OPTION_LIVE, "live", NULL,
-	  "what groups of this host do, and which rank waits for which, since when: a table, which "
-	  "on a terminal is printed anew each second; nothing else" },
-	{ EP_OPTION_MEMORY, "memory", NULL,
-	  "what a group of these sizes takes of each GPU, and whether it is possible, by the "
-	  "library, which needs no GPU for that; nothing else" },
-	{ EP_OPTION_EXPERTS, "experts", "N", "with --memory: of all ranks together" },
-	{ EP_OPTION_HIDDEN, "hidden", "N", "with --memory: bf16 numbers of a token" },
-	{ EP_OPTION_TOKENS, "tokens", "N", "with --memory: the most that a rank dispatches" },
-	{ EP_OPTION_RANKS, "ranks", "N", "with --memory: of the group" },
-	{ EP_OPTION_TOPK, "topk", "N", "with --memory: experts of a token [8]" },
-	{ EP_OPTION_MODE, "mode", "ll|ht", "with --memory: low latency, or high throughput [ll]" },
-	{ EP_OPTION_LAYOUT, "layout", "em|rm|flat",
-	  "with --memory: expert-major, rank-major (ll) or flat (ht) [em, with ht flat]" },
-	{ EP_OPTION_NODE_RANKS, "node-ranks", "N",
-	  "with --memory: ranks of a node [8, or all if there are fewer]" },
-	{ EP_OPTION_FP8, "fp8", NULL, "with --memory: dispatch quantises to FP8 (ll)" },
-	{ EP_OPTION_RECV_TOKENS, "recv-tokens", "N",
-	  "with --memory: max_recv_tokens_per_rank (ht) [0: as many as come]" },
-	{ EP_OPTION_GPU_MEMORY, "gpu-memory", "GIB",
-	  "with --memory: what there is for all of it; more is not possible" },
-	{ EP_OPTION_JSON, "json", NULL, "with --live and --memory: the same once, as JSON" },
-	{ EP_OPTION_PROMETHEUS, "prometheus", NULL,
-	  "with --live: the same once, as Prometheus reads it" },
-	{ 'h', "help", NULL, "this text" },
-	{ 'V', "version", NULL, "the release of Switchyard that it is of" },
-};
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
-const struct ep_option ep_topo_options[EP_TOPO_OPTIONS] = {
-	{ 'j', "json", NULL, "one JSON object" },
-	{ 'h', "help", NULL, "this text" },
-	{ 'V', "version", NULL, "the release of Switchyard that it is of" },
-};
+#define MOST 64 /* options of a program */
 
-int ep_options_next(const struct ep_option *table, size_t n, int argc, char **argv)
+static void complain(const struct ep_options *all, const char *format, ...)
+	__attribute__((format(printf, 2, 3)));
+static void complain(const struct ep_options *all, const char *format, ...)
 {
-	struct option longs[EP_OPTIONS_MAX + 1] = { { NULL, 0, NULL, 0 } };
-	char letters[2 * EP_OPTIONS_MAX + 1];
-	size_t at = 0;
+	char text[512];
+	va_list args;
 
-	for (size_t i = 0; i < n; i++) {
-		longs[i] = (struct option){ table[i].name,
-					    table[i].arg ? required_argument : no_argument, NULL,
-					    table[i].id };
-		if (table[i].id < 256) {
-			letters[at++] = (char)table[i].id;
-			if (table[i].arg) {
-				letters[at++] = ':';
-			}
-		}
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	if (all->complain) {
+		all->complain("%s", text);
+	} else {
+		fprintf(stderr, "%s: %s\n", all->tool, text);
 	}
-	letters[at] = '\0';
-	return getopt_long(argc, argv, letters, longs, NULL);
 }
 
-void ep_options_print(const struct ep_option *table, size_t n, FILE *out)
+/* Finds the word of that place in "one|two|three". Returns its length; 0: there is none. */
+static size_t find_word(const char *words, int place, const char **word)
 {
-	for (size_t i = 0; i < n; i++) {
-		const struct ep_option *o = table + i;
-		const char *help = o->help;
-		char left[48], letter[8] = "    ";
-		int width = 60;
-
-		if (o->id < 256) {
-			snprintf(letter, sizeof(letter), "-%c, ", o->id);
-		}
-		snprintf(left, sizeof(left), "%s--%s %s", letter, o->name, o->arg ? o->arg : "");
-		fprintf(out, "  %-19s ", left);
-		while ((int)strlen(help) > width) {
-			int cut = width;
-
-			while (help[cut] != ' ') {
-				cut--;
-			}
-			fprintf(out, "%.*s\n%22s", cut, help, "");
-			help += cut + 1;
-		}
-		fprintf(out, "%s\n", help);
+	for (; place > 0 && *words; words++) {
+		place -= *words == '|';
 	}
+	*word = words;
+	return strcspn(words, "|");
+}
+
+/* Each returns 0, or -1 with what is allowed. */
+static int parse_number(const struct ep_option *o, const char *text, void *to, char want[128])
+{
+	char *end;
+	unsigned long long number;
+
+	errno = 0;
+	number = strtoull(text, &end, 0);
+	if (end != text && (*end == 'K' || *end == 'k')) {
+		number *= 1024;
+		end++;
+	}
+	if (errno || end == text || *end || text[0] == '-' || (double)number < o->low ||
+	    (double)number > o->high) {
+		snprintf(want, 128, "a number from %.0f to %.0f", o->low, o->high);
+		return -1;
+	}
+	*(uint32_t *)to = (uint32_t)number;
+	return 0;
+}
+
+static int parse_real(const struct ep_option *o, const char *text, void *to, char want[128])
+{
+	char *end;
+	double real = strtod(text, &end);
+
+	if (end == text || *end || !(real >= o->low && real <= o->high)) {
+		snprintf(want, 128, "a number from %g to %g", o->low, o->high);
+		return -1;
+	}
+	*(double *)to = real;
+	return 0;
+}
+
+static int parse_choice(const struct ep_option *o, const char *text, void *to, char want[128])
+{
+	const char *word;
+	size_t n;
+
+	snprintf(want, 128, "one of");
+	for (int i = 0; (n = find_word(o->arg, i, &word)) != 0; i++) {
+		if (strlen(text) == n && memcmp(text, word, n) == 0) {
+			*(int *)to = i;
+			return 0;
+		}
+		snprintf(want + strlen(want), 128 - strlen(want), " %.*s", (int)n, word);
+	}
+	return -1;
+}
+
+static int parse_one(const struct ep_options *all, const struct ep_option *o, const char *text,
+		     void *to)
+{
+	char want[128], name[48];
+	int bad = 0;
+
+	switch (o->kind) {
+	case EP_OPTION_FLAG:
+	case EP_OPTION_OFF:
+		*(int *)to = o->kind == EP_OPTION_FLAG;
+		break;
+	case EP_OPTION_NUMBER:
+		bad = parse_number(o, text, to, want);
+		break;
+	case EP_OPTION_REAL:
+		bad = parse_real(o, text, to, want);
+		break;
+	case EP_OPTION_CHOICE:
+		bad = parse_choice(o, text, to, want);
+		break;
+	default:
+		*(const char **)to = text;
+	}
+	if (bad) {
+		snprintf(name, sizeof(name), o->letter ? "-%c (--%s)" : "%.0d--%s", o->letter,
+			 o->name);
+		complain(all, "%s: got '%.80s', allowed is %s", name, text, want);
+	}
+	return bad;
+}
+
+/* Says why getopt_long() has not taken an option: `c` is '?' or ':', as it returns. */
+static void refuse(const struct ep_options *all, int c, char **argv)
+{
+	const char *argument = argv[optind - 1], *instead;
+	const char letter[] = { '-', (char)optopt, '\0' };
+
+	if (strncmp(argument, "--", 2) && optopt) { /* the letter may be one of several */
+		argument = letter;
+	}
+	instead = all->instead ? all->instead(argument) : NULL;
+	if (c == ':') {
+		complain(all, "%s needs a value. Try '%s -h'.", argument, all->tool);
+	} else if (optopt && argument != letter) {
+		complain(all, "%s takes no value. Try '%s -h'.", argument, all->tool);
+	} else if (instead) {
+		complain(all, "'%s' is of nccl-tests; %s. Try '%s -h'.", argument, instead,
+			 all->tool);
+	} else {
+		complain(all, "'%s' is not an option. Try '%s -h'.", argument, all->tool);
+	}
+}
+
+int ep_options_parse(const struct ep_options *all, void *to, int argc, char **argv)
+{
+	struct option longs[MOST + 1] = { { NULL, 0, NULL, 0 } };
+	char letters[2 * MOST + 2] = ":",
+				*at = letters +
+				      1; /* it prints nothing, and tells what is missing */
+	int c;
+
+	for (size_t i = 0; i < all->n && i < MOST; i++) {
+		const struct ep_option *o = &all->row[i];
+
+		longs[i] = (struct option){ o->name, o->arg ? required_argument : no_argument, NULL,
+					    (int)(256 + i) };
+		if (o->letter) {
+			*at++ = o->letter;
+			if (o->arg) {
+				*at++ = ':';
+			}
+		}
+	}
+	while ((c = getopt_long(argc, argv, letters, longs, NULL)) != -1) {
+		size_t i = c >= 256 ? (size_t)c - 256 : 0;
+
+		if (c == '?' || c == ':') {
+			refuse(all, c, argv);
+			return -1;
+		}
+		while (c < 256 && all->row[i].letter != c) {
+			i++;
+		}
+		if (all->row[i].kind <= EP_OPTION_VERSION) {
+			return all->row[i].kind == EP_OPTION_HELP ? 'h' : 'V';
+		}
+		if (parse_one(all, &all->row[i], optarg, (char *)to + all->row[i].at)) {
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/* "  -b, --mintokens N   tokens per rank: from this   [128]"; help that is too long goes on below. */
+static void print_option(const struct ep_option *o, FILE *out)
+{
+	char left[64], letter[8] = "    ";
+	const char *help = o->help;
+	size_t width = 58;
+
+	if (o->letter) {
+		snprintf(letter, sizeof(letter), "-%c, ", o->letter);
+	}
+	snprintf(left, sizeof(left), "%s--%s%s%s", letter, o->name, o->arg ? " " : "",
+		 o->arg ? o->arg : "");
+	fprintf(out, strlen(left) > 26 ? "  %s\n%29s" : "  %-26s ", left, "");
+	while (strlen(help) > width) {
+		size_t cut = width;
+
+		while (help[cut] != ' ') {
+			cut--;
+		}
+		fprintf(out, "%.*s\n%29s", (int)cut, help, "");
+		help += cut + 1;
+	}
+	fputs(help, out);
+	if (o->initial && strlen(help) + strlen(o->initial) + 3 > width) {
+		fprintf(out, "\n%29s[%s]\n", "", o->initial);
+	} else if (o->initial) {
+		fprintf(out, " [%s]\n", o->initial);
+	} else {
+		fputc('\n', out);
+	}
+}
+
+void ep_options_print(const struct ep_options *all, FILE *out)
+{
+	for (size_t i = 0; i < all->n; i++) {
+		print_option(&all->row[i], out);
+	}
+}
+
+void ep_options_report(const struct ep_options *all, const void *from, struct ep_json *json)
+{
+	for (size_t i = 0; i < all->n; i++) {
+		const struct ep_option *o = &all->row[i];
+		const char *at = (const char *)from + o->at, *word;
+		size_t n;
+
+		if (!o->json) {
+			continue;
+		}
+		switch (o->kind) {
+		case EP_OPTION_FLAG:
+		case EP_OPTION_OFF:
+			ep_json_bool(json, o->json, *(const int *)at);
+			break;
+		case EP_OPTION_NUMBER:
+			ep_json_print(json, o->json, "%u", *(const uint32_t *)at);
+			break;
+		case EP_OPTION_REAL:
+			ep_json_number(json, o->json, *(const double *)at);
+			break;
+		case EP_OPTION_CHOICE: /* a word of digits is a number */
+			n = find_word(o->arg, *(const int *)at, &word);
+			ep_json_print(json, o->json,
+				      strspn(word, "0123456789") < n ? "\"%.*s\"" : "%.*s", (int)n,
+				      word);
+			break;
+		default:
+			ep_json_text(json, o->json, *(const char *const *)at);
+		}
+	}
+}
+
+const char *ep_options_word(const struct ep_options *all, const char *name, int place,
+			    char word[32])
+{
+	word[0] = '\0';
+	for (size_t i = 0; i < all->n; i++) {
+		const char *at;
+
+		if (strcmp(all->row[i].name, name) == 0) {
+			size_t n = find_word(all->row[i].arg, place, &at);
+
+			snprintf(word, 32, "%.*s", (int)n, at);
+		}
+	}
+	return word;
 }

@@ -41,7 +41,7 @@ MAY_INCLUDE = {
     "plugin/net": NET_STANDS_ON,
     "tools": ["plugin/core", "plugin/rdma", "plugin/gda", "plugin/net", "topo", *DEVICE],
     "tools/completions": ["tools", "tools/perf"],
-    "tools/perf": ["tools/perf/oracle", "device/simt", "topo"],
+    "tools/perf": ["tools", "tools/perf/oracle", "device/simt", "topo"],
     "tools/perf/oracle": [],  # it judges the library, and shares no line with it
 }
 SEARCH = ["", "include", "plugin"]

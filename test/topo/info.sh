@@ -158,7 +158,7 @@ if [ -n "$nic" ]; then
 fi
 expect 1 'NCCL_IB_HCA: no port number' env NCCL_IB_HCA=mlx5_0:x "$ep_info"
 expect 1 '^Versions$' env NCCL_TOPO_FILE="$files/bad-truncated.xml" "$ep_info"
-expect 2 "option '--nonsense'" "$ep_info" --nonsense
+expect 2 "^ep_info: '--nonsense' is not an option. Try 'ep_info -h'.$" "$ep_info" --nonsense
 expect 2 'print nothing else' "$ep_info" -q --live
 expect 2 "^ep_info: 'extra' is not an option. Try 'ep_info -h'.$" "$ep_info" extra
 exit $failed

@@ -7,101 +7,74 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tools/options.h"
-#include "tools/perf/args.h"
-
-#define OPTIONS_MAX 64
-
-struct entry {
-	int id;
-	const char *name, *arg, *help;
-};
+#include "tools/option_tables.h"
+#include "tools/perf/perf.h"
 
 struct tool {
-	const char *name;
+	struct ep_options options;
 	bool operands; /* files */
-	int n;
-	struct entry entry[OPTIONS_MAX];
 };
-
-static void add(struct tool *tool, struct entry entry)
-{
-	if (tool->n < OPTIONS_MAX) {
-		tool->entry[tool->n++] = entry;
-	}
-}
-
-static void add_table(struct tool *tool, const struct ep_option *option, size_t n)
-{
-	for (size_t i = 0; i < n; i++) {
-		add(tool,
-		    (struct entry){ option[i].id, option[i].name, option[i].arg, option[i].help });
-	}
-}
 
 /* Of Python programs. A test compares them with their help. */
-static const struct ep_option ep_plot_options[] = {
-	{ 'o', "output", "FILE", "the picture, as .svg, .png or .html" },
-	{ 256, "csv", "FILE", "the numbers" },
-	{ 262, "table", "FILE", "tables in Markdown" },
-	{ 257, "names", "A,B", "names of the runs" },
-	{ 259, "bars", NULL, "two runs beside each other, as bars and a table" },
-	{ 260, "save", "FILE", "with --bars: its numbers" },
-	{ 261, "tokens", "N,N", "with --bars: only of so many tokens" },
-	{ 258, "fail-above", "R",
-	  "status 1 if an operation takes more than R times that of the first file" },
-	{ 'h', "help", NULL, "what there is" },
+static const struct ep_option plot[] = {
+	{ .letter = 'o',
+	  .name = "output",
+	  .arg = "FILE",
+	  .help = "the picture, as .svg, .png or .html" },
+	{ .name = "csv", .arg = "FILE", .help = "the numbers" },
+	{ .name = "table", .arg = "FILE", .help = "tables in Markdown" },
+	{ .name = "names", .arg = "A,B", .help = "names of the runs" },
+	{ .name = "bars", .help = "two runs beside each other, as bars and a table" },
+	{ .name = "save", .arg = "FILE", .help = "with --bars: its numbers" },
+	{ .name = "tokens", .arg = "N,N", .help = "with --bars: only of so many tokens" },
+	{ .name = "fail-above",
+	  .arg = "R",
+	  .help = "status 1 if an operation takes more than R times that of the first file" },
+	{ .letter = 'h', .name = "help", .help = "what there is" },
 };
 
-static const struct ep_option ep_routes_options[] = {
-	{ 'o', "output", "FILE", "the trace" },
-	{ 256, "layer", "N", "which layer" },
-	{ 257, "tokens", "N", "tokens of each file" },
-	{ 258, "topk", "K", "ids of a token, of counts" },
-	{ 259, "forwards", "all|decode", "which forward passes" },
-	{ 260, "seed", "N", "of the order of tokens" },
-	{ 'h', "help", NULL, "what there is" },
+static const struct ep_option routes[] = {
+	{ .letter = 'o', .name = "output", .arg = "FILE", .help = "the trace" },
+	{ .name = "layer", .arg = "N", .help = "which layer" },
+	{ .name = "tokens", .arg = "N", .help = "tokens of each file" },
+	{ .name = "topk", .arg = "K", .help = "ids of a token, of counts" },
+	{ .name = "forwards", .arg = "all|decode", .help = "which forward passes" },
+	{ .name = "seed", .arg = "N", .help = "of the order of tokens" },
+	{ .letter = 'h', .name = "help", .help = "what there is" },
 };
 
 static bool find(struct tool *tool, const char *name)
 {
-	*tool = (struct tool){ .name = name };
-	if (strcmp(name, "ep_perf") == 0) {
-		for (int i = 0; i < PERF_NOPTIONS; i++) {
-			const struct perf_option *o = perf_option_table + i;
+	const struct tool tools[] = {
+		{ perf_option_table, false },
+		{ { .tool = "ep_plot", .row = plot, .n = sizeof(plot) / sizeof(plot[0]) }, true },
+		{ { .tool = "ep_routes", .row = routes, .n = sizeof(routes) / sizeof(routes[0]) },
+		  true },
+		{ ep_info_options, false },
+		{ ep_topo_options, true },
+	};
 
-			add(tool, (struct entry){ o->id, o->name, o->arg, o->help });
+	for (size_t i = 0; i < sizeof(tools) / sizeof(tools[0]); i++) {
+		if (strcmp(name, tools[i].options.tool) == 0) {
+			*tool = tools[i];
+			return true;
 		}
-		add(tool, (struct entry){ 'h', "help", NULL, "what there is" });
-	} else if (strcmp(name, "ep_plot") == 0) {
-		add_table(tool, ep_plot_options,
-			  sizeof(ep_plot_options) / sizeof(ep_plot_options[0]));
-		tool->operands = true;
-	} else if (strcmp(name, "ep_routes") == 0) {
-		add_table(tool, ep_routes_options,
-			  sizeof(ep_routes_options) / sizeof(ep_routes_options[0]));
-		tool->operands = true;
-	} else if (strcmp(name, "ep_info") == 0) {
-		add_table(tool, ep_info_options, EP_INFO_OPTIONS);
-	} else if (strcmp(name, "ep_topo") == 0) {
-		add_table(tool, ep_topo_options, EP_TOPO_OPTIONS);
-		tool->operands = true;
 	}
-	return tool->n > 0;
+	return false;
 }
 
-static bool is_file(const struct entry *entry)
+static bool is_file(const struct ep_option *entry)
 {
 	return entry->arg && strcmp(entry->arg, "FILE") == 0;
 }
 
-static bool is_choice(const struct entry *entry)
+static bool is_choice(const struct ep_option *entry)
 {
 	return entry->arg && strchr(entry->arg, '|') != NULL;
 }
 
 /* "a|b" with blanks. */
-static void put_choices(const struct entry *entry)
+static void put_choices(const struct ep_option *entry)
 {
 	for (const char *c = entry->arg; *c; c++) {
 		putchar(*c == '|' ? ' ' : *c);
@@ -110,11 +83,11 @@ static void put_choices(const struct entry *entry)
 
 /* ---- bash ---- */
 
-static void put_pattern(const struct entry *entry, const char *between)
+static void put_pattern(const struct ep_option *entry, const char *between)
 {
 	printf("%s--%s", between, entry->name);
-	if (entry->id < 256) {
-		printf("|-%c", entry->id);
+	if (entry->letter) {
+		printf("|-%c", entry->letter);
 	}
 }
 
@@ -122,7 +95,8 @@ static void put_bash(const struct tool *tool)
 {
 	const char *between = "    ";
 
-	printf("# Made from the options of %s(1).\n_%s() {\n", tool->name, tool->name);
+	printf("# Made from the options of %s(1).\n_%s() {\n", tool->options.tool,
+	       tool->options.tool);
 	puts("    local cur=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]}\n"
 	     "    # --option=value is three words\n"
 	     "    if [[ $cur == = ]]; then\n"
@@ -131,8 +105,8 @@ static void put_bash(const struct tool *tool)
 	     "        option=${COMP_WORDS[COMP_CWORD - 2]}\n"
 	     "    fi\n"
 	     "    case $option in");
-	for (int i = 0; i < tool->n; i++) {
-		const struct entry *e = tool->entry + i;
+	for (size_t i = 0; i < tool->options.n; i++) {
+		const struct ep_option *e = &tool->options.row[i];
 
 		if (is_choice(e)) {
 			put_pattern(e, "    ");
@@ -146,8 +120,8 @@ static void put_bash(const struct tool *tool)
 		}
 	}
 	/* values of which nothing is known */
-	for (int i = 0; i < tool->n; i++) {
-		const struct entry *e = tool->entry + i;
+	for (size_t i = 0; i < tool->options.n; i++) {
+		const struct ep_option *e = &tool->options.row[i];
 
 		if (e->arg && !is_choice(e) && !is_file(e)) {
 			put_pattern(e, between);
@@ -163,10 +137,10 @@ static void put_bash(const struct tool *tool)
 		     "    fi");
 	}
 	printf("    mapfile -t COMPREPLY < <(compgen -W '");
-	for (int i = 0; i < tool->n; i++) {
-		printf("%s--%s", i ? " " : "", tool->entry[i].name);
+	for (size_t i = 0; i < tool->options.n; i++) {
+		printf("%s--%s", i ? " " : "", tool->options.row[i].name);
 	}
-	printf("' -- \"$cur\")\n}\ncomplete -F _%s %s\n", tool->name, tool->name);
+	printf("' -- \"$cur\")\n}\ncomplete -F _%s %s\n", tool->options.tool, tool->options.tool);
 }
 
 /* ---- zsh ---- */
@@ -184,7 +158,7 @@ static void put_zsh_text(const char *text)
 	}
 }
 
-static void put_zsh_value(const struct entry *entry)
+static void put_zsh_value(const struct ep_option *entry)
 {
 	if (!entry->arg) {
 		return;
@@ -201,14 +175,14 @@ static void put_zsh_value(const struct entry *entry)
 	}
 }
 
-static void put_zsh_option(const struct entry *entry, bool letter)
+static void put_zsh_option(const struct ep_option *entry, bool letter)
 {
 	fputs("    '", stdout);
-	if (entry->id < 256) {
-		printf("(-%c --%s)", entry->id, entry->name);
+	if (entry->letter) {
+		printf("(-%c --%s)", entry->letter, entry->name);
 	}
 	if (letter) {
-		printf("-%c%s[", entry->id, entry->arg ? "+" : "");
+		printf("-%c%s[", entry->letter, entry->arg ? "+" : "");
 	} else {
 		printf("--%s%s[", entry->name, entry->arg ? "=" : "");
 	}
@@ -220,13 +194,13 @@ static void put_zsh_option(const struct entry *entry, bool letter)
 
 static void put_zsh(const struct tool *tool)
 {
-	printf("#compdef %s\n# Made from the options of %s(1).\n_arguments \\\n", tool->name,
-	       tool->name);
-	for (int i = 0; i < tool->n; i++) {
-		if (tool->entry[i].id < 256) {
-			put_zsh_option(&tool->entry[i], true);
+	printf("#compdef %s\n# Made from the options of %s(1).\n_arguments \\\n",
+	       tool->options.tool, tool->options.tool);
+	for (size_t i = 0; i < tool->options.n; i++) {
+		if (tool->options.row[i].letter) {
+			put_zsh_option(&tool->options.row[i], true);
 		}
-		put_zsh_option(&tool->entry[i], false);
+		put_zsh_option(&tool->options.row[i], false);
 	}
 	puts(tool->operands ? "    '*:file:_files'" : "    '*::'");
 }

@@ -18,6 +18,7 @@
 #include <nccl.h>
 #include "nccl_ep.h"
 #include "oracle/oracle_ht.h"
+#include "tools/options.h"
 #include "topo/json.h"
 
 #define PERF_CHECK_BYTES (32u << 20) /* high throughput: of outputs on the host at a time */
@@ -76,6 +77,10 @@ struct perf_options {
 	double floor_gbs;  /* of a GPU's links */
 	double memory_gbs; /* of its memory */
 	const char *json;
+	const char *routing;
+	uint32_t seed;
+	double drop;
+	int layout;     /* em, rm, flat */
 	char **command; /* the whole command line, NULL at its end */
 	const char *rendezvous;
 	const char *node_size;
@@ -254,7 +259,10 @@ struct perf {
 	bool unwritten; /* of the table or the JSON */
 };
 
-/* args.c: 0, or the exit status + 1 */
+extern const struct ep_options perf_option_table; /* without `complain` */
+
+/* ---- args.c: returns 0, or the exit status + 1 ---- */
+
 int perf_args_parse(int argc, char **argv, struct perf_options *opt);
 
 /* ---- world.c ---- */

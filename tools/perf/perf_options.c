@@ -2,136 +2,116 @@
 /* Which options there are, what they mean, and what nccl-tests have that is called otherwise here. */
 #include <string.h>
 
-#include "args.h"
 #include "perf.h"
 
 #define AT(member) offsetof(struct perf_options, member)
 
-const struct perf_option perf_option_table[PERF_NOPTIONS] = {
-	{ 'b', "mintokens", "N", "128", "tokens per rank: from this", 0, PERF_MOST_TOKENS,
-	  AT(min_tokens) },
-	{ 'e', "maxtokens", "N", "as -b", "to this", 0, PERF_MOST_TOKENS, AT(max_tokens) },
-	{ 'f', "stepfactor", "N", "2", "each size is so many times the one before", 2, 1024,
-	  AT(step_factor) },
-	{ 'i', "stepincrement", "N", "", "or so much more", 1, PERF_MOST_TOKENS,
-	  AT(step_increment) },
-	{ 'g', "ngpus", "N", "1", "GPUs (ranks) per thread", 1, PERF_MAX_LOCAL, AT(gpus) },
-	{ 't', "nthreads", "N", "1", "threads per process; it has -t times -g ranks", 1,
-	  PERF_MAX_LOCAL, AT(threads) },
-	{ OPT_RANKS_PER_GPU, "ranks-per-gpu", "N", "1", "ranks that share a GPU (NCCL 2.30)", 1,
-	  PERF_MAX_LOCAL, AT(ranks_per_gpu) },
-	{ OPT_NODE_SIZE, "node-size", "N[,N...]", "by host",
-	  "ranks of a node, RDMA between nodes; a list: of each", 0, 0, 0 },
-	{ 'n', "iters", "N", "100", "timed iterations", 1, 1000000, AT(iters) },
-	{ 'w', "warmup_iters", "N", "10", "warm-up iterations", 0, 1000000, AT(warmup) },
-	{ OPT_CHAINS, "chains", "N", "3", "runs of the chain, the median counts", 1, 1000,
-	  AT(chains) },
-	{ 'N', "run_cycles", "N", "1", "run all sizes N times, 0: for ever", 0, UINT32_MAX,
-	  AT(cycles) },
-	{ 'c', "check", "0|1", "1", "check all results against the oracle", 0, 1, AT(check) },
-	{ 'G', "cudagraph", "N", "0", "capture into CUDA graphs, replay N times", 0, 1000000,
-	  AT(graph) },
-	{ 'C', "report_cputime", "0|1", "0", "report CPU time of the calls", 0, 1, AT(report_cpu) },
-	{ 'a', "average", "0..3", "3", "over ranks: rank 0, mean, fastest, slowest", 0, 3,
-	  AT(average) },
-	{ 'T', "timeout", "S", "300", "give up after S seconds without progress, 0: never", 0,
-	  1000000, AT(timeout_s) },
-	{ OPT_PROGRESS, "progress", "S", "10",
-	  "every S seconds print on stderr what a size is at, 0: never", 0, 1000000,
-	  AT(progress_s) },
-	{ 'J', "output_file", "FILE", "", "results as JSON", 0, 0, 0 },
-	{ 'd', "datatype", "TYPE", "bf16", "bf16, fp16 or fp32", 0, 0, 0 },
-	{ 'd', "dtype", "TYPE", "", "the same", 0, 0, 0 },
-	{ OPT_MODE, "mode", "ll|ht", "ll", "low latency, or high throughput", 0, 0, 0 },
-	{ OPT_LAYOUT, "layout", "em|rm|flat", "em", "expert-major, rank-major (ll) or flat (ht)", 0,
-	  0, 0 },
-	{ OPT_EXPERTS, "experts", "N", "256", "of all ranks together", 1, 1 << 20,
-	  AT(problem.experts) },
-	{ OPT_TOPK, "topk", "N", "8", "experts per token", 1, ORACLE_MAX_TOPK, AT(problem.topk) },
-	{ OPT_HIDDEN, "hidden", "N", "7168", "elements of a token", 1, 1 << 20,
-	  AT(problem.hidden) },
-	{ OPT_QUANT, "quant", "HOW", "none",
-	  "fp8: dispatch quantises; fp8-v1: by the rules of API version 1; fwd: e4m3 rows and "
-	  "their scales are forwarded; none",
-	  0, 0, 0 },
-	{ OPT_POW2, "pow2-scales", NULL, "", "fp8 scales are powers of two", 0, 0, 0 },
-	{ OPT_ROUTING, "routing", "HOW", "uniform",
-	  "uniform, zipf:s, power:a, khot:n,f, hot:f[,rank], group:G,g or file:NAME", 0, 0, 0 },
-	{ OPT_DROP, "drop", "P", "0", "probability of an unused top-k entry", 0, 0, 0 },
-	{ OPT_UNEVEN, "uneven", NULL, "", "ranks have 0 to N tokens", 0, 0, 0 },
-	{ OPT_SEED, "seed", "N", "1", "of routing and payload", 0, 0, 0 },
-	{ OPT_IDS, "ids", "32|64", "64", "width of expert ids", 0, 0, 0 },
-	{ OPT_SMS, "sms", "N", "auto", "max_num_sms of the group", 1, 100000, AT(sms) },
-	{ OPT_STAGED, "staged", NULL, "", "send_only and ncclEpComplete", 0, 0, 0 },
-	{ OPT_MASK, "mask", NULL, "", "enable_mask", 0, 0, 0 },
-	{ OPT_WINDOWS, "windows", NULL, "",
-	  "received rows and scales are in NCCL windows; ht, flat: peers store there", 0, 0, 0 },
-	{ OPT_CAPACITY, "capacity", "N", "as -e", "max_dispatch_tokens_per_rank", 1,
-	  PERF_MOST_TOKENS, AT(capacity) },
-	{ OPT_RECV, "recv", "N", "enough", "max_recv_tokens_per_rank (ht)", 1, INT32_MAX,
-	  AT(recv) },
-	{ OPT_ZONES, "align", "N", "1", "alignment of an expert's rows (ht, em)", 1, 1 << 20,
-	  AT(zone_alignment) },
-	{ OPT_EAGER, "eager", NULL, "", "max_recv_tokens_per_rank AUTO (ht)", 0, 0, 0 },
-	{ OPT_OVERFLOW, "overflow", "trap|drop", "trap", "of rows beyond --recv (ht)", 0, 0, 0 },
-	{ OPT_BACKWARD, "backward", NULL, "",
-	  "the backward pass: dispatch without weights, combine "
-	  "with their gradients (ht)",
-	  0, 0, 0 },
-	{ OPT_FLOOR, "floor-gbs", "X", "326", "a GPU's bandwidth over links, for fl%", 0, 0, 0 },
-	{ OPT_MEMORY, "memory-gbs", "X", "4290", "and of its memory (ht)", 0, 0, 0 },
-	{ OPT_NO_ALIGN, "no-align", NULL, "", "no aligning operation before each timed one", 0, 0,
-	  0 },
-	{ OPT_NO_KERNEL, "no-kernel-times", NULL, "", "do not use CUPTI", 0, 0, 0 },
-	{ OPT_RENDEZVOUS, "rendezvous", "PLACE", "", "HOST:PORT or file:NAME where processes meet",
-	  0, 0, 0 },
-	{ OPT_VERSION, "version", NULL, "",
-	  "the release it is of, and which library runs, then end", 0, 0, 0 },
+/* Letter, name, value, default, help; kind, field, limits, key in the JSON. */
+static const struct ep_option table[] = {
+	{ 'b', "mintokens", "N", "128", "tokens per rank: from this", EP_OPTION_NUMBER,
+	  AT(min_tokens), 0, PERF_MOST_TOKENS, NULL },
+	{ 'e', "maxtokens", "N", "as -b", "to this", EP_OPTION_NUMBER, AT(max_tokens), 0,
+	  PERF_MOST_TOKENS, NULL },
+	{ 'f', "stepfactor", "N", "2", "each size is so many times the one before",
+	  EP_OPTION_NUMBER, AT(step_factor), 2, 1024, NULL },
+	{ 'i', "stepincrement", "N", NULL, "or so much more", EP_OPTION_NUMBER, AT(step_increment),
+	  1, PERF_MOST_TOKENS, NULL },
+	{ 'g', "ngpus", "N", "1", "GPUs (ranks) per thread", EP_OPTION_NUMBER, AT(gpus), 1,
+	  PERF_MAX_LOCAL, NULL },
+	{ 't', "nthreads", "N", "1", "threads per process; it has -t times -g ranks",
+	  EP_OPTION_NUMBER, AT(threads), 1, PERF_MAX_LOCAL, NULL },
+	{ 0, "ranks-per-gpu", "N", "1", "ranks that share a GPU (NCCL 2.30)", EP_OPTION_NUMBER,
+	  AT(ranks_per_gpu), 1, PERF_MAX_LOCAL, NULL },
+	{ 0, "node-size", "N[,N...]", "by host",
+	  "ranks of a node, RDMA between nodes; a list: of each", EP_OPTION_TEXT, AT(node_size), 0,
+	  0, NULL },
+	{ 'n', "iters", "N", "100", "timed iterations", EP_OPTION_NUMBER, AT(iters), 1, 1000000,
+	  "iterations" },
+	{ 'w', "warmup_iters", "N", "10", "warm-up iterations", EP_OPTION_NUMBER, AT(warmup), 0,
+	  1000000, "warmup" },
+	{ 0, "chains", "N", "3", "runs of the chain, the median counts", EP_OPTION_NUMBER,
+	  AT(chains), 1, 1000, NULL },
+	{ 'N', "run_cycles", "N", "1", "run all sizes N times, 0: for ever", EP_OPTION_NUMBER,
+	  AT(cycles), 0, UINT32_MAX, NULL },
+	{ 'c', "check", "0|1", "1", "check all results against the oracle", EP_OPTION_NUMBER,
+	  AT(check), 0, 1, NULL },
+	{ 'G', "cudagraph", "N", "0", "capture into CUDA graphs, replay N times", EP_OPTION_NUMBER,
+	  AT(graph), 0, 1000000, "graph_replays" },
+	{ 'C', "report_cputime", "0|1", "0", "report CPU time of the calls", EP_OPTION_NUMBER,
+	  AT(report_cpu), 0, 1, NULL },
+	{ 'a', "average", "0..3", "3", "over ranks: rank 0, mean, fastest, slowest",
+	  EP_OPTION_NUMBER, AT(average), 0, 3, NULL },
+	{ 'T', "timeout", "S", "300", "give up after S seconds without progress, 0: never",
+	  EP_OPTION_NUMBER, AT(timeout_s), 0, 1000000, NULL },
+	{ 0, "progress", "S", "10", "every S seconds print on stderr what a size is at, 0: never",
+	  EP_OPTION_NUMBER, AT(progress_s), 0, 1000000, NULL },
+	{ 'J', "output_file", "FILE", NULL, "results as JSON", EP_OPTION_TEXT, AT(json), 0, 0,
+	  NULL },
+	{ 'd', "datatype", "bf16|fp16|fp32", "bf16", "of tokens and of combine", EP_OPTION_CHOICE,
+	  AT(problem.dtype), 0, 0, "dtype" },
+	{ 'd', "dtype", "bf16|fp16|fp32", NULL, "the same", EP_OPTION_CHOICE, AT(problem.dtype), 0,
+	  0, NULL },
+	{ 0, "mode", "ll|ht", "ll", "low latency, or high throughput", EP_OPTION_CHOICE, AT(ht), 0,
+	  0, "mode" },
+	{ 0, "layout", "em|rm|flat", "em", "expert-major, rank-major (ll) or flat (ht)",
+	  EP_OPTION_CHOICE, AT(layout), 0, 0, "layout" },
+	{ 0, "experts", "N", "256", "of all ranks together", EP_OPTION_NUMBER, AT(problem.experts),
+	  1, 1 << 20, "experts" },
+	{ 0, "topk", "N", "8", "experts per token", EP_OPTION_NUMBER, AT(problem.topk), 1,
+	  ORACLE_MAX_TOPK, "topk" },
+	{ 0, "hidden", "N", "7168", "elements of a token", EP_OPTION_NUMBER, AT(problem.hidden), 1,
+	  1 << 20, "hidden" },
+	{ 0, "quant", "none|fp8|fp8-v1|fwd", "none",
+	  "fp8: dispatch quantises; fp8-v1: by the rules of API version 1; fwd: e4m3 rows and their scales are forwarded",
+	  EP_OPTION_CHOICE, AT(problem.quant), 0, 0, "quant" },
+	{ 0, "pow2-scales", NULL, NULL, "fp8 scales are powers of two", EP_OPTION_FLAG,
+	  AT(problem.pow2_scales), 0, 0, "pow2_scales" },
+	{ 0, "routing", "HOW", "uniform",
+	  "uniform, zipf:s, power:a, khot:n,f, hot:f[,rank], group:G,g or file:NAME",
+	  EP_OPTION_TEXT, AT(routing), 0, 0, "routing" },
+	{ 0, "drop", "P", "0", "probability of an unused top-k entry", EP_OPTION_REAL, AT(drop), 0,
+	  1, "drop" },
+	{ 0, "uneven", NULL, NULL, "ranks have 0 to N tokens", EP_OPTION_FLAG, AT(problem.uneven),
+	  0, 0, "uneven" },
+	{ 0, "seed", "N", "1", "of routing and payload", EP_OPTION_NUMBER, AT(seed), 0, UINT32_MAX,
+	  "seed" },
+	{ 0, "ids", "32|64", "64", "width of expert ids", EP_OPTION_CHOICE, AT(ids64), 0, 0,
+	  "id_bits" },
+	{ 0, "sms", "N", "auto", "max_num_sms of the group", EP_OPTION_NUMBER, AT(sms), 1, 100000,
+	  "sms" },
+	{ 0, "staged", NULL, NULL, "send_only and ncclEpComplete", EP_OPTION_FLAG, AT(staged), 0, 0,
+	  "staged" },
+	{ 0, "mask", NULL, NULL, "enable_mask", EP_OPTION_FLAG, AT(mask), 0, 0, "mask" },
+	{ 0, "windows", NULL, NULL,
+	  "received rows and scales are in NCCL windows; ht, flat: peers store there",
+	  EP_OPTION_FLAG, AT(windows), 0, 0, "windows" },
+	{ 0, "capacity", "N", "as -e", "max_dispatch_tokens_per_rank", EP_OPTION_NUMBER,
+	  AT(capacity), 1, PERF_MOST_TOKENS, "capacity" },
+	{ 0, "recv", "N", "enough", "max_recv_tokens_per_rank (ht)", EP_OPTION_NUMBER, AT(recv), 1,
+	  INT32_MAX, NULL },
+	{ 0, "align", "N", "1", "alignment of an expert's rows (ht, em)", EP_OPTION_NUMBER,
+	  AT(zone_alignment), 1, 1 << 20, "zone_alignment" },
+	{ 0, "eager", NULL, NULL, "max_recv_tokens_per_rank AUTO (ht)", EP_OPTION_FLAG, AT(eager),
+	  0, 0, "eager" },
+	{ 0, "overflow", "trap|drop", "trap", "of rows beyond --recv (ht)", EP_OPTION_CHOICE,
+	  AT(overflow_drop), 0, 0, "overflow" },
+	{ 0, "backward", NULL, NULL,
+	  "the backward pass: dispatch without weights, combine with their gradients (ht)",
+	  EP_OPTION_FLAG, AT(backward), 0, 0, "backward" },
+	{ 0, "floor-gbs", "X", "326", "a GPU's bandwidth over links, for fl%", EP_OPTION_REAL,
+	  AT(floor_gbs), 0.001, 1e6, "floor_gbs" },
+	{ 0, "memory-gbs", "X", "4290", "and of its memory (ht)", EP_OPTION_REAL, AT(memory_gbs),
+	  0.001, 1e6, "memory_gbs" },
+	{ 0, "no-align", NULL, NULL, "no aligning operation before each timed one", EP_OPTION_OFF,
+	  AT(align), 0, 0, "aligned" },
+	{ 0, "no-kernel-times", NULL, NULL, "do not use CUPTI", EP_OPTION_OFF, AT(kernel_times), 0,
+	  0, NULL },
+	{ 0, "rendezvous", "PLACE", NULL, "HOST:PORT or file:NAME where processes meet",
+	  EP_OPTION_TEXT, AT(rendezvous), 0, 0, NULL },
+	{ 0, "version", NULL, NULL, "the release it is of, and which library runs, then end",
+	  EP_OPTION_VERSION, 0, 0, 0, NULL },
+	{ 'h', "help", NULL, NULL, "this text", EP_OPTION_HELP, 0, 0, 0, NULL },
 };
-
-/* "-b, --mintokens N   tokens per rank: from this   [128]"; help that is too long goes on below. */
-static void print_option(FILE *to, const struct perf_option *option)
-{
-	char left[48];
-	const char *help = option->help;
-	char letter[8] = "    ";
-	int width = 58;
-
-	if (option->id < 256) {
-		snprintf(letter, sizeof(letter), "-%c, ", option->id);
-	}
-	snprintf(left, sizeof(left), "%s--%s%s%s", letter, option->name, option->arg ? " " : "",
-		 option->arg ? option->arg : "");
-	fprintf(to, "  %-26s ", left);
-	while ((int)strlen(help) > width) {
-		int cut = width;
-
-		while (help[cut] != ' ') {
-			cut--;
-		}
-		fprintf(to, "%.*s\n%29s", cut, help, "");
-		help += cut + 1;
-	}
-	fprintf(to, "%s%s%s%s\n", help, *option->initial ? " [" : "", option->initial,
-		*option->initial ? "]" : "");
-}
-
-void perf_args_usage(FILE *to)
-{
-	fputs("usage: ep_perf [options]      sizes are tokens per rank; defaults in brackets\n",
-	      to);
-	for (int i = 0; i < PERF_NOPTIONS; i++) {
-		print_option(to, &perf_option_table[i]);
-	}
-	fputs("  -h, --help                 this text\n"
-	      "Processes: started by mpirun, torchrun, srun or vcrun, each is one of the run.\n"
-	      "They meet at --rendezvous, else at MASTER_ADDR:MASTER_PORT, else (one host) through\n"
-	      "a file in TMPDIR. NCCL_NVLS_ENABLE=0 is set unless the environment has it.\n"
-	      "On the virtual cluster -n 5 -w 1 --chains 1 are the defaults, and times mean little.\n"
-	      "Exit status: 0 all right, 1 wrong results, 2 usage, 3 failure or timeout,\n"
-	      "77 nothing was measured: there are no windows, or there is not enough memory.\n",
-	      to);
-}
 
 static const struct {
 	char letter; /* 0: it means something here */
@@ -159,7 +139,8 @@ static const struct {
 	{ 'O', "out_of_place", "operations are always out of place" },
 };
 
-const char *perf_args_instead(const char *argument)
+/* Returns what ep_perf has in place of an option of nccl-tests, given as on the command line; NULL: no such. */
+static const char *instead(const char *argument)
 {
 	int is_long = !strncmp(argument, "--", 2);
 	size_t bytes = is_long ? strcspn(argument + 2, "=") : 0;
@@ -174,3 +155,10 @@ const char *perf_args_instead(const char *argument)
 	}
 	return NULL;
 }
+
+const struct ep_options perf_option_table = {
+	.tool = "ep_perf",
+	.row = table,
+	.n = sizeof(table) / sizeof(table[0]),
+	.instead = instead,
+};

@@ -32,28 +32,6 @@ static const char *library_path(void)
 
 extern char **environ;
 
-static const char *dtype_name(const struct perf_options *opt)
-{
-	static const char *const names[] = { "bf16", "fp16", "fp32" };
-
-	return names[opt->problem.dtype];
-}
-
-static const char *layout_name(const struct perf_options *opt)
-{
-	if (opt->flat) {
-		return "flat";
-	}
-	return opt->problem.layout == ORACLE_EXPERT_MAJOR ? "em" : "rm";
-}
-
-static const char *quant_name(const struct perf_options *opt)
-{
-	static const char *const names[] = { "none", "fp8", "fp8-v1", "fwd" };
-
-	return names[opt->problem.quant];
-}
-
 /* Names of the environment variables that matter, one after the other; NULL at the end. */
 static const char *environment(uint32_t index)
 {
@@ -102,12 +80,16 @@ static void report_settings(const struct perf *perf)
 {
 	const struct perf_options *opt = &perf->opt;
 	const struct oracle_problem *p = &opt->problem;
+	char layout[32], dtype[32], quant[32];
 
 	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s   "
 	       "ids %d\n",
-	       opt->ht ? "ht" : "ll", layout_name(opt), p->experts, p->topk, p->hidden,
-	       dtype_name(opt), quant_name(opt), p->pow2_scales ? "+pow2" : "",
-	       opt->ids64 ? 64 : 32);
+	       opt->ht ? "ht" : "ll",
+	       ep_options_word(&perf_option_table, "layout", opt->layout, layout), p->experts,
+	       p->topk, p->hidden,
+	       ep_options_word(&perf_option_table, "dtype", (int)p->dtype, dtype),
+	       ep_options_word(&perf_option_table, "quant", (int)p->quant, quant),
+	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
 	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
 	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
 	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
@@ -328,41 +310,13 @@ static void put_problem(struct ep_json *json, const struct perf *perf)
 {
 	static const char *const averages[] = { "rank0", "mean", "min", "max" };
 	const struct perf_options *opt = &perf->opt;
-	const struct oracle_problem *p = &opt->problem;
 
 	json->line = true;
 	ep_json_open(json, "config", '{');
-	ep_json_text(json, "mode", opt->ht ? "ht" : "ll");
-	ep_json_text(json, "layout", layout_name(opt));
-	ep_json_print(json, "experts", "%u", p->experts);
-	ep_json_print(json, "topk", "%u", p->topk);
-	ep_json_print(json, "hidden", "%u", p->hidden);
-	ep_json_text(json, "dtype", dtype_name(opt));
-	ep_json_text(json, "quant", quant_name(opt));
-	ep_json_bool(json, "pow2_scales", p->pow2_scales);
-	ep_json_print(json, "id_bits", "%d", opt->ids64 ? 64 : 32);
-	ep_json_text(json, "routing", p->routing.text);
-	ep_json_number(json, "drop", p->drop_ppm / 1e6);
-	ep_json_print(json, "seed", "%llu", (unsigned long long)p->seed);
-	ep_json_bool(json, "uneven", p->uneven);
-	ep_json_print(json, "capacity", "%u", opt->capacity);
-	ep_json_print(json, "sms", "%u", opt->sms);
-	ep_json_bool(json, "staged", opt->staged);
-	ep_json_bool(json, "mask", opt->mask);
-	ep_json_bool(json, "windows", opt->windows);
-	ep_json_print(json, "iterations", "%u", opt->iters);
-	ep_json_print(json, "warmup", "%u", opt->warmup);
-	ep_json_print(json, "graph_replays", "%u", opt->graph);
-	ep_json_bool(json, "aligned", opt->align);
+	ep_options_report(&perf_option_table, opt, json);
 	ep_json_text(json, "average", averages[opt->average]);
-	ep_json_number(json, "floor_gbs", opt->floor_gbs);
 	if (opt->ht) {
-		ep_json_number(json, "memory_gbs", opt->memory_gbs);
 		ep_json_print(json, "max_recv_tokens", "%u", perf->ranks[0].ht.limit);
-		ep_json_bool(json, "eager", opt->eager);
-		ep_json_text(json, "overflow", opt->overflow_drop ? "drop" : "trap");
-		ep_json_print(json, "zone_alignment", "%u", opt->zone_alignment);
-		ep_json_bool(json, "backward", opt->backward);
 	}
 	ep_json_close(json, '}');
 }
