@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Usage: tables.sh EP_TOPO EXPECTED_DIR FILES_DIR [recorded]
-# Each EXPECTED_DIR/*.txt starts with "#! [NAME=value ...] FILE"; the rest is what ep_topo must
-# print for FILE in that environment, its exit status included if that is not 0.
+# Usage: tables.sh EP_TOPO TABLES FILES_DIR [recorded]
+# A line "#! NAME: [VARIABLE=value ...] FILE" of TABLES begins a table: what ep_topo must print for FILE in that
+# environment, its exit status included if that is not 0.
 set -u
-ep_topo=$(realpath "$1") expected=$(realpath "$2") files=$3
+ep_topo=$(realpath "$1") tables=$(realpath "$2") files=$3
 [ "${4:-}" = recorded ] && files=${EP_TOPOLOGIES:-$files}
 
 if [ ! -d "$files" ]; then
@@ -20,26 +20,25 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 run=0 failed=0 absent=0
 
-for want in "$expected"/*.txt; do
-	line=$(sed -n '1s/^#! //p' "$want")
+awk -v work="$work" '/^#! / { name = $2; sub(/:$/, "", name); print > (work "/names"); next } { print > (work "/" name) }' "$tables"
+while read -r _ name line; do
 	file=${line##* }
 	env=${line% *}
 	[ "$env" = "$line" ] && env=
 	if [ ! -e "$file" ]; then
-		echo "$want: no file $file"
+		echo "$name no file $file"
 		absent=$((absent + 1))
 		continue
 	fi
-	sed 1d "$want" >"$work/want"
 	# shellcheck disable=SC2086
 	env $env "$ep_topo" "$file" >"$work/got" 2>&1
 	status=$?
 	[ $status -eq 0 ] || echo "exit status $status" >>"$work/got"
 	run=$((run + 1))
-	if ! diff -u "$work/want" "$work/got"; then
-		echo "FAILED: $want"
+	if ! diff -u "$work/${name%:}" "$work/got"; then
+		echo "FAILED: ${name%:}"
 		failed=$((failed + 1))
 	fi
-done
+done <"$work/names"
 echo "$run tables, $failed wrong, $absent without their file"
 [ $run -gt 0 ] && [ $failed -eq 0 ] && [ $absent -eq 0 ]
