@@ -430,7 +430,7 @@ void ep_net_dialing_end(struct ep_net_dialing *dialing);
  */
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull
-#define EP_NET_VERSION 7u /* any change of what ends send each other, or of a connection's memory */
+#define EP_NET_VERSION 8u /* any change of what ends send each other, or of a connection's memory */
 #define EP_NET_MAX_QPS 128u
 
 struct ep_net_head {

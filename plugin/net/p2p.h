@@ -151,9 +151,7 @@ enum ep_net_path_state {
 /* Why an end has closed a path. */
 enum ep_net_path_why {
 	EP_NET_WHY_FAILED,
-	EP_NET_WHY_DOWN,  /* its port is down */
-	EP_NET_WHY_MOVES, /* it is to go by another port */
-	EP_NET_WHY_LAST   /* the connection itself is being closed */
+	EP_NET_WHY_LAST /* the connection itself is being closed */
 };
 
 struct ep_net_path {
@@ -166,12 +164,11 @@ struct ep_net_path {
 	uint32_t received
 		[EP_NET_MAX_QPS]; /* and sends how many parts each of its queue pairs has brought */
 
-	bool remote_down; /* it failed because the other end's port is down */
-	uint64_t opened;  /* when */
-	uint64_t again;   /* when it may be */
-	uint64_t rest;    /* how long it had to wait for that */
-	bool offered;     /* the other end has new queue pairs: these numbers, */
-	bool ready;       /* which are connected */
+	uint64_t opened; /* when */
+	uint64_t again;  /* when it may be */
+	uint64_t rest;   /* how long it had to wait for that */
+	bool offered;    /* the other end has new queue pairs: these numbers, */
+	bool ready;      /* which are connected */
 	uint32_t psn, remote_psn;
 	uint32_t probes; /* sender: under way */
 	bool proved;     /* all of them have come */
@@ -228,10 +225,8 @@ struct ep_net_comm {
 	pthread_mutex_t lock;
 	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
 	uint32_t again_first, again_last; /* with room for all that there can be */
-	uint64_t
-		lost; /* when no path was open any more, and others are looked for; 0: one is open */
-	bool leaving; /* the other end closes the connection */
-	bool due;     /* p2p_data.c has noted something of a path */
+	bool leaving;                     /* the other end closes the connection */
+	bool due;                         /* p2p_data.c has noted something of a path */
 	bool async;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
@@ -510,8 +505,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c);
  */
 
 /* Closes one that is open or on its way back. `what`: why, for the log. */
-ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why,
-			       const char *what);
+ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char *what);
 
 /* ---- looks after the paths of a connection that has several ---- */
 

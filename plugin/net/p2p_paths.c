@@ -159,13 +159,9 @@ static ncclResult_t ep_net_path_drain(struct ep_net_comm *c, uint32_t path)
 static ncclResult_t ep_net_path_send_closed(struct ep_net_comm *c, uint32_t path,
 					    enum ep_net_path_why why)
 {
-	const struct ep_net_path *r = &c->path[path];
 	struct ep_net_ctrl_msg msg = { .why = why };
 	uint32_t n = 0;
 
-	if (why == EP_NET_WHY_FAILED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
-		msg.why = EP_NET_WHY_DOWN;
-	}
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		msg.number[n++] = c->qp[i].received;
 	}
@@ -222,32 +218,27 @@ static ncclResult_t ep_net_path_settle(struct ep_net_comm *c, uint32_t path)
  * When it may be tried again: soon after the first failure, later and later after those that follow it
  * soon. So a port that comes and goes does not take up the connection.
  */
-static void ep_net_path_rest(struct ep_net_path *path, enum ep_net_path_why why, bool was_open)
+static void ep_net_path_rest(struct ep_net_path *path, bool was_open)
 {
 	uint64_t least = (uint64_t)ep_net_env()->recovery_ms * 1000000;
 
-	path->again = path->since;
-	if (why == EP_NET_WHY_MOVES) {
-		return;
-	}
 	if (path->rest && (!was_open || path->since - path->opened < EP_NET_STEADY_NS)) {
 		path->rest = ep_min_u64(2 * path->rest, ep_max_u64(least, EP_NET_LONGEST_NS));
 	} else {
 		path->rest = least;
 	}
-	path->again += path->rest;
+	path->again = path->since + path->rest;
 }
 
-static void ep_net_path_close_print(const struct ep_net_comm *c, uint32_t path,
-				    enum ep_net_path_why why, const char *what, bool was_open)
+static void ep_net_path_close_print(const struct ep_net_comm *c, uint32_t path, const char *what,
+				    bool was_open)
 {
 	const char *state = ep_net_dev_print(c->local[c->path[path].local_port].dev);
 	char which[EP_NET_WHICH];
 
 	ep_net_qp_print(c, path, which);
-	if (!was_open || why == EP_NET_WHY_MOVES) {
-		EP_INFO(EP_LOG_NET, "%s: the path is %s: %s%s", which,
-			was_open ? "moved" : "not used again yet", what, state);
+	if (!was_open) {
+		EP_INFO(EP_LOG_NET, "%s: the path is not used again yet: %s%s", which, what, state);
 	} else if (c->nopen) {
 		const struct ep_net_qp *q = &c->qp[c->open_qp[0]];
 		const struct ep_nic_end *end = &c->local[q->local_port].end,
@@ -257,12 +248,11 @@ static void ep_net_path_close_print(const struct ep_net_comm *c, uint32_t path,
 			what, state, end->name, end->port, remote->name, remote->port,
 			c->nopen_paths > 1 ? ", and others" : "");
 	} else {
-		EP_WARN("%s: %s%s; no path is left, another one is looked for", which, what, state);
+		EP_WARN("%s: %s%s; no path is left", which, what, state);
 	}
 }
 
-ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why,
-			       const char *what)
+ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char *what)
 {
 	struct ep_net_path *r = &c->path[path];
 	bool was_open = r->state == EP_NET_PATH_OPEN;
@@ -270,14 +260,13 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net
 	r->state = EP_NET_PATH_CLOSING;
 	r->since = ep_now_ns();
 	r->offered = r->ready = r->proved = r->probed = r->failed = false;
-	ep_net_path_rest(r, why, was_open);
-	c->counts->failovers += was_open && why != EP_NET_WHY_MOVES;
+	ep_net_path_rest(r, was_open);
+	c->counts->failovers += was_open;
 	c->counts->path[path].open = 0;
 	ep_net_qps_choose(c);
-	c->lost = c->nopen ? 0 : c->lost ? c->lost : r->since;
-	ep_net_path_close_print(c, path, why, what, was_open);
+	ep_net_path_close_print(c, path, what, was_open);
 	EP_CHECK(ep_net_path_drain(c, path));
-	EP_CHECK(ep_net_path_send_closed(c, path, why));
+	EP_CHECK(ep_net_path_send_closed(c, path, EP_NET_WHY_FAILED));
 	return ep_net_path_settle(c, path);
 }
 
@@ -294,32 +283,10 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, enum ep_net
  *
  * What fails on the way closes the path again, as if it had been open. Each time it rests for longer.
  *
- * A path goes from its own port to the other end's own. In need, where no path is open, each end takes
- * any port that is up in place of one that is down, and goes back to its own one when that is up again and
- * there is another path. (Not before: across planes of a network ports may not reach each other, and
- * to find that out may hold up NCCL's thread for a second.)
+ * A connection whose last path fails has failed: ports that are not opposite to each other are not tried.
  */
 
-#define EP_NET_NEED_NS 50000000ull /* between attempts where no path is open */
-
 /* ---- 1. offers ---- */
-
-/* EP_NET_NIC_PORTS: by none now. */
-static uint32_t ep_net_recovery_port(const struct ep_net_comm *c, uint32_t path)
-{
-	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
-	uint32_t own = path % c->nlocals;
-
-	if (ep_net_dev_up(c->local[own].dev, c->nopen_paths ? rest : 0)) {
-		return own;
-	}
-	for (uint32_t i = 0; i < c->nlocals && !c->nopen_paths; i++) {
-		if (ep_net_dev_up(c->local[i].dev, 0)) {
-			return i;
-		}
-	}
-	return EP_NET_NIC_PORTS;
-}
 
 /* NULL: there is none, or only a smaller one. */
 static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_net_local *port)
@@ -362,13 +329,11 @@ static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_loca
  * The new queue pairs take the places of the old ones. Flushed sends of the old ones may complete
  * later: polling ignores completions of an earlier generation.
  */
-static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, uint32_t local,
-				    struct ibv_qp *const *qp)
+static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, struct ibv_qp *const *qp)
 {
 	struct ep_net_path *r = &c->path[path];
 
 	r->generation++;
-	r->local_port = (uint8_t)local;
 	r->drained = r->remote_closed = false;
 	r->psn = (uint32_t)(ep_now_ns() * 2654435761u) >> 8;
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
@@ -377,7 +342,6 @@ static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, uint32
 		c->local[q->local_port].dev->nic.v->ibv_destroy_qp(q->qp);
 		q->qp = *qp++;
 		q->generation = r->generation;
-		q->local_port = r->local_port;
 		q->room = c->sq_depth;
 		q->owed = q->first = q->posted = q->received = q->receives = 0;
 	}
@@ -413,30 +377,24 @@ static bool ep_net_recovery_flush(struct ep_net_local *port)
 static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
 	struct ep_net_path *r = &c->path[path];
+	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
+	struct ep_net_local *l = &c->local[r->local_port];
 	struct ibv_qp *qp[EP_NET_MAX_QPS];
-	struct ep_net_local *l;
-	uint32_t port;
 	bool any = true;
 
-	/* (in need an offer is answered at once: nobody may call here again for a while) */
-	if (now < (c->nopen_paths ? r->again : r->offered ? 0 : r->since + EP_NET_NEED_NS)) {
-		return ncclSuccess;
-	}
-	port = ep_net_recovery_port(c, path);
-	if (port == EP_NET_NIC_PORTS) {
+	if (now < r->again || !ep_net_dev_up(l->dev, rest)) {
 		return ncclSuccess;
 	}
 	for (uint32_t i = 0; i < c->nlocals; i += !any) {
 		EP_CHECK(ep_net_poll(c, &c->local[i], &any));
 	}
-	l = &c->local[port];
 	r->since = now;
 	r->again = now + r->rest;
 	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !ep_net_recovery_flush(l) ||
 	    !ep_net_recovery_make(c, l, qp)) {
 		return ncclSuccess; /* (it may be possible later) */
 	}
-	ep_net_recovery_replace(c, path, port, qp);
+	ep_net_recovery_replace(c, path, qp);
 	r->state = EP_NET_PATH_OFFERED;
 	return ep_net_recovery_offer(c, path);
 }
@@ -447,15 +405,14 @@ static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net
 {
 	struct ep_net_path *r = &c->path[msg->path];
 
-	if (r->offered || msg->port >= c->nremotes ||
+	if (r->offered || msg->port != r->remote_port ||
 	    !ep_net_end_good(&msg->end, msg->number, c->nqps / c->npaths)) {
 		return ep_net_comm_fail(c, ncclRemoteError, msg->path,
-					"the peer offers what makes no sense (port %u of %u, MTU "
+					"the peer offers what makes no sense (port %u for %u, MTU "
 					"code %u, RoCE version %u)",
-					msg->port, c->nremotes, msg->end.mtu, msg->end.roce);
+					msg->port, r->remote_port, msg->end.mtu, msg->end.roce);
 	}
 	r->offered = true;
-	r->remote_port = msg->port;
 	c->remote[r->remote_port].end = msg->end;
 	r->remote_psn = msg->end.psn;
 	memcpy(r->number, msg->number, sizeof(r->number));
@@ -524,7 +481,7 @@ static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t path)
 	int error = ep_net_recovery_connect(c, path);
 
 	if (error) {
-		return ep_net_path_close(c, path, EP_NET_WHY_FAILED, strerror(error));
+		return ep_net_path_close(c, path, strerror(error));
 	}
 	for (uint32_t i = path; i < c->nqps && !c->sender; i += c->npaths) {
 		EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
@@ -555,7 +512,7 @@ static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t path)
 		int error = ibv_post_send(q->qp, &wr, &bad);
 
 		if (error) {
-			return ep_net_path_close(c, path, EP_NET_WHY_FAILED, strerror(error));
+			return ep_net_path_close(c, path, strerror(error));
 		}
 		q->room--;
 		r->probes++;
@@ -572,8 +529,6 @@ static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t path)
 
 	r->state = EP_NET_PATH_OPEN;
 	r->opened = ep_now_ns();
-	r->remote_down = false;
-	c->lost = 0;
 	c->counts->failbacks++;
 	ep_net_counts_path(c, path);
 	ep_net_qps_choose(c);
@@ -589,22 +544,12 @@ static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t path)
 
 /* ---- looking after it ---- */
 
-/* Whether a path that goes by another port than its own may go by its own again. */
-static bool ep_net_recovery_moves(const struct ep_net_comm *c, uint32_t path)
-{
-	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
-	uint32_t own = path % c->nlocals;
-
-	return c->path[path].local_port != own && c->nopen_paths > 1 &&
-	       ep_net_dev_up(c->local[own].dev, rest);
-}
-
 static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
 	struct ep_net_path *r = &c->path[path];
 
 	if (r->state >= EP_NET_PATH_OFFERED && !ep_net_dev_up(c->local[r->local_port].dev, 0)) {
-		return ep_net_path_close(c, path, EP_NET_WHY_FAILED, "");
+		return ep_net_path_close(c, path, "");
 	}
 	switch (r->state) {
 	case EP_NET_PATH_CLOSED:
@@ -615,11 +560,6 @@ static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t path, u
 		return r->ready ? ep_net_recovery_probe(c, path) : ncclSuccess;
 	case EP_NET_PATH_PROBING:
 		return r->proved ? ep_net_recovery_open(c, path) : ncclSuccess;
-	case EP_NET_PATH_OPEN:
-		return ep_net_recovery_moves(c, path)
-			       ? ep_net_path_close(c, path, EP_NET_WHY_MOVES,
-						   "its own port is up again")
-			       : ncclSuccess;
 	default:
 		return ncclSuccess;
 	}
@@ -646,29 +586,7 @@ static ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now)
  * how ports are.
  */
 
-#define EP_NET_LOST_NS 10000000000ull /* for another way, where no path is open */
-
 /* ---- failures ---- */
-
-/*
- * Whether another pair of ports may do where no path does: this end has a port that is up, and paths
- * have failed because a port is down, here or there. Or one is on its way back.
- */
-static bool ep_net_other_path(const struct ep_net_comm *c)
-{
-	bool up = false, down = false;
-
-	for (uint32_t i = 0; i < c->nlocals; i++) {
-		bool good = ep_net_dev_up(c->local[i].dev, 0);
-
-		up |= good;
-		down |= !good;
-	}
-	for (uint32_t i = 0; i < c->npaths; i++) {
-		down |= c->path[i].remote_down || c->path[i].state >= EP_NET_PATH_READY;
-	}
-	return up && down;
-}
 
 static ncclResult_t ep_net_path_failed(struct ep_net_comm *c, uint32_t path,
 				       const struct ibv_wc *wc)
@@ -681,12 +599,11 @@ static ncclResult_t ep_net_path_failed(struct ep_net_comm *c, uint32_t path,
 	if (!ep_net_path_lives(c, path)) {
 		return ncclSuccess;
 	}
-	if (c->nopen_paths == 1 && ep_net_path_is_open(c, path) && !ep_net_other_path(c)) {
+	if (c->nopen_paths == 1 && ep_net_path_is_open(c, path)) {
 		return wc ? ep_net_comm_fail_wc(c, wc)
 			  : ep_net_comm_fail(c, ncclSystemError, path, "the connection is lost");
 	}
-	return ep_net_path_close(c, path, EP_NET_WHY_FAILED,
-				 wc ? ep_net_wc_print(wc, why) : "it is given up");
+	return ep_net_path_close(c, path, wc ? ep_net_wc_print(wc, why) : "it is given up");
 }
 
 /* Both ends know now that there is a path there and back. */
@@ -756,7 +673,6 @@ static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep
 {
 	struct ep_net_path *r = &c->path[msg->path];
 
-	r->remote_down = msg->why == EP_NET_WHY_DOWN;
 	if (r->state == EP_NET_PATH_CLOSED) {
 		return ep_net_offer_ends(c, msg);
 	}
@@ -774,17 +690,13 @@ static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep
 		return ep_net_path_settle(c, msg->path);
 	}
 	if (r->state != EP_NET_PATH_CLOSING) {
-		bool moves = msg->why == EP_NET_WHY_MOVES;
-
 		for (uint32_t i = 0; i < c->nlocals; i++) {
 			ep_net_dev_events(c->local[i].dev);
 		}
-		EP_CHECK(ep_net_path_close(
-			c, msg->path, moves ? EP_NET_WHY_MOVES : EP_NET_WHY_FAILED,
-			moves ? "by the peer" : "the peer has noticed a failure"));
+		EP_CHECK(ep_net_path_close(c, msg->path, "the peer has noticed a failure"));
 	}
 	EP_CHECK(ep_net_path_settle(c, msg->path));
-	return c->nopen_paths || ep_net_other_path(c)
+	return c->nopen_paths
 		       ? ncclSuccess
 		       : ep_net_comm_fail(c, ncclRemoteError, msg->path,
 					  "all ports of the NIC or of the peer's have failed");
@@ -817,7 +729,7 @@ static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
 		const struct ep_net_dev *dev = c->local[c->path[i].local_port].dev;
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
-		    (ep_net_dev_down(dev) && (c->nopen_paths > 1 || ep_net_other_path(c)))) {
+		    (ep_net_dev_down(dev) && c->nopen_paths > 1)) {
 			EP_CHECK(ep_net_path_failed(c, i, NULL));
 		}
 		if (c->path[i].state == EP_NET_PATH_CLOSING && !c->gone &&
@@ -828,11 +740,6 @@ static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
 						"(NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
 						(unsigned long long)(ep_net_setup_ns() / 1000000));
 		}
-	}
-	if (c->lost && now > c->lost + EP_NET_LOST_NS && !c->leaving && !c->gone) {
-		return ep_net_comm_fail(c, ncclRemoteError, 0,
-					"no two ports have found a path to each other for %llu ms",
-					EP_NET_LOST_NS / 1000000);
 	}
 	return ncclSuccess;
 }

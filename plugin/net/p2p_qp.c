@@ -110,6 +110,8 @@ static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *roo
 
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 {
+	uint32_t paths = (c->npaths + c->nlocals - 1) / c->nlocals; /* of a port, at most */
+	uint32_t each = c->nqps / c->npaths * paths;
 	uint64_t most = UINT32_MAX;
 	struct ep_rc_room room;
 
@@ -129,9 +131,8 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		struct ep_net_local *l = &c->local[i];
 
-		/* (in need all paths go by one port) */
 		EP_CHECK(ep_net_cq_new(l->dev,
-				       (uint64_t)c->nqps * (room.sq + room.rq) + EP_NET_FLUSH_DEPTH,
+				       (uint64_t)each * (room.sq + room.rq) + EP_NET_FLUSH_DEPTH,
 				       &l->cq_lost, &l->cq));
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {

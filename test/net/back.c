@@ -4,7 +4,6 @@
  * (TEST_NET_PORTS=2+2); what connections do is read from the file of their counters.
  *   back LIBRARY again LOSS    each port in turn fails and comes back, twice
  *   back LIBRARY flaps LOSS    a port comes and goes
- *   back LIBRARY across LOSS   a port of one side and the other port of the other side fail
  *   back LIBRARY dead LOSS     a port is up, but nothing arrives for a while
  *   back LIBRARY idle LOSS     a port fails and comes back while nobody calls
  * LOSS: what NICs do besides all the time, as VC_NIC_FAULTS has it; "": nothing.
@@ -273,76 +272,6 @@ static void test_dead(void)
 	check_shared();
 }
 
-static bool across(void)
-{
-	for (int i = 0; i < 2; i++) {
-		for (int r = 0; r < 2; r++) {
-			if (end[i]->path[r].open &&
-			    !strcmp((const char *)end[0]->path[r].from, "mlx5_1:1") &&
-			    !strcmp((const char *)end[0]->path[r].to, "mlx5_2:1")) {
-				return true;
-			}
-		}
-	}
-	return false;
-}
-
-static bool home(void)
-{
-	for (int i = 0; i < 2; i++) {
-		for (int r = 0; r < 2; r++) {
-			const volatile struct ep_net_counts_path *at = &end[i]->path[r];
-
-			if (strcmp((const char *)at->from, i   ? r ? "mlx5_3:1" : "mlx5_2:1"
-							   : r ? "mlx5_1:1"
-							       : "mlx5_0:1") != 0 ||
-			    strcmp((const char *)at->to, i   ? r ? "mlx5_1:1" : "mlx5_0:1"
-							 : r ? "mlx5_3:1"
-							     : "mlx5_2:1") != 0) {
-				return false;
-			}
-		}
-	}
-	return all_open();
-}
-
-/* `together`: at the same time. */
-static void test_across(void)
-{
-	for (int together = 0; together < 2; together++) {
-		char rules[256];
-
-		check_context("across, together %d", together);
-		failovers = end[0]->failovers;
-		if (together) {
-			snprintf(rules, sizeof(rules), "port_down:nic=0;port_down:nic=3;%s", loss);
-			net_faults_write(rules);
-		} else {
-			port("port_down", 0);
-			messages(0, failed);
-			port("port_down", 3);
-		}
-		messages(0, across);
-		some_messages(10);
-		snprintf(rules, sizeof(rules), "port_up:nic=0;port_up:nic=3;%s", loss);
-		net_faults_write(rules);
-		messages(0, home);
-		check_shared();
-	}
-	CHECK_HAS(net_log_find(2, "no path is left"), "another one is looked for");
-	/* The receiver's ports are up: that the sender's first one is down it was told. */
-	check_context("across, one side");
-	failovers = end[0]->failovers;
-	port("port_down", 0);
-	messages(0, failed);
-	failovers = end[0]->failovers;
-	net_faults_write("retry_exceeded:nic=1");
-	messages(0, failed);
-	messages(0, across);
-	port("port_up", 0);
-	messages(0, home);
-}
-
 static bool both_back(void)
 {
 	return end[0]->failbacks > 0 && end[1]->failbacks > 0;
@@ -394,8 +323,6 @@ int main(int argc, char **argv)
 		test_again();
 	} else if (!strcmp(argv[2], "flaps")) {
 		test_flaps();
-	} else if (!strcmp(argv[2], "across")) {
-		test_across();
 	} else if (!strcmp(argv[2], "dead")) {
 		test_dead();
 	} else {

@@ -158,7 +158,7 @@ static void test_broken(bool heard)
 		calls->refusals = 1000;
 		calls->refusal = EIO;
 	}
-	CHECK_INT(ep_net_path_close(c, 0, EP_NET_WHY_FAILED, "it is given up"), ncclSuccess);
+	CHECK_INT(ep_net_path_close(c, 0, "it is given up"), ncclSuccess);
 	CHECK_INT(read(fd[1], &word, sizeof(word)), sizeof(word));
 	CHECK_INT(word.path, 0);
 	CHECK_INT(word.number[0], 20);

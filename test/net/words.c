@@ -199,7 +199,7 @@ static void test_last(void)
 
 	begin("last");
 	CHECK_INT(net_irecv(&net, pair.recv, 1, &data, &size, &tag, &to_mr, &req), NET_OK);
-	word.why = 3;
+	word.why = 1;
 	say(true, &word, sizeof(word));
 	word.path = 1;
 	say(true, &word, sizeof(word));
