@@ -429,6 +429,29 @@ static void dispatch_flat(void)
 	CHECK(ncclEpDispatch(handle, &in, &out, NULL, NULL, stream));
 }
 
+/* ncclEpDispatch: High throughput, flat: rows that the caller has quantised, with their scales. */
+static void dispatch_flat_fwd(void)
+{
+	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	ncclEpDispatchConfig_t config = NCCL_EP_DISPATCH_CONFIG_INIT;
+	size_t n = rows.sizes[0];
+	ncclEpTensor_t fp8 = TENSOR(ncclFloat8e4m3, x.data, 2, T, H);
+	ncclEpTensor_t fp8_scales = TENSOR(ncclFloat32, y.data, 2, T, H / 64);
+	ncclEpTensor_t row_fp8 = TENSOR(ncclFloat8e4m3, rows.data, 2, n, H);
+	ncclEpTensor_t row_scales = TENSOR(ncclFloat32, memory, 2, n, H / 64);
+
+	config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+	in.tokens = &fp8;
+	in.scales = &fp8_scales;
+	in.topk_weights = &topk_weights;
+	out.tokens = &row_fp8;
+	out.scales = &row_scales;
+	out.topk_weights = &row_weights;
+	out.topk_idx = &row_idx;
+	CHECK(ncclEpDispatch(handle, &in, &out, NULL, &config, stream));
+}
+
 /* ncclEpDispatch: High throughput, flat: peers store the rows directly to a window. */
 static void dispatch_window(void)
 {
@@ -475,6 +498,34 @@ static void dispatch_backward(void)
 	in.tokens = &x;
 	out.tokens = &rows;
 	CHECK(ncclEpDispatch(handle, &in, &out, NULL, &config, stream));
+}
+
+/* ncclEpCombine: High throughput: a step in a CUDA graph, for a group with a fixed number of rows. */
+static void combine_graph(void)
+{
+	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	ncclEpCombineInputs_t results = NCCL_EP_COMBINE_INPUTS_INIT;
+	ncclEpCombineOutputs_t sums = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	cudaGraphExec_t step;
+	cudaGraph_t graph;
+
+	in.tokens = &x, in.topk_weights = &topk_weights;
+	out.tokens = &rows, out.topk_weights = &row_weights, out.topk_idx = &row_idx;
+	results.tokens = &rows, sums.tokens = &y;
+	CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+	CHECK(ncclEpUpdateHandle(handle, &topk_idx, NULL, stream));
+	CHECK(ncclEpDispatch(handle, &in, &out, NULL, NULL, stream));
+	/* the experts */
+	CHECK(ncclEpCombine(handle, &results, &sums, NULL, stream));
+	CHECK(cudaStreamEndCapture(stream, &graph));
+	CHECK(cudaGraphInstantiate(&step, graph, 0));
+	for (int i = 0; i < 3; i++) {
+		CHECK(cudaGraphLaunch(step, stream)); /* it reads ids and tokens anew */
+	}
+	CHECK(cudaStreamSynchronize(stream));
+	CHECK(cudaGraphExecDestroy(step));
+	CHECK(cudaGraphDestroy(graph));
 }
 
 /* ncclEpCombine: High throughput, backward: gradients of the tokens and of their weights. */
@@ -715,13 +766,15 @@ static void weights_are_back(void)
 	CHECK(memcmp(got, my_weights, sizeof(got)));
 }
 
-/* Finds the token in the first row of this rank's first expert. */
-static void find_first(int *r, int *t)
+/* Finds the first token that is for this rank's first expert, or for any of its experts. */
+static void find_first(int *r, int *t, int any)
 {
 	for (*r = 0; *r < ranks; ++*r) {
 		for (*t = 0; *t < T; ++*t) {
 			for (int k = 0; k < K; k++) {
-				if (id_of(*r, *t, k) == rank * L) {
+				int e = id_of(*r, *t, k) - rank * L;
+
+				if (e == 0 || (any && e > 0 && e < L)) {
 					return;
 				}
 			}
@@ -737,7 +790,7 @@ static void rows_are_quantised(void)
 	float scale, largest = 0;
 	int r, t;
 
-	find_first(&r, &t);
+	find_first(&r, &t, 0);
 	CHECK(cudaMemcpy(got, rows.data, sizeof(got), cudaMemcpyDeviceToHost));
 	CHECK(cudaMemcpy(&scale, memory, sizeof(scale), cudaMemcpyDeviceToHost));
 	for (int h = 0; h < 64; h++) {
@@ -753,22 +806,33 @@ static void rows_are_quantised(void)
 	CHECK(!memchr(got, 0x7e, sizeof(got)));
 }
 
-static void rows_are_copied(void)
+/* Compares the first row, of `n` times four bytes. */
+static void check_first(int n, int any)
 {
-	float got[H / 8], want[H / 8];
+	float got[H], want[H];
 	int r, t;
 
-	find_first(&r, &t);
-	CHECK(cudaMemcpy(got, rows.data, sizeof(got), cudaMemcpyDeviceToHost));
-	for (int i = 0; i < H / 8; i++) { /* a row of H / 2 bytes */
-		int at = t * H / 8 + i;
+	find_first(&r, &t, any);
+	CHECK(cudaMemcpy(got, rows.data, (size_t)n * 4, cudaMemcpyDeviceToHost));
+	for (int i = 0; i < n; i++) {
+		int at = t * n + i;
 
 		want[i] = x_of(r, at / H, at % H);
 	}
-	CHECK(memcmp(got, want, sizeof(got)));
+	CHECK(memcmp(got, want, (size_t)n * 4));
 }
 
-/* Every (rank, token) has K rows somewhere. */
+static void rows_are_copied(void)
+{
+	check_first(H / 8, 0);
+}
+
+static void flat_rows_are_copied(void)
+{
+	check_first(H / 4, 1);
+}
+
+/* The total is the number of (token, k) of all ranks that are for this rank. */
 static void rows_are_counted(void)
 {
 	uint64_t want = 0;
@@ -823,6 +887,10 @@ static const struct example {
 	  .check = sums_are_of_ranks,
 	  .scene = FLAT },
 	{ .name = "ncclEpDispatch",
+	  .run = dispatch_flat_fwd,
+	  .check = flat_rows_are_copied,
+	  .scene = FLAT },
+	{ .name = "ncclEpDispatch",
 	  .run = dispatch_window,
 	  .after = combine_rows,
 	  .check = sums_are_of_ranks,
@@ -842,6 +910,10 @@ static const struct example {
 	{ .name = "ncclEpCombine",
 	  .before = dispatch_flat,
 	  .run = combine_rows,
+	  .check = sums_are_of_ranks,
+	  .scene = FLAT },
+	{ .name = "ncclEpCombine",
+	  .run = combine_graph,
 	  .check = sums_are_of_ranks,
 	  .scene = FLAT },
 	{ .name = "ncclEpCombine",

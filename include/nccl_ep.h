@@ -497,8 +497,8 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * memory of theirs that this process has mapped stays mapped until the process ends.
  *
  * Collective: no. All ranks should call it, so that memory can be freed.
- * Threads: any thread, and only one.
- * Capture: refused while any stream of the device is captured.
+ * Threads: any, but only one.
+ * Capture: refused, if any stream of the device is captured.
  * Blocks: until the device is idle, at most three timeouts of the group plus
  *   NCCL_EP_CLOSE_TIMEOUT_MS (310 s by default), and then for other ranks as above.
  * Memory: the group and the library's memory of its handles are freed, or later as above.
@@ -959,7 +959,9 @@ typedef struct {
  * `inputs->tokens` is [N, H], by the handle's routing; no dispatch needs to have run.
  * outputs->tokens[t] is the sum over ranks, in ascending order, of the row that each returns: its
  * flat row, or the sum of t's rows in its zones in ascending order of experts, rounded to the
- * tokens' type. There are no weights. Padding is not read.
+ * tokens' type. There are no weights. Padding is not read. On several nodes one rank of each other
+ * node adds what its node's ranks return for a token, and rounds the sum. The token's rank adds
+ * these sums and the rows of its own node, in the order of the token's experts, and rounds again.
  *
  * Backward (pass_direction BWD_PASS): also returns `inputs->topk_weights`, flat fp32 [N, K] packed
  * as dispatch packs it, expert-major fp32 [N]. outputs->topk_weights[t][k], fp32 [T, K], gets the
@@ -967,8 +969,9 @@ typedef struct {
  *
  * Results
  *
- * Sums are computed in fp32, in low latency in ascending k, and rounded once. They are the same in
- * every run. Tokens without experts get zeros. Combine may be repeated after one dispatch.
+ * Sums are computed in fp32. In low latency they are added in ascending k and rounded once. They
+ * are the same in every run. Tokens without experts get zeros. Combine may be repeated after one
+ * dispatch.
  *
  * If a rank is lost during a combine of a group with masks, the error flag becomes 1. The sums of
  * tokens with an expert on that rank are undefined: they may contain part of its rows. All other
@@ -1066,13 +1069,17 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
  * Copies the mask, which shows which ranks take part.
  *
  * Low latency groups with enable_mask have a mask: mask[r] is 1 while rank r takes part. When a
- * wait for rank r expires or its connection is lost, the library masks r: r counts as a source of
- * no tokens, combine leaves its rows out, this rank sends nothing to it, and the error flag becomes
- * 1. Weights are not scaled up for missing rows. A rank that others have masked learns it in its
- * next operation and masks them.
+ * wait for rank r expires or its connection is lost, the library masks r and sets the error flag to
+ * 1. A rank that others have masked learns it in its next operation and masks them. From then on:
  *
- * The call copies the mask to `mask`, int [R] in device memory. Recover with ncclEpMaskClean, or
- * set the mask with ncclEpMaskUpdate. ncclEpGetAsyncError returns the error flag.
+ *   Dispatch: This rank sends nothing to r, and r counts as a source of no tokens.
+ *   Combine: The rows of r are left out. Weights are not scaled up for missing rows.
+ *   Graphs: A launched graph obeys the mask of that moment; it need not be captured again.
+ *   Return: Rank r takes part again after ncclEpMaskClean on all ranks, or ncclEpMaskUpdate on
+ *     both.
+ *
+ * The call copies the mask to `mask`, int [R] in device memory. ncclEpGetAsyncError returns the
+ * error flag.
  *
  * Collective: no.
  * Threads: one at a time.

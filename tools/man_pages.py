@@ -6,7 +6,8 @@ examples from examples/calls.c. CONTRIBUTING.md has the form of a comment.
     man_pages.py SOURCE_ROOT OVERVIEW PAGE...
 
 A PAGE is a path that ends in NAME.3. There must be one for each function. A PAGE nccl_ep.7 is
-OVERVIEW, where a line `.\\" header: TITLE` becomes that part of the header's first comment.
+OVERVIEW, where a line `.\\" header: TITLE` becomes that part of the header's first comment, and
+`.\\" calls` a table of all calls.
 """
 
 import os
@@ -273,12 +274,27 @@ def see_also(others):
                                for i, (name, section) in enumerate(others)]
 
 
+def table(headers):
+    """All calls with the first words behind some labels of theirs."""
+    labels = ('Collective', 'Threads', 'Capture', 'Blocks')
+    rows = [('',) + labels]
+    for function in headers.functions:
+        words = [re.split('[.;,:]', function.labels[label])[0].replace('`', '') for label in labels]
+        rows.append((function.name,) + tuple(words))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(labels))]
+    return ['.nf'] + [escaped('  '.join(word.ljust(width) for word, width in zip(row, widths)) + '  ' + row[-1])
+                      for row in rows] + ['.fi']
+
+
 def overview(headers, text):
-    """The page nccl_ep.7 with parts of the header."""
+    """The page nccl_ep.7 with parts of the header, and a table of all calls."""
     out = []
     for line in text.rstrip('\n').split('\n'):
         match = re.fullmatch(r'\.\\" header: (.*)', line)
-        out += Writer(headers).blocks(headers.parts[match[1]]) if match else [line]
+        if match:
+            out += Writer(headers).blocks(headers.parts[match[1]])
+        else:
+            out += table(headers) if line == '.\\" calls' else [line]
     return out
 
 

@@ -30,7 +30,7 @@ extern "C" {
  * one.
  *
  * Collective: no.
- * Threads: with NULL any; with a group one at a time.
+ * Threads: one at a time; with NULL any.
  * Capture: not recorded.
  * Blocks: no. It reads host memory and does not synchronise.
  * Memory: the text belongs to the calling thread and is valid until that thread's next call of this
