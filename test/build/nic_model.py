@@ -115,9 +115,9 @@ class Flows:
 
 
 def high_throughput(s):
-    yield ("| nodes | rows | rows of a load | doorbells | signals | MB under way | posting, GB/s | Gb/s "
-           "| FP8 in order | FP8 any order | BF16 in order | BF16 any order |")
-    yield "|" + "---:|" * 12
+    yield "| nodes | rows | rows of a load | doorbells | signals | MB under way | posting, GB/s |%s" % "".join(
+        " %s, %d Gb/s |" % (row, gbits) for row in ("FP8", "BF16") for gbits in RATES)
+    yield "|" + "---:|" * (7 + 2 * len(RATES))
     for nodes in NODES:
         fp8, bf16 = Flows(s, nodes, FP8), Flows(s, nodes, BF16)
         loads = fp8.all_rows() / fp8.rows
@@ -125,19 +125,20 @@ def high_throughput(s):
             nodes, fp8.all_rows(), fp8.rows, loads * fp8.doorbells(), loads, fp8.under_way() / 1e6,
             bf16.under_way() / 1e6, fp8.count * fp8.rows * FP8 / fp8.in_turn / fp8.post() / 1000,
             bf16.count * bf16.rows * BF16 / bf16.in_turn / bf16.post() / 1000)
-        for gbits in RATES:
-            cells = []
-            for flows in fp8, bf16:
-                for ordered in True, False:
-                    rate = flows.rate(gbits, ordered)
-                    cells.append("%.0f %%, %.0f us" % (rate / (gbits * 1.25), flows.all_rows() * flows.row / rate))
-            yield "| %s | %d | %s |" % (head, gbits, " | ".join(cells))
-            head = " | " * 6
+        cells = []
+        for flows in fp8, bf16:
+            for gbits in RATES:
+                rates = [flows.rate(gbits, ordered) for ordered in (True, False)]
+                cells.append(", ".join("%s %s" % (" / ".join(dict.fromkeys(numbers)), unit) for numbers, unit in (
+                    (["%.0f" % (rate / (gbits * 1.25)) for rate in rates], "%"),
+                    (["%.0f" % (flows.all_rows() * flows.row / rate) for rate in rates], "us"))))
+        yield "| %s | %s |" % (head, " | ".join(cells))
 
 
 def low_latency(s, tokens=128):
-    yield "| nodes | channels | rows, dispatch / combine | doorbells | posting, us | Gb/s | dispatch FP8, us | combine BF16, us |"
-    yield "|" + "---:|" * 8
+    yield "| nodes | channels | rows, dispatch / combine | doorbells | posting, us |%s" % "".join(
+        " %d Gb/s |" % gbits for gbits in RATES)
+    yield "|" + "---:|" * (5 + len(RATES))
     for nodes in NODES:
         peers = NODE * (nodes - 1)
         channels = max(1, min(8, s.row_queues // peers))
@@ -146,9 +147,8 @@ def low_latency(s, tokens=128):
         back = tokens * TOPK * (nodes - 1) / nodes
         posting = sides * ceil(peers / WARPS) * s.put_signal
         head = "%d | %d | %.0f / %.0f | %d | %.0f" % (nodes, channels, there, back, channels * sides * peers, posting)
-        for gbits in RATES:
-            yield "| %s | %d | %.0f | %.0f |" % (head, gbits, there * FP8 / link(gbits, FP8), back * BF16 / link(gbits, BF16))
-            head = " | " * 4
+        yield "| %s |%s" % (head, "".join(" %.0f + %.0f |" % (there * FP8 / link(gbits, FP8), back * BF16 / link(gbits, BF16))
+                                          for gbits in RATES))
 
 
 def tables(root):
