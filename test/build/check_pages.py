@@ -153,7 +153,6 @@ def check_defaults():
 # Durations that a page states ({}: the number), and the constant of the source that they are.
 DURATIONS = (
     ("doc/troubleshooting.md", "waits up to {} s for ranks of the node", "plugin/peer/leave.c", "EP_HEAP_PATIENCE_NS", 10**9),
-    ("doc/architecture.md", "looks for a path for {} s", "plugin/net/p2p_paths.c", "EP_NET_LOST_NS", 10**9),
     ("doc/failures.md", "that is not 0, else {} s", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
     ("doc/design/rdma.md", "completions in host memory every {} ms", "plugin/gda/watch.c", "EP_GDA_TICK_MS", 1),
     ("doc/design/rdma.md", "in at most {} ms of 20", "plugin/gda/state.h", "EP_GDA_ASK_NS", 10**6),
