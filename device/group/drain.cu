@@ -4,7 +4,7 @@
  * received them may have moved on already, but the NICs may still be at it, and a heap or a queue
  * pair that went away then would break the connection for both sides.
  */
-#include "device/group/group_remote.h"
+#include "device/group/remote.h"
 
 #include "device/kernels.h"
 

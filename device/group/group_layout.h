@@ -8,7 +8,7 @@
  *   progress[R]   8 bytes each, written by peer r: the last step that r has started, and above that
  *                 1 if r has masked this rank by then, and the round of r's last MaskClean
  *   signatures[EP_SIGNATURE_SLOTS][R]  written by peer r: what it passes to its last steps, each in
- *                 the slot step % EP_SIGNATURE_SLOTS (device/group/group_signature.h)
+ *                 the slot step % EP_SIGNATURE_SLOTS (device/group/signature.h)
  *   clean[2][R]   words of the same form: each rank's call of MaskClean, and each rank's result
  *   signals[R][C] u64 (remote peers): how much of what peer r sends on its channel c has arrived
  *
@@ -33,9 +33,53 @@
 #ifndef EP_DEVICE_GROUP_LAYOUT_H
 #define EP_DEVICE_GROUP_LAYOUT_H
 
-#include "device/group/div.h"
-#include "device/group/ranks.h"
+#include <stdint.h>
 #include "device/group/wait_word.h"
+#include "device/simt/language.h"
+
+#define EP_GROUP_MAX_RANKS 1024
+#define EP_RANKS_WORDS (EP_GROUP_MAX_RANKS / 32)
+
+/* A set of ranks. */
+struct ep_ranks {
+	uint32_t words[EP_RANKS_WORDS]; /* bit r % 32 of word r / 32: rank r */
+};
+
+EP_HOST_DEV uint32_t ep_ranks_has(const struct ep_ranks *ranks, uint32_t r)
+{
+	return ranks->words[r / 32] >> (r & 31) & 1;
+}
+
+EP_HOST_DEV void ep_ranks_add(struct ep_ranks *ranks, uint32_t r)
+{
+	ranks->words[r / 32] |= 1u << (r & 31);
+}
+
+/*
+ * Division by a number that a launch fixes, by multiplication: n / d for n < 2^31. A GPU takes some 20
+ * instructions for `/`, this way 3.
+ */
+struct ep_div {
+	uint32_t d;
+	uint32_t mul;
+	uint32_t shift;
+};
+
+EP_HOST_DEV struct ep_div ep_div_make(uint32_t d)
+{
+	struct ep_div v = { d, 0, 31 };
+
+	while ((uint64_t)1 << (v.shift - 31) < d) {
+		v.shift++;
+	}
+	v.mul = (uint32_t)((((uint64_t)1 << v.shift) + d - 1) / d);
+	return v;
+}
+
+EP_HOST_DEV uint32_t ep_div(uint32_t n, struct ep_div div)
+{
+	return (uint32_t)((uint64_t)n * div.mul >> div.shift);
+}
 
 #define EP_GROUP_NEAR_RANKS 64   /* whose heaps stand in the kernels' arguments */
 #define EP_GROUP_MAX_THREADS 512 /* per block; any multiple of 32 up to this */
@@ -180,7 +224,7 @@ EP_HOST_DEV uint64_t *ep_mask_ignored(int32_t *mask, uint32_t nranks)
 	return (uint64_t *)(mask + (nranks + 1) / 2 * 2);
 }
 
-/* Behind that: what the blocks of a kernel have agreed about each rank (arrival.h), below its epoch. */
+/* Behind that: what the blocks of a kernel have agreed about each rank (wait.h), below its epoch. */
 enum ep_arrival {
 	EP_ARRIVAL_CLAIMED = 1,
 	EP_ARRIVAL_PRESENT,
@@ -355,7 +399,7 @@ struct ep_dev_group {
 	uint64_t clean_off;
 	const struct ep_dev_remote *remote; /* NULL without remote ranks */
 	unsigned char *own;                 /* this rank's heap */
-	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of group_mask.h: */
+	/* Each rank's heap as mapped here, NULL: remote. By ep_heap_of() of mask.h: */
 	unsigned char *const *all_heaps; /* [R] in device memory; NULL: there are no ranks beyond */
 	unsigned char *heap[EP_GROUP_NEAR_RANKS];
 	/* All heaps of the node at once, for ep_multimem_*() alone; NULL, as a rule: not used. */

@@ -7,8 +7,8 @@
  * Bytes, T tokens with rows to `d` ranks on average: flat, 2 (d - 1) T for what this rank returns,
  * d T + T for its sums; expert-major, K T loaded and d T stored, then d T + T. In windows d T + T alone.
  */
-#include "device/ht/ht_combine_copy.h"
-#include "device/ht/ht_step.h"
+#include "device/ht/combine_copy.h"
+#include "device/ht/step.h"
 
 #include "device/kernels.h"
 

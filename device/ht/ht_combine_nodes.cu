@@ -5,12 +5,12 @@
  * forwarder adds what the ranks of its node return, in fp32, rounds, and sends one row. The source
  * adds in fp32 what comes from the ranks of its node and from other nodes, in the order in which the
  * token's experts come, and rounds once more. Roles: copy warps, which do what those of one node do
- * and merge (device/ht/ht_combine_copy.h), and in each block a send warp and a credit warp
+ * and merge (device/ht/combine_copy.h), and in each block a send warp and a credit warp
  * (device/ht/post.h).
  */
-#include "device/ht/ht_combine_copy.h"
-#include "device/ht/ht_step.h"
+#include "device/ht/combine_copy.h"
 #include "device/ht/post.h"
+#include "device/ht/step.h"
 
 #include "device/kernels.h"
 

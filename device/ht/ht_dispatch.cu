@@ -7,9 +7,8 @@
  * An SM's stores are what it has least of, so all its shared memory is kept busy: a warp that has
  * nothing more to send receives, and loads run ahead of stores over the limits of units.
  */
-#include "device/ht/ht_dispatch_copy.h"
-#include "device/ht/ht_dispatch_zero.h"
-#include "device/ht/ht_step.h"
+#include "device/ht/dispatch_copy.h"
+#include "device/ht/step.h"
 
 #include "device/kernels.h"
 

@@ -3,13 +3,12 @@
  * High throughput: ncclEpDispatch in groups of several nodes. A row is loaded once where it is, and
  * stored once for each rank of the node and once for the NIC, which writes it to one rank of each other
  * node; that one stores it for the ranks there. Roles: copy warps, which do what those of one node do
- * and forward (device/ht/ht_dispatch_copy.h), and in each block a send warp and a credit warp
+ * and forward (device/ht/dispatch_copy.h), and in each block a send warp and a credit warp
  * (device/ht/post.h).
  */
-#include "device/ht/ht_dispatch_copy.h"
-#include "device/ht/ht_dispatch_zero.h"
-#include "device/ht/ht_step.h"
+#include "device/ht/dispatch_copy.h"
 #include "device/ht/post.h"
+#include "device/ht/step.h"
 
 #include "device/kernels.h"
 

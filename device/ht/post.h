@@ -19,7 +19,7 @@
 #ifndef EP_DEVICE_HT_POST_H
 #define EP_DEVICE_HT_POST_H
 
-#include "device/ht/ht_nodes.h"
+#include "device/ht/units.h"
 
 /* Flows of one direction. */
 struct ep_ht_flows {

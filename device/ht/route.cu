@@ -12,7 +12,7 @@
  *
  * All blocks of the grid wait for one another, so all must be resident: at most EP_HT_ROUTE_BLOCKS.
  */
-#include "device/ht/route_result.h"
+#include "device/ht/route_place.h"
 
 #include "device/kernels.h"
 

@@ -1,9 +1,209 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Routing of high throughput: the tables of rows, at their source and where they go. */
+/*
+ * Routing of high throughput: where each row belongs. What follows is written to this rank's tables and to
+ * its peers', kept in handle memory when it has come from those, and given to the caller.
+ */
 #ifndef EP_DEVICE_HT_ROUTE_PLACE_H
 #define EP_DEVICE_HT_ROUTE_PLACE_H
 
-#include "device/ht/route_sums.h"
+#include "device/ht/route_count.h"
+#include "device/ht/units.h"
+
+/*
+ * ---- what goes to ranks of other nodes ----
+ *
+ * A NIC sends it, so it is written to this rank's own heap first: tables, and masks, that is, which of a chunk's tokens go to a
+ * rank. The masks of all ranks of a node go to this rank's forwarder there.
+ */
+
+/* Returns the part of the tables for remote rank d. */
+EP_DEV uint32_t *ep_ht_out_sel(const struct ep_ht_common &c, uint32_t d)
+{
+	return (uint32_t *)(c.g.own + c.areas.out_off) + (size_t)d * c.max_tokens * c.width;
+}
+
+EP_DEV uint32_t *ep_ht_out_start(const struct ep_ht_common &c, uint32_t d)
+{
+	return (uint32_t *)(c.g.own + c.areas.out_start_off) +
+	       (size_t)d * (ep_ht_table_chunks(c) + 1);
+}
+
+EP_DEV uint8_t *ep_ht_out_mask(const struct ep_ht_common &c, uint32_t d)
+{
+	return c.g.own + c.areas.out_mask_off + (size_t)d * c.areas.mask_stride;
+}
+
+/*
+ * The tokens of the span's chunk that begins with token `local` that go to remote rank d. `row`: of the first,
+ * if it does; rows from kept[d] on are dropped.
+ */
+EP_DEV void ep_ht_mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &route,
+			     uint32_t d, uint32_t local, uint32_t row, uint32_t chunk)
+{
+	uint32_t bits = route.rank_bits[d * route.words + local / 32] >> (local & 31) & 0xffu,
+		 mask = 0;
+
+	for (; bits && row < route.kept[d]; row++) {
+		mask |= bits & (0u - bits);
+		bits &= bits - 1;
+	}
+	ep_ht_out_mask(c, d)[chunk] = (uint8_t)mask;
+}
+
+/* The same for each other node, from the masks of its ranks. The block has a barrier behind those. */
+EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t tokens)
+{
+	uint32_t first = w0 / EP_HT_CHUNK, chunks = ep_ht_chunks(tokens, EP_HT_CHUNK_SHIFT);
+
+	for (uint32_t k = ep_warp(); k < c.remote.nodes; k += ep_nwarps()) {
+		for (uint32_t chunk = first + ep_lane(); chunk < first + chunks;
+		     chunk += EP_WARP_SIZE) {
+			uint32_t mask = 0;
+
+			for (uint32_t i = c.remote.remote_first[k];
+			     i < c.remote.remote_first[k + 1]; i++) {
+				mask |= ep_ht_out_mask(c, c.remote.remote_ranks[i])[chunk];
+			}
+			c.h.send_nodes[(size_t)k * c.areas.mask_stride + chunk] = (uint8_t)mask;
+		}
+	}
+}
+
+/* No tokens, behind the last one's chunk: masks of rank, or node, `row` of `masks`. */
+EP_DEV void ep_ht_rest_masks(const struct ep_ht_common &c, uint8_t *masks, uint32_t row)
+{
+	for (uint32_t chunk = ep_ht_chunks(c.num_tokens, EP_HT_CHUNK_SHIFT) +
+			      ep_block() * EP_WARP_SIZE + ep_lane();
+	     chunk < c.areas.mask_stride; chunk += ep_nblocks() * EP_WARP_SIZE) {
+		masks[(size_t)row * c.areas.mask_stride + chunk] = 0;
+	}
+}
+
+/* Of all remote ranks, and of all nodes; the blocks share them. */
+EP_DEV void ep_ht_rest_nodes(const struct ep_ht_common &c)
+{
+	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
+		if (ep_rank_remote(c.g, d)) {
+			ep_ht_rest_masks(c, c.g.own + c.areas.out_mask_off, d);
+		}
+	}
+	for (uint32_t k = ep_warp(); k < c.remote.nodes; k += ep_nwarps()) {
+		ep_ht_rest_masks(c, c.h.send_nodes, k);
+	}
+}
+
+/* The masks of all ranks of node k go to rank r, the forwarder there. One warp. */
+EP_DEV bool ep_ht_masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, uint32_t r,
+			     uint32_t k)
+{
+	uint32_t first = c.remote.remote_first[k], n = c.remote.remote_first[k + 1] - first;
+	const struct ep_ht_flow *flow = &c.remote.forwarders[k];
+	bool ok = true;
+
+	for (uint32_t i0 = 0; flow->peer == r && i0 < n && ok; i0 += EP_WARP_SIZE) {
+		uint32_t i = i0 + ep_lane(), d = i < n ? c.remote.remote_ranks[first + i] : 0;
+		uint64_t to = c.areas.mask_off +
+			      ((uint64_t)flow->there * c.remote.most + i) * c.areas.mask_stride;
+		uint64_t from = c.areas.out_mask_off + (uint64_t)d * c.areas.mask_stride;
+
+		ok = ep_mlx5_put(post, i < n, ep_mlx5_remote(post, EP_MLX5_REGION_HEAP, to),
+				 ep_mlx5_local(post, EP_MLX5_REGION_HEAP, from),
+				 c.areas.mask_stride, true);
+	}
+	return ok;
+}
+
+/* All tables for remote rank r, and the signal behind them. One warp. */
+EP_DEV bool ep_ht_tables_post_to(const struct ep_ht_common &c, struct ep_op op,
+				 const struct ep_ht_route &route, struct ep_mlx5_post *post,
+				 uint32_t r)
+{
+	uint64_t lists = 4 * (uint64_t)c.max_tokens * c.width;
+	uint64_t starts = 4 * ((uint64_t)ep_ht_table_chunks(c) + 1);
+	bool first = ep_lane() == 0;
+	uint64_t to = first ? c.areas.sel_off + c.g.rank * lists
+			    : c.areas.start_off + c.g.rank * starts;
+	uint64_t from = first ? c.areas.out_off + r * lists : c.areas.out_start_off + r * starts;
+	uint32_t bytes = first ? 4 * route.kept[r] * c.width : (uint32_t)starts;
+
+	return ep_mlx5_put(post, ep_lane() < 2 && bytes,
+			   ep_mlx5_remote(post, EP_MLX5_REGION_HEAP, to),
+			   ep_mlx5_local(post, EP_MLX5_REGION_HEAP, from), bytes, true) &&
+	       ep_ht_masks_post(c, post, r, c.remote.node[r]) &&
+	       ep_mlx5_signal_add(post,
+				  ep_remote_signal(c.g, *post, r, EP_HT_ROWS,
+						   ep_remote_signal_off(c.g, EP_HT_ROWS),
+						   ep_remote_signal_word(op, 1)),
+				  false);
+}
+
+/*
+ * The block's part of the tables is written: the last block posts those of all. True: this one. All threads,
+ * behind a barrier.
+ */
+EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op,
+				   const struct ep_ht_route &route)
+{
+	uint32_t *ready = c.h.scratch + EP_HT_BLOCKS_READY;
+	EP_SHARED(uint32_t, last);
+
+	if (ep_tid() == 0) {
+		last = ep_atomic_add_acq_rel_gpu_u32(ready, 1) + 1 == ep_nblocks();
+		if (last) {
+			ep_st_relaxed_gpu_u32(ready, 0);
+		}
+	}
+	ep_block_sync();
+	if (!last) {
+		return false;
+	}
+	op.start_ns = ep_time_ns();
+	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
+	     r = ep_remote_peer(c.g, r + ep_nwarps())) {
+		struct ep_mlx5_post p = ep_remote_open(c.g, r, EP_HT_ROWS);
+
+		p.timeout_ns = ep_remote_left(c.g, op, true);
+		if (!ep_ht_tables_post_to(c, op, route, &p, r)) {
+			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
+		}
+	}
+	return true;
+}
+
+/* The next kernel may write what was posted: waits until the NIC has done with it. The same block. */
+EP_DEV_COLD void ep_ht_tables_posted(const struct ep_ht_common &c, struct ep_op op)
+{
+	op.start_ns = ep_time_ns();
+	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
+	     r = ep_remote_peer(c.g, r + ep_nwarps())) {
+		struct ep_mlx5_post p = ep_remote_open(c.g, r, EP_HT_ROWS);
+
+		p.timeout_ns = ep_remote_left(c.g, op, true);
+		if (!ep_mlx5_quiet(&p)) {
+			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
+		}
+	}
+}
+
+/* Keeps the masks that source s has sent, if this rank forwards for it: worker `w` of `workers`. */
+EP_DEV void ep_ht_masks_keep(const struct ep_ht_common &c, uint32_t s, uint32_t w, uint32_t workers)
+{
+	const struct ep_ht_return_ring *ring = &c.remote.return_rings[s];
+	uint32_t stride = c.areas.mask_stride, bytes = c.remote.near * stride;
+
+	if (!ep_rank_remote(c.g, s) || ring->rank != c.g.rank) {
+		return;
+	}
+	size_t x = ring->number / c.remote.near - 1;
+	const unsigned char *from = c.g.own + c.areas.mask_off + x * c.remote.most * stride;
+	uint8_t *to = c.h.node_masks + x * bytes;
+
+	for (uint32_t i = 16 * w; i < bytes; i += 16 * workers) {
+		ep_st16(to + i, ep_ld16_fresh(from + i));
+	}
+}
+
+/* ---- the tables of rows, at their source and where they go ---- */
 
 /* The areas that rank r fills in a heap. */
 EP_DEV uint32_t *ep_ht_sel_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
@@ -358,6 +558,166 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 					 parts * ep_nthreads());
 	}
 	return true;
+}
+
+/* ---- what comes to this rank in all, for the caller and for later kernels ---- */
+
+/* Element i of a tensor of counters of `bytes` each, which may be NULL. */
+EP_DEV void ep_ht_counter_store(void *counters, uint32_t bytes, uint32_t i, uint32_t v)
+{
+	if (!counters) {
+		return;
+	}
+	if (bytes == 8) {
+		((int64_t *)counters)[i] = v;
+	} else {
+		((int32_t *)counters)[i] = (int32_t)v;
+	}
+}
+
+/* Expert-major: this rank's zones. Their rows are all kept as far as they have places. One warp. */
+EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
+{
+	uint32_t end = 0, limit = a.c.limit;
+
+	for (uint32_t e0 = 0; e0 < a.c.nlocal; e0 += EP_WARP_SIZE) {
+		struct ep_ht_zone_at at = ep_ht_zones_next(a, route, a.c.g.rank, e0, &end);
+		struct ep_ht_zone z = {};
+
+		if (at.expert == EP_HT_NONE) {
+			continue;
+		}
+		z.first = ep_min_u32(at.begin, limit);
+		z.rows = ep_min_u32(at.rows, limit - z.first);
+		z.kept = ep_min_u32(route.all[at.expert], z.rows);
+		a.c.h.zones[e0 + ep_lane()] = z;
+		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e0 + ep_lane(), z.rows);
+		ep_ht_counter_store(a.expert_offsets, a.counter_bytes, e0 + ep_lane(), z.first);
+	}
+}
+
+/* Expert-major: the zone of a place below the limit: the last one that does not begin behind it. */
+EP_DEV uint32_t ep_ht_zone_find(const struct ep_ht_common &c, uint32_t place)
+{
+	uint32_t low = 0, high = c.nlocal;
+
+	while (high - low > 1) {
+		uint32_t middle = (low + high) / 2;
+
+		if (c.h.zones[middle].first <= place) {
+			low = middle;
+		} else {
+			high = middle;
+		}
+	}
+	return low;
+}
+
+/*
+ * Some rows are dropped because they have no slots, so the counts do not show how many rows come to an
+ * expert. The tables that have come do: adds what they list to `kept`, of which each expert's lies `stride`
+ * words behind the one before.
+ */
+EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_route &route,
+			     uint32_t *kept, uint32_t stride)
+{
+	for (uint32_t s = 0; s < c.g.nranks; s++) {
+		const uint32_t *sel = ep_ht_sel_area(c, c.g.own, s);
+		uint32_t rows = route.from[s + 1] - route.from[s];
+
+		for (uint32_t row = ep_tid(); row < rows; row += ep_nthreads()) {
+			for (uint32_t j = 0; j < c.width; j++) {
+				uint32_t v = ep_ld_relaxed_sys_u32(sel + (size_t)row * c.width + j);
+
+				if (v == EP_HT_NONE) {
+					break;
+				}
+				if (v != EP_HT_DROPPED) {
+					v = c.layout == EP_HT_FLAT ? v : ep_ht_zone_find(c, v);
+					ep_shared_add_u32(kept + (size_t)v * stride, 1);
+				}
+			}
+		}
+	}
+}
+
+/* Expert-major zones, or flat counters. One block; the tables of all sources have come if `cut`. */
+EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
+				bool cut)
+{
+	const struct ep_ht_common &c = a.c;
+	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
+	uint32_t *counts = route.all + c.g.rank * c.nlocal;
+
+	if (expert_major && ep_warp() == 0) {
+		ep_ht_zones_leave(a, route);
+	}
+	if (cut) {
+		ep_block_sync();
+		for (uint32_t e = ep_tid(); e < c.nlocal; e += ep_nthreads()) {
+			if (expert_major) {
+				c.h.zones[e].kept = 0;
+			} else {
+				counts[e] = 0;
+			}
+		}
+		ep_block_sync();
+		ep_ht_kept_count(c, route, expert_major ? &c.h.zones[0].kept : counts,
+				 expert_major ? sizeof(struct ep_ht_zone) / 4 : 1);
+		ep_block_sync();
+	}
+	for (uint32_t e = ep_tid(); !expert_major && e < c.nlocal; e += ep_nthreads()) {
+		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e, counts[e]);
+	}
+}
+
+/*
+ * Handle memory has no routing from now on. One thread, before its block publishes its counts: without these no
+ * other block gets to where it can fail and record it here.
+ */
+EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)
+{
+	ep_st_relaxed_gpu_u64(&c.h.head->stamp, 0);
+}
+
+/* Nor will it have this one, whatever the other blocks do. Any block that fails, by one thread. */
+EP_DEV void ep_ht_head_fail(const struct ep_ht_common &c)
+{
+	ep_atomic_max_gpu_u64(&c.h.head->stamp, EP_HT_NO_STAMP);
+}
+
+/* It has this one, unless a block has failed, or fails later. One thread, whose block has seen all tables come. */
+EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
+{
+	const struct ep_ht_common &c = a.c;
+
+	ep_atomic_max_gpu_u64(&c.h.head->stamp, c.stamp);
+	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, route, c.g.rank));
+}
+
+/* All but the stamp, without which the head is not valid. One block. */
+EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
+				const struct ep_ht_route &route, bool cut)
+{
+	const struct ep_ht_common &c = a.c;
+	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
+	struct ep_ht_head *head = c.h.head;
+
+	if (ep_tid() == ep_nthreads() - 1) {
+		head->num_tokens = c.num_tokens;
+		head->routing = op.epoch;
+		head->rows = route.from[c.g.nranks];
+		head->idle = route.from[c.g.nranks + 2];
+		head->places = expert_major ? ep_min_u32(route.ends[c.g.rank], c.limit) : 0;
+		head->chunks = route.from[c.g.nranks + 1];
+	}
+	ep_ht_experts_leave(a, route, cut);
+	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {
+		c.h.recv_base[r] = route.from[r];
+		if (r < c.g.nranks) {
+			c.h.send_base[r] = route.base[r];
+		}
+	}
 }
 
 #endif

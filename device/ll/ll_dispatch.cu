@@ -9,10 +9,9 @@
  * header of 16 to 512 bytes; 8 bytes per expert and 32 per rank for the counts. The receiver writes
  * a row once per local expert.
  */
-#include "device/ll/ll_dispatch_remote.h"
-#include "device/ll/ll_dispatch_recv.h"
-#include "device/ll/ll_dispatch_send.h"
-#include "device/group/group_step.h"
+#include "device/ll/dispatch_send.h"
+#include "device/ll/dispatch_recv.h"
+#include "device/group/step.h"
 
 #include "device/kernels.h"
 

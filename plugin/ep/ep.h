@@ -748,7 +748,7 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 
 /*
  * Signatures, of all that ranks must pass to an operation alike: made at each launch, compared by kernels
- * (device/group/group_signature.h), and put into words where two ranks differ.
+ * (device/group/signature.h), and put into words where two ranks differ.
  */
 
 struct ep_signature ep_signature_update(const struct ncclEpHandle *handle);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "core/idle.h"
 #include "core/log.h"
-#include "device/group/wait_names.h"
+#include "device/group/wait_word.h"
 #include "device/kernels.h"
 #include "device/mlx5/mlx5_layout.h"
 #include "ep/ep.h"

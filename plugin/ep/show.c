@@ -10,7 +10,7 @@
 #include "core/build.h"
 #include "core/log.h"
 #include "core/timed_call.h"
-#include "device/group/wait_names.h"
+#include "device/group/wait_word.h"
 #include "ep/ep.h"
 
 _Static_assert(EP_BOARD_RANKS == EP_GROUP_MAX_RANKS, "EP_BOARD_RANKS");

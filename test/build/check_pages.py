@@ -156,9 +156,9 @@ DURATIONS = (
     ("doc/failures.md", "that is not 0, else {} s", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
     ("doc/design/rdma.md", "completions in host memory every {} ms", "plugin/gda/watch.c", "EP_GDA_TICK_MS", 1),
     ("doc/design/rdma.md", "in at most {} ms of 20", "plugin/gda/state.h", "EP_GDA_ASK_NS", 10**6),
-    ("include/nccl_ep.h", "It waits {} s for masked ranks", "device/group/clean.cu", "EP_CLEAN_GRACE_NS", 10**9),
+    ("include/nccl_ep.h", "It waits {} s for masked ranks", "device/group/masks.cu", "EP_CLEAN_GRACE_NS", 10**9),
     ("include/nccl_ep.h", "up to {} s for ranks of this node", "plugin/peer/leave.c", "EP_HEAP_PATIENCE_NS", 10**9),
-    ("include/nccl_ep.h", "or {} s if that is longer", "device/group/group_remote.h", "EP_REMOTE_MASKED_NS", 10**9),
+    ("include/nccl_ep.h", "or {} s if that is longer", "device/group/remote.h", "EP_REMOTE_MASKED_NS", 10**9),
     ("include/nccl_ep.h", "timeout ({} s, see", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
 )
 

@@ -3,7 +3,7 @@
 
 MUTANTS = [
     # Bulk copies come behind what a wait for the other ranks has acquired.
-    {"name": "begin_unfenced", "file": "device/ht/ht_step.h",
+    {"name": "begin_unfenced", "file": "device/ht/step.h",
      "old": "\tep_bulk_fence_global();\n\treturn agreed != 0;", "new": "\treturn agreed != 0;", "tests": ["groups_crowded"]},
     # ---- low latency, and what the algorithms share ----
     # Rows of bytes are in memory before their flags.
@@ -13,33 +13,33 @@ MUTANTS = [
      "new": "\tep_st_fenced_sys_u64(ep_ll_row_flag",
      "tests": ["matrix_rm", "matrix_em"]},
     # A bank is used again when every rank has done with it, not a step before.
-    {"name": "bank_early", "file": "device/group/group_step.h",
+    {"name": "bank_early", "file": "device/group/step.h",
      "old": "(int32_t)((uint32_t)word - op.freed) <= 0",
      "new": "(int32_t)((uint32_t)word - op.freed) < 0", "tests": ["waits"]},
     # A receive that is a step of its own frees the bank at its own step.
-    {"name": "freed_epoch", "file": "device/group/group_step.h",
+    {"name": "freed_epoch", "file": "device/group/step.h",
      "old": "uint32_t freed = launch.halves & EP_HALF_RECV ? op.step : op.epoch;",
      "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
     # A rank whose counts have come before the decision falls is not absent.
-    {"name": "arrival_unpolled", "file": "device/ll/ll_dispatch_counts.h",
+    {"name": "arrival_unpolled", "file": "device/ll/dispatch_recv.h",
      "old": "here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, tables, r);",
      "new": "here = verdict == EP_ARRIVAL_PRESENT && ep_ll_counts_poll(a, op, tables, r);",
      "tests": ["views_present"]},
     # All blocks follow the decision of the first one who is absent.
-    {"name": "arrival_ignored", "file": "device/ll/ll_dispatch_counts.h",
+    {"name": "arrival_ignored", "file": "device/ll/dispatch_recv.h",
      "old": "decisions->done = !c.g.mask_enabled;",
      "new": "decisions->done = true;", "tests": ["views_strike", "views_split", "views_again"]},
     # ... also of ranks above 63.
-    {"name": "arrival_beyond", "file": "device/ll/ll_dispatch_counts.h",
-     "old": ("\treturn ep_all(EP_FULL_MASK, ok);\n"
-             "}\n"
-             "\n"
-             "#endif"),
-     "new": ("\t(void)ok;\n"
-             "\treturn true;\n"
-             "}\n"
-             "\n"
-             "#endif"),
+    {"name": "arrival_beyond", "file": "device/ll/dispatch_recv.h",
+     "old": ("ep_ll_decision_adopt(a, op, tables, r);\n"
+             "\t\t}\n"
+             "\t}\n"
+             "\treturn ep_all(EP_FULL_MASK, ok);\n"),
+     "new": ("ep_ll_decision_adopt(a, op, tables, r);\n"
+             "\t\t}\n"
+             "\t}\n"
+             "\t(void)ok;\n"
+             "\treturn true;\n"),
      "tests": ["views_beyond"]},
     # A child of fork() does nothing with its parent's group.
     {"name": "forked", "file": "plugin/ep/call.c",
@@ -53,7 +53,7 @@ MUTANTS = [
              "\tresult = ep_group_create("),
      "tests": ["memory"]},
     # The last vector of a row comes back.
-    {"name": "comb_tail", "file": "device/ll/ll_combine_send.h",
+    {"name": "comb_tail", "file": "device/ll/ll_combine.cu",
      "old": "narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);",
      "new": "narrow, off + 8 < a.token_bytes && row != EP_LL_ZERO_ROW);",
      "tests": ["matrix_em", "matrix_rm", "sizes_rows"]},
@@ -65,11 +65,11 @@ MUTANTS = [
      "old": "sum[n] = term.valid ? -0.0f : 0.0f;", "new": "sum[n] = -0.0f;",
      "tests": ["ids", "matrix_em", "masks"]},
     # A row that is lost comes back as zeros.
-    {"name": "zero_row", "file": "device/ll/ll_dispatch_recv.h",
+    {"name": "zero_row", "file": "device/ll/dispatch_recv.h",
      "old": "c.h.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;",
      "new": "c.h.slot_row[(size_t)at * c.topk + k] = w.row;", "tests": ["ids", "ids_processes", "matrix_em"]},
     # Masked ranks are sent no rows.
-    {"name": "mask_send", "file": "device/ll/ll_dispatch_send.h",
+    {"name": "mask_send", "file": "device/ll/dispatch_send.h",
      "old": "if (id < 0 || !ep_mask_active(c.g, rank)) {",
      "new": "if (id < 0) {", "tests": ["masks", "views_split", "races_mask_dispatch"]},
     # ... and no rows return to them.
@@ -77,11 +77,11 @@ MUTANTS = [
      "old": "if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {",
      "new": "if (r.slot < r.rows) {", "tests": ["masks", "views_split", "races_mask_combine"]},
     # A token that names an expert twice has a row for each time.
-    {"name": "repeat_local", "file": "device/ll/ll_dispatch_send.h",
+    {"name": "repeat_local", "file": "device/ll/dispatch_send.h",
      "old": "n += tables.id[i] == expert && ep_div(i, c.by_topk) < local;",
      "new": "n += tables.id[i] == expert && ep_div(i, c.by_topk) <= local;", "tests": ["ids", "matrix_em"]},
     # A mask is one of its round: MaskClean ends it.
-    {"name": "clean_round", "file": "device/group/group_mask.h",
+    {"name": "clean_round", "file": "device/group/mask.h",
      "old": "return word >> 32 & 1 && (int32_t)((round - op.clean_round) << 1) >= 0 &&",
      "new": ("(void)round;\n"
              "\treturn word >> 32 & 1 &&"),
@@ -90,19 +90,19 @@ MUTANTS = [
     {"name": "masked_once", "file": "device/group/wait.h",
      "old": "\t\tspin->polls |= EP_WAIT_MASKED;\n", "new": "\t\treturn EP_CAUSE_EXCLUDED;\n", "tests": ["unit/waits"]},
     # A step that a rank refuses, with masks, is one WQE: what came before it may be nothing.
-    {"name": "silent_two", "file": "device/group/group_remote.h",
+    {"name": "silent_two", "file": "device/group/remote.h",
      "old": "uint64_t posted = silent ? 1 : EP_REMOTE_STEP_WQES;",
      "new": "uint64_t posted = EP_REMOTE_STEP_WQES + 0 * silent;", "tests": ["nodes_given_up"]},
     # A combine refuses what was dispatched before a MaskClean.
-    {"name": "receipt_round", "file": "device/group/group_step.h",
+    {"name": "receipt_round", "file": "device/group/step.h",
      "old": "return is_combine && found.receipt.clean_round != found.seq.clean_round ? EP_CAUSE_CLEANED",
      "new": "return 0 ? EP_CAUSE_CLEANED", "tests": ["halves", "clean", "masks"]},
     # ---- high throughput ----
     # A unit is announced when its stores are done.
-    {"name": "ht_publish_early", "file": "device/ht/ht_dispatch_send.h",
+    {"name": "ht_publish_early", "file": "device/ht/dispatch.h",
      "old": "\tep_ht_pipe_stored(pipe, unpublished->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
     # A ring slot's credit is told when its last load has ended.
-    {"name": "ht_credit_early", "file": "device/ht/ht_dispatch_copy.h",
+    {"name": "ht_credit_early", "file": "device/ht/dispatch_copy.h",
      "old": ("\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
              "\tif (!from) {\n"
              "\t\treturn false;\n"
@@ -144,7 +144,7 @@ MUTANTS = [
      "old": "\t     i += workers) {\n\t\tuint32_t share", "new": "\t     i += turns * sharers) {\n\t\tuint32_t share",
      "tests": ["net_ht_crowd", "unlike_ht_nodes"]},
     # What has come over the network is overwritten when its last load has ended.
-    {"name": "nd_consumed_early", "file": "device/ht/ht_dispatch_copy.h",
+    {"name": "nd_consumed_early", "file": "device/ht/dispatch_copy.h",
      "old": "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n",
      "new": ("\tif (NODES && (item.what & EP_HT_LAST)) {\n"
              "\t\tep_ht_item_credit<NODES>(a, op, item);\n"
@@ -152,32 +152,32 @@ MUTANTS = [
              "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"),
      "tests": ["net_ht_credits"]},
     # A unit that is forwarded is announced as one that is sent.
-    {"name": "nd_forward_unpublished", "file": "device/ht/ht_dispatch_copy.h",
+    {"name": "nd_forward_unpublished", "file": "device/ht/dispatch_copy.h",
      "old": "if ((sends || forwards) && (item.what & EP_HT_LAST)",
      "new": "if (sends && (item.what & EP_HT_LAST)",
      "tests": ["net_ht_flat"]},
     # One store serves the NICs, whichever node is first in the token's list.
-    {"name": "nd_stage_first", "file": "device/ht/ht_dispatch_send.h",
+    {"name": "nd_stage_first", "file": "device/ht/dispatch.h",
      "old": "stores = remote ? ep_lane() == first : stores;",
      "new": "stores = remote ? ep_lane() == 0 && first == 0 : stores;",
      "tests": ["net_ht_flat"]},
     # Between an acquired flag and a bulk load there is a proxy fence.
-    {"name": "ht_noproxy", "file": "device/ht/peers.h",
+    {"name": "ht_noproxy", "file": "device/ht/step.h",
      "old": "\tep_bulk_fence_global(); /* the engines of others have stored, or read what is overwritten */\n",
      "new": "", "tests": ["ht_flat_ring", "ht_flat"]},
     # Windows: a warp's stores are done before it says so.
-    {"name": "ht_done_early", "file": "device/ht/ht_dispatch_copy.h",
+    {"name": "ht_done_early", "file": "device/ht/dispatch_copy.h",
      "old": ("\tif (ep_ht_windows<NODES>(a)) {\n"
              "\t\tep_ht_pipe_stored(pipe, pipe->groups);\n"
              "\t}\n"
              "\treturn true;"),
      "new": "\treturn true;", "tests": ["ht_window", "ht_window_late", "ht_soak"]},
     # Combine: returned rows are announced when their stores are done.
-    {"name": "ht_due_early", "file": "device/ht/ht_combine_copy.h",
+    {"name": "ht_due_early", "file": "device/ht/combine_copy.h",
      "old": "\t\tep_ht_pipe_stored(&pipe, due->group);\n",
      "new": "", "tests": ["ht_flat_ring", "ht_flat", "ht_flat_race"]},
     # Across nodes: what the ranks of a node return is added when it has come,
-    {"name": "nd_merge_early", "file": "device/ht/ht_combine_work.h",
+    {"name": "nd_merge_early", "file": "device/ht/combine.h",
      "old": "\tx = NODES && work.is_merge ? ep_ht_merge_flow(a, work.unit) : 0;\n",
      "new": ("\tif (NODES && work.is_merge) {\n"
              "\t\treturn EP_HT_NONE;\n"
@@ -185,30 +185,30 @@ MUTANTS = [
              "\tx = NODES && work.is_merge ? ep_ht_merge_flow(a, work.unit) : 0;\n"),
      "tests": ["net_ht_flat", "net_ht_em"]},
     # ... by a rank that is the k-th to return a token,
-    {"name": "nd_merge_order", "file": "device/ht/ht_combine_work.h",
+    {"name": "nd_merge_order", "file": "device/ht/combine.h",
      "old": "if ((mask >> row & 1) && k-- == 0) {", "new": "if ((mask >> row & 1) && k == 0) {",
      "tests": ["net_ht_crowd"]},
     # which may be of the same key: a merge or a sum does not hold up the return that it waits for,
-    {"name": "nd_tie_merge", "file": "device/ht/ht_combine_work.h",
+    {"name": "nd_tie_merge", "file": "device/ht/combine.h",
      "old": "work->is_merge = NODES && merge < back && merge <= sum;",
      "new": "work->is_merge = NODES && merge != EP_HT_NONE && merge <= back && merge <= sum;",
      "tests": ["net_ht_crowd"]},
-    {"name": "nd_tie_sum", "file": "device/ht/ht_combine_work.h",
+    {"name": "nd_tie_sum", "file": "device/ht/combine.h",
      "old": "work->is_sum = !work->is_merge && sum < back;",
      "new": "work->is_sum = !work->is_merge && sum != EP_HT_NONE && sum <= back;",
      "tests": ["net_ht_crowd"]},
     # nor a sum the merge,
-    {"name": "nd_tie_last", "file": "device/ht/ht_combine_work.h",
+    {"name": "nd_tie_last", "file": "device/ht/combine.h",
      "old": "work->is_merge = NODES && merge < back && merge <= sum;",
      "new": "work->is_merge = NODES && merge < back && merge < sum;",
      "tests": ["net_ht_ties"]},
     # and a token's sum has one row of each other node.
-    {"name": "nd_sum_twice", "file": "device/ht/ht_combine_rows.h",
+    {"name": "nd_sum_twice", "file": "device/ht/combine.h",
      "old": "ep_ballot(EP_FULL_MASK, there && ep_ctz(alike) == ep_lane());",
      "new": "ep_ballot(EP_FULL_MASK, there && (ep_ctz(alike) == ep_lane() || *node != EP_HT_NONE));",
      "tests": ["net_ht_flat", "net_ht_em"]},
     # What has come over the network for a sum is given free.
-    {"name": "nd_sum_kept", "file": "device/ht/ht_combine_copy.h",
+    {"name": "nd_sum_kept", "file": "device/ht/combine_copy.h",
      "old": "\t\tep_ht_sum_consumed(a, op, chunk, part);\n", "new": "\t\t;\n",
      "tests": ["net_ht_credits"]},
     # A combine's input is its caller's again when the kernel ends: peers have read it.
@@ -239,7 +239,7 @@ MUTANTS = [
      "new": "return hash ^ (origin & 0) * 0x9e3779b1u;",
      "tests": ["mismatch"]},
     # dispatch compares it,
-    {"name": "signature_ctrl", "file": "device/ll/ll_dispatch_counts.h",
+    {"name": "signature_ctrl", "file": "device/ll/dispatch_recv.h",
      "old": "if (d1 != c.launch.sent_hash) {",
      "new": "if (d1 == c.launch.sent_hash + 1) {",
      "tests": ["mismatch"]},
@@ -253,17 +253,17 @@ MUTANTS = [
      "old": "if (valid && remote && mark != ep_signature_mark(op.epoch, flag ^ op.epoch)) {",
      "new": "if (false) {", "tests": ["net_mismatch"]},
     # where no rows come, too,
-    {"name": "signature_close", "file": "device/group/group_signature.h",
+    {"name": "signature_close", "file": "device/group/signature.h",
      "old": "for (uint32_t i = ep_lane(); i < 2 * g.nranks; i += EP_WARP_SIZE) {",
      "new": "for (uint32_t i = ep_lane(); i < 0; i += EP_WARP_SIZE) {",
      "tests": ["mismatch"]},
     # and high throughput;
-    {"name": "signature_ht", "file": "device/ht/ht_step.h",
+    {"name": "signature_ht", "file": "device/ht/step.h",
      "old": "if ((uint32_t)mark != seal) {",
      "new": "if ((uint32_t)mark == seal + 1) {",
      "tests": ["ht_mismatch"]},
     # who waits for something else looks,
-    {"name": "signature_look", "file": "device/group/group_signature.h",
+    {"name": "signature_look", "file": "device/group/signature.h",
      "old": "r < first + EP_SIGNATURE_CHECKS && r < g.nranks",
      "new": "r < first + 0 * EP_SIGNATURE_CHECKS && r < g.nranks",
      "tests": ["mismatch"]},
@@ -281,37 +281,28 @@ MUTANTS = [
      "old": ".least_sms = handle->group->config.least_sms,",
      "new": ".least_sms = handle->group->config.max_sms,", "tests": ["unlike_ht_nodes"]},
     # The last chunk that needs a ring slot again gets its credit.
-    {"name": "ht_credit_last", "file": "device/ht/ht_dispatch_recv.h",
+    {"name": "ht_credit_last", "file": "device/ht/dispatch.h",
      "old": "if (chunk + c.areas.ring_chunks < c.h.head->chunks && ep_lane() == 0) {",
      "new": "if (chunk + c.areas.ring_chunks + 1 < c.h.head->chunks && ep_lane() == 0) {",
      "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # The padding of the last zone is cleared.
-    {"name": "ht_zero_last", "file": "device/ht/ht_dispatch_zero.h",
+    {"name": "ht_zero_last", "file": "device/ht/dispatch.h",
      "old": "\t\tif (z < c.nlocal) {\n",
      "new": "\t\tif (z + 1 < c.nlocal) {\n", "tests": ["ht_em", "ht_drop", "ht_em_ring"]},
     # Weights behind the rows that come are 0.
-    {"name": "ht_fill", "file": "device/ht/ht_dispatch_recv.h",
-     "old": ("\t\ta.out_weights[i] = 0.0f;\n"
-             "\t}\n"
-             "}\n"
-             "\n"
-             "#endif"),
-     "new": ("\t}\n"
-             "}\n"
-             "\n"
-             "#endif"),
-     "tests": ["ht_flat", "ht_forward", "ht_drop"]},
+    {"name": "ht_fill", "file": "device/ht/dispatch.h",
+     "old": "\t\ta.out_weights[i] = 0.0f;\n", "new": "", "tests": ["ht_flat", "ht_forward", "ht_drop"]},
     # Senders do not run ahead of receivers by more than the ring holds.
     {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
      "old": "uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);",
      "new": "uint64_t lag = ep_min_u64(op->ring_chunks + 1, EP_HT_MOST_LAG);",
      "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # The gradient of an expert that a token names twice belongs to the first time.
-    {"name": "ht_again_grad", "file": "device/ht/ht_combine_rows.h",
+    {"name": "ht_again_grad", "file": "device/ht/combine.h",
      "old": "uint32_t j = ep_popc(alike & until & ~again) - 1;",
      "new": "uint32_t j = ep_popc(alike & until) - 1;", "tests": ["ht_flat", "ht_em", "ht_window"]},
     # The last vectors of a sum of two are stored.
-    {"name": "ht_pair_tail", "file": "device/ht/ht_combine_sum.h",
+    {"name": "ht_pair_tail", "file": "device/ht/combine_copy.h",
      "old": ("\t\t\tif (WHOLE || at < vecs) {\n"
              "\t\t\t\tep_st16(to + 16 * at, sum);"),
      "new": ("\t\t\tif (WHOLE || at + 1 < vecs) {\n"
@@ -327,27 +318,27 @@ MUTANTS = [
              "\tfor (uint32_t d = ep_lane(); d < c.g.nranks"),
      "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks", "tests": ["ht_flat"]},
     # Nothing is loaded early into a ring that is full.
-    {"name": "ht_early_ring", "file": "device/ht/ht_dispatch_work.h",
+    {"name": "ht_early_ring", "file": "device/ht/dispatch.h",
      "old": "work->ahead.chunk < ep_ht_free_chunks<NODES>(a);",
      "new": "true;", "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # A rank that says that it waits is granted more time,
-    {"name": "sign_waits", "file": "device/ht/ht_wait.h",
+    {"name": "sign_waits", "file": "device/ht/step.h",
      "old": "spin.polls |= sign == EP_HT_WAITS ? EP_WAIT_HELD : 0;", "new": ";",
      "tests": ["unit/ht_wait", "ht_killed_combine_within"]},
     # one that has given up ends the waits for it, which name the same rank,
-    {"name": "sign_given_up", "file": "device/ht/ht_wait.h",
+    {"name": "sign_given_up", "file": "device/ht/step.h",
      "old": "if (sign < c.g.nranks) { /*", "new": "if (sign < 0 * c.g.nranks) { /*",
      "tests": ["unit/ht_wait", "ht_ring_combine"]},
     # on other nodes, too,
-    {"name": "sign_far", "file": "device/ht/ht_wait.h",
+    {"name": "sign_far", "file": "device/ht/step.h",
      "old": "} else if (NODES && ep_ld_acquire_gpu_u32(ep_ht_left_at(c, r)) == epoch) {",
      "new": "} else if (NODES && ep_ld_acquire_gpu_u32(ep_ht_left_at(c, r)) == epoch + 1) {",
      "tests": ["unit/ht_wait"]},
-    {"name": "sign_unleft", "file": "device/ht/ht_wait.h",
+    {"name": "sign_unleft", "file": "device/ht/step.h",
      "old": "if (sign != EP_HT_NONE) { /* a wait", "new": "if (false) { /* a wait",
      "tests": ["unit/ht_wait"]},
     # and no sign is given twice.
-    {"name": "sign_twice", "file": "device/ht/ht_wait.h",
+    {"name": "sign_twice", "file": "device/ht/step.h",
      "old": "return before == EP_HT_NONE || (before == EP_HT_WAITS && sign != EP_HT_WAITS);",
      "new": "return before == EP_HT_NONE || before == EP_HT_WAITS || sign == EP_HT_WAITS;",
      "tests": ["ht_nodes_ring_two", "unit/ht_wait"]},
@@ -374,7 +365,7 @@ MUTANTS = [
      "new": ("if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && (!ep_ht_chunk_wait(c, op, flows, x, chunk) ||\n"
              "\t    !ep_ht_chunk_wait(c, op, flows, x, end - 1))) {"), "tests": ["ht_post"]},
     # Rows of a bunch and their signal go by one queue, which the receiver looks at.
-    {"name": "nd_queue_read", "file": "device/ht/ht_nodes.h",
+    {"name": "nd_queue_read", "file": "device/ht/units.h",
      "old": "return ep_ht_signal_reached(c, op, r, ep_ht_rows_channel(c, chunk), chunk + 2);",
      "new": "return ep_ht_signal_reached(c, op, r, EP_HT_ROWS, chunk + 2);", "tests": ["net_ht_flat", "net_ht_tier2"]},
     {"name": "nd_bunch_end", "file": "device/ht/post.h",
@@ -385,8 +376,11 @@ MUTANTS = [
      "old": "struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, end - 1));",
      "new": "struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);", "tests": ["ht_post"]},
     # Rings of the own node are written when they have room, where a stage has more of it, too.
-    {"name": "nd_send_credit", "file": "device/ht/ht_dispatch_send.h",
-     "old": "if (before != unit.chunk &&\n", "new": "if (!NODES && before != unit.chunk &&\n",
+    {"name": "nd_send_credit", "file": "device/ht/dispatch.h",
+     "old": ("d, unit.chunk);\n"
+             "\t\tif (before != unit.chunk &&\n"),
+     "new": ("d, unit.chunk);\n"
+             "\t\tif (!NODES && before != unit.chunk &&\n"),
      "tests": ["nodes_ht_late"]},
     # A kernel ends when the NIC has read the rows of all queues.
     {"name": "nd_queue_end", "file": "device/ht/post.h",
@@ -397,14 +391,14 @@ MUTANTS = [
      "old": "wanted = flows < EP_HT_AUTO_QUEUES ? EP_HT_AUTO_QUEUES / flows : 1;", "new": "wanted = flows ? 1 : 1;",
      "tests": ["ht_config"]},
     # The flows of a rank are posted by as many blocks as there are.
-    {"name": "nd_turns", "file": "device/ht/ht_nodes.h",
+    {"name": "nd_turns", "file": "device/ht/units.h",
      "old": "return c.remote.index[r] * c.remote.nodes + c.remote.node[r];", "new": "return r;", "tests": ["ht_post"]},
     # Across nodes, a stage is released when the NIC has read it.
     {"name": "nd_release", "file": "device/ht/post.h",
      "old": ("\tif (!ep_mlx5_wait(&p, posted, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {\n"),
      "new": ("\tif (false) {\n"), "tests": ["ht_post", "net_ht_credits", "net_ht_flat", "net_ht_em"]},
     # A side of a stage is claimed when it has been released.
-    {"name": "nd_claim", "file": "device/group/group_remote.h",
+    {"name": "nd_claim", "file": "device/group/remote.h",
      "old": "if (p.done < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
      "new": "if (p.done + 4 < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
      "tests": ["net_sizes_far", "nodes_lossy", "net_steps_late"]},
@@ -417,7 +411,7 @@ MUTANTS = [
      "old": "\t\t\tep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);\n",
      "new": "", "tests": ["net_in_place_overwrite_mode1", "net_in_place", "net_em_in_place"]},
     # MaskClean's common step lies beyond all that ranks may have begun.
-    {"name": "clean_gap", "file": "device/group/clean.cu",
+    {"name": "clean_gap", "file": "device/group/masks.cu",
      "old": "#define EP_CLEAN_GAP (2 * EP_GROUP_MAX_LEAD)",
      "new": "#define EP_CLEAN_GAP 0", "tests": ["clean", "masks", "net_clean"]},
     # Waits of a step count from the first one of it that was in vain.

@@ -6,7 +6,7 @@ MUTANTS = [
     {"name": "wait_unshown", "file": "device/group/wait.h",
      "old": "\tep_wait_show(g, op, spin, site, peer);\n", "new": "", "tests": ["seen_stopped"]},
     # ... in MaskClean, too, ...
-    {"name": "clean_unshown", "file": "device/group/clean.cu",
+    {"name": "clean_unshown", "file": "device/group/masks.cu",
      "old": "ep_wait_show(a.g, op, *spin, EP_WAIT_CLEAN, r);", "new": "ep_wait_show(a.g, op, *spin, EP_WAIT_CLEAN, a.g.rank);",
      "tests": ["seen_stopped_clean"]},
     # ... as long as they do.

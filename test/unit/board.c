@@ -12,7 +12,7 @@
 
 #include "core/board.h"
 #include "core/process.h"
-#include "device/group/wait_names.h"
+#include "device/group/wait_word.h"
 #include "support/check.h"
 
 #define RANKS 5

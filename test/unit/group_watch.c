@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/log.h"
-#include "device/group/wait_names.h"
+#include "device/group/wait_word.h"
 #include "ep/ep.h"
 #include "support/check.h"
 

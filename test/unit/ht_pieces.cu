@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/ht/ht_dispatch_rows.h"
+#include "device/ht/dispatch.h"
 
 extern "C" struct ep_ht_piece ht_piece(uint32_t token_bytes, uint32_t scale_bytes,
 				       uint32_t part_bytes, uint32_t part)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/ht/route_result.h"
+#include "device/ht/route_place.h"
 #include "ht_stamp.h"
 
 EP_KERNEL(ht_stamp_kernel, ht_stamp_args, 32)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/ht/ht_wait.h"
+#include "device/ht/step.h"
 #include "device/ht/pipe.h"
 #include "ht_wait.h"
 

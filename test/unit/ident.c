@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "core/ident.h"
-#include "device/group/ranks.h"
+#include "device/group/group_layout.h"
 #include "support/world.h"
 
 /* A process that has ended, and has been waited for. */

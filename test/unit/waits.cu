@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "device/group/group_step.h"
+#include "device/group/step.h"
 #include "waits.h"
 
 /* So many polls are made without naps: the first poll of another wait before each is progress. */

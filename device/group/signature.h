@@ -21,7 +21,7 @@
 #ifndef EP_DEVICE_GROUP_SIGNATURE_H
 #define EP_DEVICE_GROUP_SIGNATURE_H
 
-#include "device/group/group_mask.h"
+#include "device/group/mask.h"
 
 #define EP_SIGNATURE_PARTS 4 /* of 16 bytes */
 

@@ -6,9 +6,7 @@
 #ifndef EP_DEVICE_HT_DISPATCH_COPY_H
 #define EP_DEVICE_HT_DISPATCH_COPY_H
 
-#include "device/ht/forward.h"
-#include "device/ht/ht_dispatch_recv.h"
-#include "device/ht/ht_dispatch_send.h"
+#include "device/ht/dispatch.h"
 
 /* Finds whom a unit waits for, of the lane's share; *site: for what. */
 template <bool NODES>

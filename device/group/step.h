@@ -10,7 +10,7 @@
 #ifndef EP_DEVICE_GROUP_STEP_H
 #define EP_DEVICE_GROUP_STEP_H
 
-#include "device/group/group_signature.h"
+#include "device/group/signature.h"
 #include "device/group/wait.h"
 
 /* The bank freed longest ago among those without a pending operation. */

@@ -9,7 +9,7 @@
 #ifndef EP_DEVICE_GROUP_REMOTE_H
 #define EP_DEVICE_GROUP_REMOTE_H
 
-#include "device/group/group_signature.h"
+#include "device/group/signature.h"
 #include "device/group/wait.h"
 #include "device/mlx5/ops.h"
 
