@@ -153,7 +153,7 @@ def check_defaults():
 # Durations that a page states ({}: the number), and the constant of the source that they are.
 DURATIONS = (
     ("doc/troubleshooting.md", "waits up to {} s for ranks of the node", "plugin/peer/leave.c", "EP_HEAP_PATIENCE_NS", 10**9),
-    ("doc/failures.md", "that is not 0, else {} s", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
+    ("doc/failures.md", "or {} s if that is 0", "plugin/ep/group_config.c", "EP_DEFAULT_TIMEOUT_NS", 10**9),
     ("doc/design/rdma.md", "completions in host memory every {} ms", "plugin/gda/watch.c", "EP_GDA_TICK_MS", 1),
     ("doc/design/rdma.md", "in at most {} ms of 20", "plugin/gda/state.h", "EP_GDA_ASK_NS", 10**6),
     ("include/nccl_ep.h", "It waits {} s for masked ranks", "device/group/masks.cu", "EP_CLEAN_GRACE_NS", 10**9),
