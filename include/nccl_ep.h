@@ -696,7 +696,7 @@ ncclResult_t ncclEpUpdateHandle(ncclEpHandle_t handle, const ncclEpTensor_t *top
  *
  * Collective: yes in high throughput, and if the group's memory grows; otherwise no.
  * Threads: one at a time.
- * Capture: as the two calls.
+ * Capture: recorded in high throughput, as the update is; not recorded in low latency.
  * Blocks: as ncclEpInitHandle.
  * Memory: as the two calls: the library owns the handle until ncclEpHandleDestroy.
  * Logs: as the two calls.

@@ -96,6 +96,18 @@ def check(function):
             function.name, function.classes, classes_of(function.name)))
 
 
+def check_captures(headers):
+    """What the test of captures expects of a call is what its comment states."""
+    text = (ROOT / 'test/proto/captures.c').read_text(encoding='utf-8')
+    tried = re.findall(r'\{ "(ncclEp\w+)", "([\w ]+)",', text)
+    stated = {function.name: function.labels['Capture'] for function in headers.functions}
+    for call, state in tried:
+        if not re.search(r'(?<!not )\b%s\b' % state, stated.get(call, ''), re.I):
+            complain('captures.c: %s is %s, the header has "%s"' % (call, state, stated.get(call)))
+    for call in sorted(set(stated) - {call for call, _ in tried}):
+        complain('captures.c does not try %s' % call)
+
+
 def main():
     read_sources()
     functions = re.findall(r'^ncclResult_t (ncclEp\w+)\(', (ROOT / 'plugin/ep/api.c').read_text(encoding='utf-8'), re.M)
@@ -112,6 +124,7 @@ def main():
         complain('codes of calls on a group: %s' % sorted(listed ^ found))
     for function in headers.functions:
         check(function)
+    check_captures(headers)
     print('%d calls, %d functions, %d problems' % (len(functions), len(bodies), problems))
     return problems != 0
 

@@ -159,6 +159,9 @@ MUTANTS += [
      "new": "ep_fail(ncclRemoteError, \"ncclEpExtDeviceMemory: out of", "tests": ["returns"]},
     {"name": "page_class_of_codes", "file": "include/nccl_ep/ext.h",
      "old": "or the codes of calls on a group.", "new": "or the codes of calls on a working group.", "tests": ["returns"]},
+    # A call that a graph cannot hold is refused while its stream is captured.
+    {"name": "stats_captured", "file": "plugin/ep/query.c",
+     "old": "\tEP_CHECK(ep_stream_check_capture(stream, \"ncclEpExtPeerStats\"));\n", "new": "", "tests": ["proto/captures"]},
     # The caller's current device is the same behind a call.
     {"name": "device_left", "file": "plugin/ep/call.c",
      "old": "\tif (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {\n\t\t(void)cudaGetLastError();\n\t}\n\tep_show_end",
