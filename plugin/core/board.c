@@ -11,21 +11,21 @@
 
 #define EP_BOARD_PAGE 4096
 
-static uint64_t ep_board_waits_off(void)
+static uint64_t board_waits_off(void)
 {
 	return ep_round_up(sizeof(struct ep_board), 64);
 }
 
-static uint64_t ep_board_ranks_off(int nranks)
+static uint64_t board_ranks_off(int nranks)
 {
-	return ep_round_up(ep_board_waits_off() + 8 * (uint64_t)nranks, 64);
+	return ep_round_up(board_waits_off() + 8 * (uint64_t)nranks, 64);
 }
 
 size_t ep_board_bytes(int nranks)
 {
 	uint64_t ranks = (uint64_t)nranks * sizeof(struct ep_board_rank);
 
-	return (size_t)ep_round_up(ep_board_ranks_off(nranks) + ranks, EP_BOARD_PAGE);
+	return (size_t)ep_round_up(board_ranks_off(nranks) + ranks, EP_BOARD_PAGE);
 }
 
 uint64_t ep_board_now(void)
@@ -60,8 +60,8 @@ struct ep_board *ep_board_make(int nranks, struct ep_shared_file *file)
 	b->pid_space = ep_process_namespace();
 	b->made_ns = ep_board_now();
 	b->nranks = nranks;
-	b->waits_off = ep_board_waits_off();
-	b->ranks_off = ep_board_ranks_off(nranks);
+	b->waits_off = board_waits_off();
+	b->ranks_off = board_ranks_off(nranks);
 	b->version = EP_BOARD_VERSION;
 	errno = error;
 	return b;
@@ -100,8 +100,7 @@ bool ep_board_sound(const void *data, size_t bytes)
 	       b->version == EP_BOARD_VERSION && b->nranks >= 1 &&
 	       b->nranks <= (int32_t)EP_BOARD_RANKS && b->rank >= 0 && b->rank < b->nranks &&
 	       b->bytes == bytes && ep_board_bytes(b->nranks) == bytes &&
-	       b->waits_off == ep_board_waits_off() &&
-	       b->ranks_off == ep_board_ranks_off(b->nranks);
+	       b->waits_off == board_waits_off() && b->ranks_off == board_ranks_off(b->nranks);
 }
 
 enum ep_board_life ep_board_life(const struct ep_board *board, bool held)

@@ -13,7 +13,7 @@
  * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core: naps of 50 us, and
  * what has taken long may take a sixteenth longer.
  */
-static void ep_boot_pause(uint64_t waited_ns)
+static void boot_pause(uint64_t waited_ns)
 {
 	uint64_t nap_ns = ep_max_u64(50000, ep_min_u64(waited_ns / 16, 5000000));
 	struct timespec nap = { 0, (long)nap_ns };
@@ -24,7 +24,7 @@ static void ep_boot_pause(uint64_t waited_ns)
 }
 
 /* Allocates, and replaces what fails, so that the rank can report its failure. */
-static ncclResult_t ep_boot_alloc(struct ep_boot *boot, ncclResult_t *mine)
+static ncclResult_t boot_alloc(struct ep_boot *boot, ncclResult_t *mine)
 {
 	size_t bytes = (size_t)boot->nranks * EP_BOOT_BYTES;
 	ncclResult_t trouble = ncclSuccess;
@@ -58,7 +58,7 @@ ncclResult_t ep_boot_open_known(struct ep_boot *boot, ncclComm_t comm, int rank,
 				  .nranks = nranks,
 				  .timeout_ns = timeout_ns,
 				  .context = ep_context_now() };
-	result = ep_boot_alloc(boot, mine);
+	result = boot_alloc(boot, mine);
 	if (result != ncclSuccess) {
 		ep_boot_close(boot);
 	}
@@ -110,7 +110,7 @@ void ep_boot_rest(struct ep_boot *boot, int device)
 #define EP_BOOT_CAUSE 200u /* bytes of NCCL's words for an error */
 
 /* An error that NCCL has found by itself, such as a lost connection; looked up rarely. */
-static ncclResult_t ep_boot_nccl_error(struct ep_boot *boot)
+static ncclResult_t boot_nccl_error(struct ep_boot *boot)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	ncclResult_t error = ncclSuccess;
@@ -123,8 +123,7 @@ static ncclResult_t ep_boot_nccl_error(struct ep_boot *boot)
 }
 
 /* Records the error that NCCL has found, with NCCL's own words for the cause, where it has some. */
-static ncclResult_t ep_boot_nccl_fail(const struct ep_boot *boot, ncclResult_t error,
-				      const char *what)
+static ncclResult_t boot_nccl_fail(const struct ep_boot *boot, ncclResult_t error, const char *what)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	const char *last = nccl->get_last_error ? nccl->get_last_error(boot->comm) : NULL;
@@ -155,8 +154,8 @@ const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT
 #define EP_BOOT_REFUSED_NS 2000000000ull
 
 /* Fails if a rank has refused to come for a while. *since: from when on, 0: none has. */
-static ncclResult_t ep_boot_check_refused(struct ep_boot *boot, uint64_t now, uint64_t *since,
-					  const char *what)
+static ncclResult_t boot_check_refused(struct ep_boot *boot, uint64_t now, uint64_t *since,
+				       const char *what)
 {
 	int r = boot->refused ? boot->refused(boot->refused_arg) : -1;
 
@@ -173,7 +172,7 @@ static ncclResult_t ep_boot_check_refused(struct ep_boot *boot, uint64_t now, ui
 		what, r, boot->idents[r].pid, boot->idents[r].hostname);
 }
 
-static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
+static ncclResult_t boot_wait(struct ep_boot *boot, const char *what)
 {
 	uint64_t start = ep_now_ns(), checked = start, refused = 0;
 	char gone[EP_BOOT_GONE_TEXT];
@@ -190,14 +189,14 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 		/* A collective that was aborted ends too, without what it should have brought. */
 		if (state == cudaSuccess || now - checked > 100000000) {
 			checked = now;
-			error = ep_boot_nccl_error(boot);
+			error = boot_nccl_error(boot);
 			EP_CHECK(state == cudaSuccess
 					 ? ncclSuccess
-					 : ep_boot_check_refused(boot, now, &refused, what));
+					 : boot_check_refused(boot, now, &refused, what));
 		}
 		if (error != ncclSuccess && error != ncclInProgress) {
 			boot->stuck = state != cudaSuccess;
-			return ep_boot_nccl_fail(boot, error, what);
+			return boot_nccl_fail(boot, error, what);
 		}
 		if (state == cudaSuccess) {
 			return ncclSuccess;
@@ -213,12 +212,12 @@ static ncclResult_t ep_boot_wait(struct ep_boot *boot, const char *what)
 				       (unsigned long long)(boot->timeout_ns / 1000000), boot->rank,
 				       ep_boot_gone(boot, gone));
 		}
-		ep_boot_pause(now - start);
+		boot_pause(now - start);
 	}
 }
 
 /* A nonblocking communicator may return before the operation is enqueued. */
-static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const char *what)
+static ncclResult_t boot_enqueue(struct ep_boot *boot, size_t bytes, const char *what)
 {
 	unsigned char *buffer = boot->spare ? boot->spare : boot->shared.dev;
 	uint64_t start = ep_now_ns();
@@ -237,8 +236,8 @@ static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const ch
 				       what, boot->nranks,
 				       (unsigned long long)(boot->timeout_ns / 1000000));
 		}
-		ep_boot_pause(waited);
-		result = ep_boot_nccl_error(boot);
+		boot_pause(waited);
+		result = boot_nccl_error(boot);
 	}
 	if (result != ncclSuccess) {
 		return ep_fail(result, "%s: ncclAllGather failed: %s", what, ep_nccl_text(result));
@@ -246,8 +245,8 @@ static ncclResult_t ep_boot_enqueue(struct ep_boot *boot, size_t bytes, const ch
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_boot_exchange(struct ep_boot *boot, const void *mine, void *all,
-				     size_t bytes, const char *what)
+static ncclResult_t boot_exchange(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
+				  const char *what)
 {
 	if (bytes > EP_BOOT_BYTES) {
 		return ep_fail(ncclInternalError, "%s: %zu bytes per rank, the limit is %d", what,
@@ -267,8 +266,8 @@ static ncclResult_t ep_boot_exchange(struct ep_boot *boot, const void *mine, voi
 					cudaMemcpyDefault, boot->stream),
 			what);
 	}
-	EP_CHECK(ep_boot_enqueue(boot, bytes, what));
-	EP_CHECK(ep_boot_wait(boot, what));
+	EP_CHECK(boot_enqueue(boot, bytes, what));
+	EP_CHECK(boot_wait(boot, what));
 	if (all && !boot->all) {
 		return ep_fail(ncclSystemError, "%s: no memory for the answers of other ranks",
 			       what);
@@ -286,7 +285,7 @@ ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all
 	ncclResult_t result;
 
 	ep_board_begin_exchange(boot->board, what);
-	result = ep_boot_exchange(boot, mine, all, bytes, what);
+	result = boot_exchange(boot, mine, all, bytes, what);
 	ep_board_end_exchange(boot->board);
 	took = ep_now_ns() - start;
 	boot->failed = result;

@@ -12,21 +12,21 @@ static CUresult (*ep_cu_primary_state)(CUdevice device, unsigned int *flags, int
 static CUresult (*ep_cu_primary_retain)(CUcontext *context, CUdevice device);
 static CUresult (*ep_cu_primary_release)(CUdevice device);
 static CUresult (*ep_cu_stream_context)(CUstream stream, CUcontext *context);
-static bool ep_context_has_id, ep_context_has_streams;
-static pthread_once_t ep_context_once = PTHREAD_ONCE_INIT;
+static bool ep_context_has_id, context_has_streams;
+static pthread_once_t context_once = PTHREAD_ONCE_INIT;
 
-static void ep_context_init(void)
+static void context_init(void)
 {
 	ep_context_has_id = ep_driver_find("cuCtxGetId", &ep_cu_context_id) &&
 			    ep_driver_find("cuDevicePrimaryCtxGetState", &ep_cu_primary_state) &&
 			    ep_driver_find("cuDevicePrimaryCtxRetain", &ep_cu_primary_retain) &&
 			    ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
-	ep_context_has_streams = ep_context_has_id &&
-				 ep_driver_find("cuStreamGetCtx", &ep_cu_stream_context);
+	context_has_streams = ep_context_has_id &&
+			      ep_driver_find("cuStreamGetCtx", &ep_cu_stream_context);
 }
 
 /* *id: the number of the device's primary context; 0: it has none. False: the driver does not report it. */
-static bool ep_context_primary(int device, unsigned long long *id)
+static bool context_primary(int device, unsigned long long *id)
 {
 	unsigned int flags;
 	CUcontext context;
@@ -52,13 +52,13 @@ struct ep_context ep_context_now(void)
 {
 	struct ep_context c = { 0, 0 };
 
-	pthread_once(&ep_context_once, ep_context_init);
+	pthread_once(&context_once, context_init);
 	if (!ep_context_has_id) {
 		return c;
 	}
 	if (cudaGetDevice(&c.device) != cudaSuccess || cudaSetDevice(c.device) != cudaSuccess) {
 		(void)cudaGetLastError();
-	} else if (!ep_context_primary(c.device, &c.id)) {
+	} else if (!context_primary(c.device, &c.id)) {
 		c.id = 0;
 	}
 	return c;
@@ -75,7 +75,7 @@ bool ep_context_ended(const struct ep_context *context)
 	if (ep_cu_context_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
 		return false;
 	}
-	return ep_context_primary(context->device, &id) && id != context->id;
+	return context_primary(context->device, &id) && id != context->id;
 }
 
 int ep_context_stream_device(cudaStream_t stream)
@@ -84,8 +84,8 @@ int ep_context_stream_device(cudaStream_t stream)
 	CUcontext context;
 	int devices = 0;
 
-	pthread_once(&ep_context_once, ep_context_init);
-	if (!ep_context_has_streams || ep_cu_stream_context(stream, &context) != CUDA_SUCCESS ||
+	pthread_once(&context_once, context_init);
+	if (!context_has_streams || ep_cu_stream_context(stream, &context) != CUDA_SUCCESS ||
 	    ep_cu_context_id(context, &id) != CUDA_SUCCESS) {
 		return -1;
 	}
@@ -93,7 +93,7 @@ int ep_context_stream_device(cudaStream_t stream)
 		(void)cudaGetLastError();
 	}
 	for (int device = 0; device < devices; device++) {
-		if (ep_context_primary(device, &primary) && primary == id) {
+		if (context_primary(device, &primary) && primary == id) {
 			return device;
 		}
 	}

@@ -31,7 +31,7 @@ bool ep_driver_find(const char *name, void *call)
 	return address != NULL;
 }
 
-static int ep_cuda_device(void)
+static int cuda_device(void)
 {
 	int device = -1;
 
@@ -41,5 +41,5 @@ static int ep_cuda_device(void)
 
 __attribute__((constructor)) static void ep_cuda_init(void)
 {
-	ep_log_device = ep_cuda_device;
+	ep_log_device = cuda_device;
 }

@@ -10,16 +10,16 @@
 #include "core/ident.h"
 #include "core/process.h"
 
-static uint64_t ep_process_id[2];
-static pthread_once_t ep_process_once = PTHREAD_ONCE_INIT;
+static uint64_t process_id[2];
+static pthread_once_t process_once = PTHREAD_ONCE_INIT;
 
-static void ep_process_init(void)
+static void process_init(void)
 {
-	ep_process_id[0] = ep_random_u64();
-	ep_process_id[1] = ep_random_u64();
+	process_id[0] = ep_random_u64();
+	process_id[1] = ep_random_u64();
 }
 
-static uint64_t ep_hash(uint64_t h, const char *text, size_t n)
+static uint64_t hash(uint64_t h, const char *text, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		h = (h ^ (unsigned char)text[i]) * 0x100000001b3ull; /* FNV-1a */
@@ -28,7 +28,7 @@ static uint64_t ep_hash(uint64_t h, const char *text, size_t n)
 }
 
 /* Not that a file is missing or forbidden, but that this process can open none. */
-static bool ep_exhausted(int error)
+static bool exhausted(int error)
 {
 	return error == EMFILE || error == ENFILE || error == ENOMEM;
 }
@@ -38,7 +38,7 @@ const char *ep_no_files(void)
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0) {
-		return ep_exhausted(errno)
+		return exhausted(errno)
 			       ? "this process can open no file: raise the limit (ulimit -n)"
 			       : NULL;
 	}
@@ -46,7 +46,7 @@ const char *ep_no_files(void)
 	return NULL;
 }
 
-static ncclResult_t ep_host_hash(const char *hostname, uint64_t *host)
+static ncclResult_t host_hash(const char *hostname, uint64_t *host)
 {
 	static const char path[] = "/proc/sys/kernel/random/boot_id";
 	const char *override = getenv("NCCL_HOSTID");
@@ -54,13 +54,13 @@ static ncclResult_t ep_host_hash(const char *hostname, uint64_t *host)
 	uint64_t h = 0xcbf29ce484222325ull;
 
 	if (override && *override) {
-		*host = ep_hash(h, override, strlen(override));
+		*host = hash(h, override, strlen(override));
 		return ncclSuccess;
 	}
-	h = ep_hash(h, hostname, strlen(hostname));
+	h = hash(h, hostname, strlen(hostname));
 	if (ep_file_read(path, boot_id, sizeof(boot_id)) > 0) {
-		h = ep_hash(h, boot_id, strlen(boot_id));
-	} else if (ep_exhausted(errno)) { /* another host, for all that its peers see */
+		h = hash(h, boot_id, strlen(boot_id));
+	} else if (exhausted(errno)) { /* another host, for all that its peers see */
 		return ep_fail(ncclSystemError,
 			       "%s cannot be read: %s; raise the limit (ulimit -n)", path,
 			       strerror(errno));
@@ -75,18 +75,18 @@ ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
 	char state;
 
 	memset(ident, 0, sizeof(*ident));
-	pthread_once(&ep_process_once, ep_process_init);
+	pthread_once(&process_once, process_init);
 	if (gethostname(ident->hostname, sizeof(ident->hostname)) != 0 && errno != ENAMETOOLONG) {
 		return ep_fail(ncclSystemError, "gethostname failed: %s", strerror(errno));
 	}
 	ident->hostname[sizeof(ident->hostname) - 1] = '\0';
-	EP_CHECK(ep_host_hash(ident->hostname, &ident->host));
-	ident->process[0] = ep_process_id[0];
-	ident->process[1] = ep_process_id[1];
+	EP_CHECK(host_hash(ident->hostname, &ident->host));
+	ident->process[0] = process_id[0];
+	ident->process[1] = process_id[1];
 	ident->pid_ns = ep_process_namespace();
 	ident->pid = getpid();
 	if (!ep_process_read(ident->pid, &state, &ident->start_time)) {
-		if (ep_exhausted(errno)) {
+		if (exhausted(errno)) {
 			return ep_fail(ncclSystemError,
 				       "/proc/%d/stat cannot be read: %s; raise the limit "
 				       "(ulimit -n)",
@@ -139,7 +139,7 @@ bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other)
 		return false;
 	}
 	if (!ep_process_read(other->pid, &state, &start_time)) {
-		return !ep_exhausted(errno) && access("/proc/self/stat", R_OK) == 0;
+		return !exhausted(errno) && access("/proc/self/stat", R_OK) == 0;
 	}
 	return start_time != other->start_time || state == 'Z' || state == 'X';
 }

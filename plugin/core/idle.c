@@ -6,7 +6,7 @@
  */
 #include "core/idle.h"
 
-struct ep_idler {
+struct idler {
 	int device;
 	cudaError_t error;
 };
@@ -26,17 +26,17 @@ cudaError_t ep_device_rest(int device)
 	return error;
 }
 
-static void ep_idler_wait(void *arg)
+static void idler_wait(void *arg)
 {
-	struct ep_idler *w = arg;
+	struct idler *w = arg;
 
 	w->error = ep_device_rest(w->device);
 }
 
 int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state)
 {
-	struct ep_idler w = { device, cudaSuccess };
-	int error = ep_timed_call(ep_idler_wait, &w, sizeof(w), timeout_ns);
+	struct idler w = { device, cudaSuccess };
+	int error = ep_timed_call(idler_wait, &w, sizeof(w), timeout_ns);
 
 	*state = w.error;
 	return error;

@@ -42,9 +42,9 @@ static struct {
 
 int (*ep_log_device)(void);
 __thread int ep_log_thread_device = -1;
-static ep_log_sink_fn *ep_log_sink;
+static ep_log_sink_fn *log_sink;
 
-static int ep_log_device_now(void)
+static int log_device_now(void)
 {
 	if (ep_log_thread_device >= 0) {
 		return ep_log_thread_device;
@@ -54,10 +54,10 @@ static int ep_log_device_now(void)
 
 void ep_log_to(ep_log_sink_fn *sink)
 {
-	__atomic_store_n(&ep_log_sink, sink, __ATOMIC_RELEASE);
+	__atomic_store_n(&log_sink, sink, __ATOMIC_RELEASE);
 }
 
-static unsigned int ep_log_subsys_bits(const char *name, size_t n)
+static unsigned int log_subsys_bits(const char *name, size_t n)
 {
 	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_log_subsystems); i++) {
 		if (strlen(ep_log_subsystems[i].name) == n &&
@@ -68,21 +68,21 @@ static unsigned int ep_log_subsys_bits(const char *name, size_t n)
 	return 0; /* NCCL ignores names it does not know, and so do we: they may be newer ones */
 }
 
-static unsigned int ep_log_subsys_parse(const char *text)
+static unsigned int log_subsys_parse(const char *text)
 {
 	bool invert = *text == '^';
 	unsigned int mask = invert ? ~0u : 0;
 
 	for (text += invert; *text; text += strcspn(text, ","), text += *text == ',') {
-		unsigned int bits = ep_log_subsys_bits(text, strcspn(text, ","));
+		unsigned int bits = log_subsys_bits(text, strcspn(text, ","));
 
 		mask = invert ? mask & ~bits : mask | bits;
 	}
 	return mask;
 }
 
-static void ep_log_file_expand(char *out, size_t size, const char *pattern, const char *hostname,
-			       int pid)
+static void log_file_expand(char *out, size_t size, const char *pattern, const char *hostname,
+			    int pid)
 {
 	const char *p;
 	size_t n = 0;
@@ -118,11 +118,11 @@ void ep_log_configure(struct ep_log_config *config, const char *debug, const cha
 			config->level = ep_log_levels[i].level;
 		}
 	}
-	config->subsys = subsys ? ep_log_subsys_parse(subsys)
+	config->subsys = subsys ? log_subsys_parse(subsys)
 				: EP_LOG_INIT | EP_LOG_BOOTSTRAP | EP_LOG_ENV;
 	config->file[0] = '\0';
 	if (file && config->level > EP_LOG_VERSION) {
-		ep_log_file_expand(config->file, sizeof(config->file), file, hostname, pid);
+		log_file_expand(config->file, sizeof(config->file), file, hostname, pid);
 	}
 }
 
@@ -130,7 +130,7 @@ void ep_log_configure(struct ep_log_config *config, const char *debug, const cha
  * NCCL may have the same file open and writes at its own offset. A duplicate of its descriptor
  * shares that offset; a second open of the file would make the two overwrite each other.
  */
-static int ep_log_find_open(const char *path)
+static int log_find_open(const char *path)
 {
 	struct stat want, have;
 	struct dirent *entry;
@@ -160,7 +160,7 @@ static int ep_log_find_open(const char *path)
 }
 
 /* A FIFO that nobody reads is not waited for (ENXIO). */
-static int ep_log_create(const char *path)
+static int log_create(const char *path)
 {
 	int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
 	int flags = fd < 0 ? -1 : fcntl(fd, F_GETFL);
@@ -172,7 +172,7 @@ static int ep_log_create(const char *path)
 	return fd;
 }
 
-static void ep_log_open(void)
+static void log_open(void)
 {
 	struct ep_log_config *config = &ep_logger.config;
 
@@ -185,10 +185,10 @@ static void ep_log_open(void)
 			 getenv("NCCL_DEBUG_FILE"), ep_logger.hostname, getpid());
 	ep_logger.fd = STDOUT_FILENO;
 	if (config->file[0]) {
-		int fd = ep_log_find_open(config->file);
+		int fd = log_find_open(config->file);
 
 		if (fd < 0) {
-			fd = ep_log_create(config->file);
+			fd = log_create(config->file);
 		}
 		if (fd >= 0) {
 			ep_logger.fd = fd;
@@ -196,19 +196,19 @@ static void ep_log_open(void)
 	}
 }
 
-static bool ep_log_wanted(enum ep_log_level level, unsigned int subsys)
+static bool log_wanted(enum ep_log_level level, unsigned int subsys)
 {
-	pthread_once(&ep_logger.once, ep_log_open);
+	pthread_once(&ep_logger.once, log_open);
 	return ep_logger.config.level >= level &&
 	       (level == EP_LOG_WARN || (ep_logger.config.subsys & subsys));
 }
 
 bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
 {
-	if (__atomic_load_n(&ep_log_sink, __ATOMIC_RELAXED) && level <= EP_LOG_INFO) {
+	if (__atomic_load_n(&log_sink, __ATOMIC_RELAXED) && level <= EP_LOG_INFO) {
 		return true; /* if the sink wants it */
 	}
-	return ep_log_wanted(level, subsys);
+	return log_wanted(level, subsys);
 }
 
 int ep_log_format(char *line, size_t size, enum ep_log_level level,
@@ -233,7 +233,7 @@ void ep_log_flatten(char *text)
 
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 {
-	ep_log_sink_fn *sink = __atomic_load_n(&ep_log_sink, __ATOMIC_ACQUIRE);
+	ep_log_sink_fn *sink = __atomic_load_n(&log_sink, __ATOMIC_ACQUIRE);
 	struct ep_log_origin origin;
 	char text[1024], line[1400];
 	va_list args;
@@ -246,11 +246,11 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, args);
 	va_end(args);
 	ep_log_flatten(text);
-	if ((sink && sink(level, subsys, text)) || !ep_log_wanted(level, subsys)) {
+	if ((sink && sink(level, subsys, text)) || !log_wanted(level, subsys)) {
 		return;
 	}
 	origin = (struct ep_log_origin){ ep_logger.hostname, getpid(), syscall(SYS_gettid),
-					 ep_log_device_now() };
+					 log_device_now() };
 	n = ep_log_format(line, sizeof(line) - 1, level, &origin, text);
 	if (n > (int)sizeof(line) - 2) {
 		n = (int)sizeof(line) - 2;

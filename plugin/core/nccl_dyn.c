@@ -37,12 +37,12 @@ static const struct {
 #undef EP_NCCL
 };
 
-static struct ep_nccl_dyn ep_nccl_calls;
-static bool ep_nccl_found;
-static pthread_mutex_t ep_nccl_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_nccl_dyn nccl_calls;
+static bool nccl_found;
+static pthread_mutex_t nccl_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Loads NCCL's functions from `scope`. Returns the first that is missing and must not be, or NULL. */
-static const char *ep_nccl_take(void *scope, struct ep_nccl_dyn *calls)
+static const char *nccl_take(void *scope, struct ep_nccl_dyn *calls)
 {
 	const char *missing = NULL;
 
@@ -63,9 +63,9 @@ static const char *ep_nccl_take(void *scope, struct ep_nccl_dyn *calls)
  * First what the linker would take: of the program, of what it links or what was preloaded. Then the library that the
  * program has loaded for itself alone, as PyTorch does. None is loaded here: a communicator of another would not fit.
  */
-static const char *ep_nccl_load(struct ep_nccl_dyn *calls)
+static const char *nccl_load(struct ep_nccl_dyn *calls)
 {
-	const char *missing = ep_nccl_take(RTLD_DEFAULT, calls);
+	const char *missing = nccl_take(RTLD_DEFAULT, calls);
 	void *library;
 
 	if (!missing) {
@@ -73,42 +73,42 @@ static const char *ep_nccl_load(struct ep_nccl_dyn *calls)
 	}
 	library = dlopen(EP_NCCL_SONAME, RTLD_LAZY | RTLD_NOLOAD);
 	if (library) {
-		missing = ep_nccl_take(library, calls);
+		missing = nccl_take(library, calls);
 		dlclose(library); /* the program keeps it loaded */
 	}
 	return missing;
 }
 
 /* The first function that is missing; NULL: all that is needed is there, and stays so. */
-static const char *ep_nccl_find(void)
+static const char *nccl_find(void)
 {
 	struct ep_nccl_dyn calls;
 	const char *missing = NULL;
 
-	if (__atomic_load_n(&ep_nccl_found, __ATOMIC_ACQUIRE)) {
+	if (__atomic_load_n(&nccl_found, __ATOMIC_ACQUIRE)) {
 		return NULL;
 	}
-	pthread_mutex_lock(&ep_nccl_lock);
-	if (!ep_nccl_found) {
-		missing = ep_nccl_load(&calls);
+	pthread_mutex_lock(&nccl_lock);
+	if (!nccl_found) {
+		missing = nccl_load(&calls);
 		if (!missing) {
-			ep_nccl_calls = calls;
-			__atomic_store_n(&ep_nccl_found, true, __ATOMIC_RELEASE);
+			nccl_calls = calls;
+			__atomic_store_n(&nccl_found, true, __ATOMIC_RELEASE);
 		}
 	}
-	pthread_mutex_unlock(&ep_nccl_lock);
+	pthread_mutex_unlock(&nccl_lock);
 	return missing;
 }
 
 const struct ep_nccl_dyn *ep_nccl_dyn(void)
 {
-	(void)ep_nccl_find();
-	return &ep_nccl_calls;
+	(void)nccl_find();
+	return &nccl_calls;
 }
 
 ncclResult_t ep_nccl_need(const char *call)
 {
-	const char *missing = ep_nccl_find();
+	const char *missing = nccl_find();
 
 	if (!missing) {
 		return ncclSuccess;

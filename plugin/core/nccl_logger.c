@@ -5,7 +5,7 @@
 
 static ep_nccl_logger_fn *ep_nccl_logger;
 
-static bool ep_nccl_logger_sink(enum ep_log_level level, unsigned int subsys, const char *text)
+static bool nccl_logger_sink(enum ep_log_level level, unsigned int subsys, const char *text)
 {
 	return __atomic_load_n(&ep_nccl_logger, __ATOMIC_ACQUIRE)((int)level, subsys, text);
 }
@@ -24,7 +24,7 @@ void ep_nccl_logger_use(void)
 		/* ISO C does not convert object pointers to function pointers */
 		memcpy(&logger, &address, sizeof(logger));
 		__atomic_store_n(&ep_nccl_logger, logger, __ATOMIC_RELEASE);
-		ep_log_to(ep_nccl_logger_sink);
+		ep_log_to(nccl_logger_sink);
 	}
 	if (plugin) {
 		dlclose(plugin); /* NCCL, who has loaded it, keeps it; and it is never unmapped */

@@ -2,7 +2,7 @@
 #include "core/nodes.h"
 
 /* Do the sizes fit the ranks? */
-static ncclResult_t ep_nodes_check(const struct ep_param_list *sizes, int nranks)
+static ncclResult_t nodes_check(const struct ep_param_list *sizes, int nranks)
 {
 	uint32_t total = 0;
 
@@ -19,13 +19,13 @@ static ncclResult_t ep_nodes_check(const struct ep_param_list *sizes, int nranks
 }
 
 /* Where one is when the ranks are counted through. */
-struct ep_nodes_walk {
+struct nodes_walk {
 	uint32_t node;
 	uint32_t left; /* of it */
 };
 
 /* The next rank's node. */
-static uint32_t ep_nodes_next(struct ep_nodes_walk *walk, const struct ep_param_list *sizes)
+static uint32_t nodes_next(struct nodes_walk *walk, const struct ep_param_list *sizes)
 {
 	if (!walk->left) {
 		walk->node++;
@@ -37,22 +37,22 @@ static uint32_t ep_nodes_next(struct ep_nodes_walk *walk, const struct ep_param_
 
 ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)
 {
-	struct ep_nodes_walk walk = { 0, sizes->item[0] };
+	struct nodes_walk walk = { 0, sizes->item[0] };
 
-	EP_CHECK(ep_nodes_check(sizes, nranks));
+	EP_CHECK(nodes_check(sizes, nranks));
 	for (int r = 0; r < nranks; r++) {
-		node[r] = ep_nodes_next(&walk, sizes);
+		node[r] = nodes_next(&walk, sizes);
 	}
 	return ncclSuccess;
 }
 
 ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes, int nranks)
 {
-	struct ep_nodes_walk walk = { 0, sizes->count ? sizes->item[0] : 0 };
+	struct nodes_walk walk = { 0, sizes->count ? sizes->item[0] : 0 };
 	uint32_t nodes = 0;
 
 	if (sizes->count) {
-		EP_CHECK(ep_nodes_check(sizes, nranks));
+		EP_CHECK(nodes_check(sizes, nranks));
 	}
 	for (int r = 0; r < nranks; r++) {
 		int first = 0;
@@ -61,7 +61,7 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 			first++;
 		}
 		if (sizes->count) {
-			idents[r].node = ep_nodes_next(&walk, sizes);
+			idents[r].node = nodes_next(&walk, sizes);
 		} else {
 			idents[r].node = first < r ? idents[first].node : nodes++;
 		}
@@ -69,19 +69,19 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 	return ncclSuccess;
 }
 
-static uint32_t ep_nodes_at(const uint32_t *node, size_t stride, int r)
+static uint32_t nodes_at(const uint32_t *node, size_t stride, int r)
 {
 	return *(const uint32_t *)((const char *)node + (size_t)r * stride);
 }
 
 /* `first` is the first rank of a node of `size` ranks; index[r] is rank r's in its own node. */
-static void ep_nodes_most_flows(struct ep_nodes_most *most, const uint32_t *node, size_t stride,
-				int nranks, const uint32_t *index, int first, uint32_t size)
+static void nodes_most_flows(struct ep_nodes_most *most, const uint32_t *node, size_t stride,
+			     int nranks, const uint32_t *index, int first, uint32_t size)
 {
 	uint32_t nodes = 0, sources = 0;
 
 	for (int r = 0; r < nranks; r++) {
-		if (ep_nodes_at(node, stride, r) != ep_nodes_at(node, stride, first)) {
+		if (nodes_at(node, stride, r) != nodes_at(node, stride, first)) {
 			nodes += index[r] == 0;
 			/* no rank of the node forwards for more than its first one */
 			sources += ep_nodes_forwarder(index[r], size) == 0;
@@ -100,7 +100,7 @@ struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nran
 	for (int r = 0; r < nranks; r++) {
 		index[r] = size[r] = 0;
 		for (int i = 0; i < nranks; i++) {
-			bool same = ep_nodes_at(node, stride, i) == ep_nodes_at(node, stride, r);
+			bool same = nodes_at(node, stride, i) == nodes_at(node, stride, r);
 
 			index[r] += same && i < r;
 			size[r] += same;
@@ -110,7 +110,7 @@ struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nran
 	}
 	for (int r = 0; r < nranks; r++) {
 		if (index[r] == 0) {
-			ep_nodes_most_flows(&most, node, stride, nranks, index, r, size[r]);
+			nodes_most_flows(&most, node, stride, nranks, index, r, size[r]);
 		}
 	}
 	return most;

@@ -94,7 +94,7 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 };
 
 /* Read by other implementations of the API. */
-static const char *const ep_param_foreign[] = {
+static const char *const param_foreign[] = {
 	"NCCL_EP_HOME",
 	"NCCL_EP_JIT_SOURCE_DIR",
 	"NCCL_EP_JIT_BUILD_INCLUDE_DIR",
@@ -117,17 +117,17 @@ static const char *const ep_param_foreign[] = {
 	"NCCL_EP_COMBINE_NUM_PIPELINES",
 };
 
-static atomic_flag ep_param_checked_names = ATOMIC_FLAG_INIT;
+static atomic_flag param_checked_names = ATOMIC_FLAG_INIT;
 
-static bool ep_param_known(const char *name)
+static bool param_known(const char *name)
 {
 	for (int i = 0; i < EP_PARAMS; i++) {
 		if (strcmp(ep_param_table[i].name, name) == 0) {
 			return true;
 		}
 	}
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_param_foreign); i++) {
-		if (strcmp(ep_param_foreign[i], name) == 0) {
+	for (size_t i = 0; i < EP_ARRAY_SIZE(param_foreign); i++) {
+		if (strcmp(param_foreign[i], name) == 0) {
 			return true;
 		}
 	}
@@ -135,7 +135,7 @@ static bool ep_param_known(const char *name)
 }
 
 /* Insertions, deletions and replacements that turn a into b. */
-static int ep_param_distance(const char *a, const char *b)
+static int param_distance(const char *a, const char *b)
 {
 	int row[EP_PARAM_NAME_MAX + 1];
 	int nb = (int)strlen(b);
@@ -159,13 +159,13 @@ static int ep_param_distance(const char *a, const char *b)
 	return row[nb];
 }
 
-static const char *ep_param_nearest(const char *name)
+static const char *param_nearest(const char *name)
 {
 	const char *nearest = NULL;
 	int best = 6; /* further away is another word, not a slip */
 
 	for (int i = 0; i < EP_PARAMS; i++) {
-		int d = ep_param_distance(name, ep_param_table[i].name);
+		int d = param_distance(name, ep_param_table[i].name);
 
 		if (d < best) {
 			best = d;
@@ -185,11 +185,11 @@ bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const
 	}
 	memcpy(name, entry, n);
 	name[n] = '\0';
-	*nearest = ep_param_nearest(name);
-	return !ep_param_known(name);
+	*nearest = param_nearest(name);
+	return !param_known(name);
 }
 
-static void ep_params_check_names(void)
+static void params_check_names(void)
 {
 	char name[EP_PARAM_NAME_MAX + 1];
 	const char *nearest;
@@ -204,13 +204,13 @@ static void ep_params_check_names(void)
 }
 
 /* NCCL_EP_DEBUG alone is a switch; like other implementations, take any word for "on". */
-static int64_t ep_param_switch(const char *text)
+static int64_t param_switch(const char *text)
 {
 	return *text && strcmp(text, "0") != 0 && strcasecmp(text, "off") != 0 &&
 	       strcasecmp(text, "false") != 0;
 }
 
-static ncclResult_t ep_param_list_fail(const struct ep_param_def *def, const char *text)
+static ncclResult_t param_list_fail(const struct ep_param_def *def, const char *text)
 {
 	return ep_fail(ncclInvalidUsage,
 		       "environment variable %s=%.64s is not a number or a list of numbers from "
@@ -218,8 +218,8 @@ static ncclResult_t ep_param_list_fail(const struct ep_param_def *def, const cha
 		       def->name, text, (long long)def->max);
 }
 
-static ncclResult_t ep_param_list_parse(const struct ep_param_def *def, const char *text,
-					struct ep_param_list *list, int64_t *value)
+static ncclResult_t param_list_parse(const struct ep_param_def *def, const char *text,
+				     struct ep_param_list *list, int64_t *value)
 {
 	const char *p = text;
 	uint64_t code = 0;
@@ -234,7 +234,7 @@ static ncclResult_t ep_param_list_parse(const struct ep_param_def *def, const ch
 		long item = strtol(p, &end, 10);
 
 		if (end == p || item < 1 || item > def->max || list->count == EP_PARAM_LIST_MAX) {
-			return ep_param_list_fail(def, text);
+			return param_list_fail(def, text);
 		}
 		list->item[list->count++] = (uint32_t)item;
 		code = code * 10000 + (uint64_t)item;
@@ -245,7 +245,7 @@ static ncclResult_t ep_param_list_parse(const struct ep_param_def *def, const ch
 			break;
 		}
 		if (*end != ',') {
-			return ep_param_list_fail(def, text);
+			return param_list_fail(def, text);
 		}
 		p = end + 1;
 	}
@@ -254,7 +254,7 @@ static ncclResult_t ep_param_list_parse(const struct ep_param_def *def, const ch
 }
 
 /* Checks what else `v` must be. */
-static bool ep_param_step(enum ep_param_id id, int64_t v, const char **rule)
+static bool param_step(enum ep_param_id id, int64_t v, const char **rule)
 {
 	switch (id) {
 	case EP_PARAM_LL_THREADS:
@@ -270,7 +270,7 @@ static bool ep_param_step(enum ep_param_id id, int64_t v, const char **rule)
 }
 
 /* Nothing but a number and spaces around it. */
-static bool ep_param_number(const char *text, long long *v)
+static bool param_number(const char *text, long long *v)
 {
 	char *end;
 
@@ -288,12 +288,11 @@ int64_t ep_param_or_initial(enum ep_param_id id)
 	const char *text = getenv(def->name);
 	long long v;
 
-	return text && ep_param_number(text, &v) && v >= def->min && v <= def->max ? v
-										   : def->initial;
+	return text && param_number(text, &v) && v >= def->min && v <= def->max ? v : def->initial;
 }
 
 /* The place of `text` among words separated by '|'; -1: it is none of them. */
-static int64_t ep_param_place(const char *words, const char *text)
+static int64_t param_place(const char *words, const char *text)
 {
 	size_t n = strlen(text);
 
@@ -326,15 +325,15 @@ const char *ep_param_word(enum ep_param_id id, int64_t value, char buffer[EP_PAR
 }
 
 /* A word; of RDMA modes their numbers will do. */
-static ncclResult_t ep_param_word_parse(enum ep_param_id id, const char *text, int64_t *value)
+static ncclResult_t param_word_parse(enum ep_param_id id, const char *text, int64_t *value)
 {
 	const struct ep_param_def *def = &ep_param_table[id];
-	int64_t place = ep_param_place(def->words, text);
+	int64_t place = param_place(def->words, text);
 	bool numbers = id == EP_PARAM_RDMA_MODE;
 	char range[48] = "";
 	long long v;
 
-	if (numbers && place < 0 && ep_param_number(text, &v) && v >= def->min && v <= def->max) {
+	if (numbers && place < 0 && param_number(text, &v) && v >= def->min && v <= def->max) {
 		place = v;
 	}
 	if (place < 0) {
@@ -358,23 +357,23 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 	long long v;
 
 	if (id == EP_PARAM_DEBUG) {
-		*value = ep_param_switch(text);
+		*value = param_switch(text);
 		return ncclSuccess;
 	}
 	if (id == EP_PARAM_NODE_SIZE) {
-		return ep_param_list_parse(def, text, &list, value);
+		return param_list_parse(def, text, &list, value);
 	}
 	if (def->words) {
-		return ep_param_word_parse(id, text, value);
+		return param_word_parse(id, text, value);
 	}
-	if (!ep_param_number(text, &v)) {
+	if (!param_number(text, &v)) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"environment variable %s=%.64s is not a number: set it to %lld..%lld "
 			"or unset it",
 			def->name, text, (long long)def->min, (long long)def->max);
 	}
-	if (!ep_param_step(id, v, &rule) || v < def->min || v > def->max) {
+	if (!param_step(id, v, &rule) || v < def->min || v > def->max) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"environment variable %s=%lld is out of range: set it to %lld..%lld%s "
@@ -389,8 +388,8 @@ ncclResult_t ep_params_read(struct ep_params *params)
 {
 	char word[EP_PARAM_WORD_MAX];
 
-	if (!atomic_flag_test_and_set(&ep_param_checked_names)) {
-		ep_params_check_names();
+	if (!atomic_flag_test_and_set(&param_checked_names)) {
+		params_check_names();
 	}
 	params->node_size.count = 0;
 	for (int i = 0; i < EP_PARAMS; i++) {
@@ -408,7 +407,7 @@ ncclResult_t ep_params_read(struct ep_params *params)
 		const struct ep_param_def *def = &ep_param_table[EP_PARAM_NODE_SIZE];
 		int64_t unused;
 
-		EP_CHECK(ep_param_list_parse(def, getenv(def->name), &params->node_size, &unused));
+		EP_CHECK(param_list_parse(def, getenv(def->name), &params->node_size, &unused));
 	}
 	return ncclSuccess;
 }

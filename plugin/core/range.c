@@ -9,12 +9,12 @@
 #include <string.h>
 #include <nvtx3/nvToolsExt.h>
 
-static nvtxDomainHandle_t ep_range_domain; /* NULL: no tool listens */
-static pthread_once_t ep_range_once = PTHREAD_ONCE_INIT;
+static nvtxDomainHandle_t range_domain; /* NULL: no tool listens */
+static pthread_once_t range_once = PTHREAD_ONCE_INIT;
 
-static void ep_range_init(void)
+static void range_init(void)
 {
-	ep_range_domain = nvtxDomainCreateA("Switchyard");
+	range_domain = nvtxDomainCreateA("Switchyard");
 }
 
 /* With the bytes as its payload, which profilers sum up. */
@@ -28,8 +28,8 @@ void ep_range_begin(const char *name, uint64_t tokens, uint64_t bytes)
 	};
 	char text[120];
 
-	pthread_once(&ep_range_once, ep_range_init);
-	if (!ep_range_domain) {
+	pthread_once(&range_once, range_init);
+	if (!range_domain) {
 		return;
 	}
 	snprintf(text, sizeof(text), "%s: %" PRIu64 " tokens", name, tokens);
@@ -40,13 +40,13 @@ void ep_range_begin(const char *name, uint64_t tokens, uint64_t bytes)
 	}
 	event.payload.ullValue = bytes;
 	event.message.ascii = text;
-	(void)nvtxDomainRangePushEx(ep_range_domain, &event);
+	(void)nvtxDomainRangePushEx(range_domain, &event);
 }
 
 void ep_range_end(void)
 {
-	if (ep_range_domain) {
-		(void)nvtxDomainRangePop(ep_range_domain);
+	if (range_domain) {
+		(void)nvtxDomainRangePop(range_domain);
 	}
 }
 

@@ -13,7 +13,7 @@
 #define EP_THREAD_TRIES 10
 #define EP_THREAD_NAP_NS 5000000
 
-enum ep_timed_call_state {
+enum timed_call_state {
 	EP_TIMED_CALL_NEW,
 	EP_TIMED_CALL_READY, /* the thread waits for `go` or `alone` */
 	EP_TIMED_CALL_DONE
@@ -22,7 +22,7 @@ enum ep_timed_call_state {
 struct ep_timed_call {
 	pthread_mutex_t lock;
 	pthread_cond_t changed; /* one of the next three */
-	enum ep_timed_call_state state;
+	enum timed_call_state state;
 	bool go;
 	bool alone; /* nobody waits for it any more */
 	pthread_t thread;
@@ -56,7 +56,7 @@ const char *ep_thread_error_print(int error, char text[EP_THREAD_ERROR_TEXT])
 	return text;
 }
 
-static void ep_timed_call_free(struct ep_timed_call *call)
+static void timed_call_free(struct ep_timed_call *call)
 {
 	pthread_cond_destroy(&call->changed);
 	pthread_mutex_destroy(&call->lock);
@@ -64,13 +64,13 @@ static void ep_timed_call_free(struct ep_timed_call *call)
 }
 
 /* Under the lock. */
-static void ep_timed_call_become(struct ep_timed_call *call, enum ep_timed_call_state state)
+static void timed_call_become(struct ep_timed_call *call, enum timed_call_state state)
 {
 	call->state = state;
 	pthread_cond_signal(&call->changed);
 }
 
-static void *ep_timed_call_main(void *arg)
+static void *timed_call_main(void *arg)
 {
 	struct ep_timed_call *e = arg;
 	int error = e->ready ? e->ready(e->arg) : 0;
@@ -78,7 +78,7 @@ static void *ep_timed_call_main(void *arg)
 
 	pthread_mutex_lock(&e->lock);
 	e->error = error;
-	ep_timed_call_become(e, EP_TIMED_CALL_READY);
+	timed_call_become(e, EP_TIMED_CALL_READY);
 	while (!e->go && !e->alone) {
 		pthread_cond_wait(&e->changed, &e->lock);
 	}
@@ -88,16 +88,16 @@ static void *ep_timed_call_main(void *arg)
 		e->fn(e->arg);
 	}
 	pthread_mutex_lock(&e->lock);
-	ep_timed_call_become(e, EP_TIMED_CALL_DONE);
+	timed_call_become(e, EP_TIMED_CALL_DONE);
 	alone = e->alone;
 	pthread_mutex_unlock(&e->lock);
 	if (alone) {
-		ep_timed_call_free(e);
+		timed_call_free(e);
 	}
 	return NULL;
 }
 
-static struct ep_timed_call *ep_timed_call_new(const void *arg, size_t bytes)
+static struct ep_timed_call *timed_call_new(const void *arg, size_t bytes)
 {
 	struct ep_timed_call *e = calloc(1, sizeof(*e) + bytes);
 	pthread_condattr_t attr;
@@ -117,7 +117,7 @@ static struct ep_timed_call *ep_timed_call_new(const void *arg, size_t bytes)
 int ep_timed_call_begin(struct ep_timed_call **out, int (*ready)(void *arg), void (*fn)(void *arg),
 			void *arg, size_t bytes)
 {
-	struct ep_timed_call *e = ep_timed_call_new(arg, bytes);
+	struct ep_timed_call *e = timed_call_new(arg, bytes);
 	int error;
 
 	*out = NULL;
@@ -126,9 +126,9 @@ int ep_timed_call_begin(struct ep_timed_call **out, int (*ready)(void *arg), voi
 	}
 	e->ready = ready;
 	e->fn = fn;
-	error = ep_thread_start(&e->thread, ep_timed_call_main, e);
+	error = ep_thread_start(&e->thread, timed_call_main, e);
 	if (error) {
-		ep_timed_call_free(e);
+		timed_call_free(e);
 		return error;
 	}
 	pthread_mutex_lock(&e->lock);
@@ -187,7 +187,7 @@ void ep_timed_call_end(struct ep_timed_call *call)
 	}
 	pthread_join(thread, NULL);
 	if (done) {
-		ep_timed_call_free(call);
+		timed_call_free(call);
 	}
 }
 

@@ -37,7 +37,7 @@ ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
  * A capture that is under way forbids this thread, or all threads, to allocate memory, and is void if
  * one does: unless the thread is in relaxed mode. To end, call it again with what it returns.
  */
-static enum cudaStreamCaptureMode ep_capture_mode(enum cudaStreamCaptureMode mode)
+static enum cudaStreamCaptureMode capture_mode(enum cudaStreamCaptureMode mode)
 {
 	if (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
 		(void)cudaGetLastError();
@@ -54,9 +54,9 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 	ncclResult_t result;
 
 	ep_error_scope(NULL);
-	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
+	mode = capture_mode(cudaStreamCaptureModeRelaxed);
 	result = ep_group_create(ep_group, comm, config);
-	ep_capture_mode(mode);
+	capture_mode(mode);
 	return result;
 }
 
@@ -93,9 +93,9 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
 
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
 	ep_show_begin(&call, EP_BOARD_INIT_HANDLE, NULL, NULL);
-	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
+	mode = capture_mode(cudaStreamCaptureModeRelaxed);
 	result = ep_handle_init(handle, ep_group, layout, config, num_topk, handle_mem);
-	ep_capture_mode(mode);
+	capture_mode(mode);
 	return ep_call_end(&call, result);
 }
 
@@ -120,9 +120,9 @@ ncclResult_t ncclEpCreateHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group,
 
 	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
 	ep_show_begin(&call, EP_BOARD_CREATE_HANDLE, NULL, stream);
-	mode = ep_capture_mode(cudaStreamCaptureModeRelaxed);
+	mode = capture_mode(cudaStreamCaptureModeRelaxed);
 	result = ep_handle_create(handle, ep_group, layout, topk_idx, layout_info, config, stream);
-	ep_capture_mode(mode);
+	capture_mode(mode);
 	return ep_call_end(&call, result);
 }
 
@@ -183,8 +183,8 @@ ncclResult_t ncclEpComplete(ncclEpHandle_t handle, const ncclEpCompleteConfig_t 
 /* ---- ranks that fail ---- */
 
 /* Begins a call on a mask: the group must have been created with masks. */
-static ncclResult_t ep_call_begin_masked(struct ep_call *call, struct ncclEpGroup *group,
-					 bool even_failed, const void *pointer, const char *name)
+static ncclResult_t call_begin_masked(struct ep_call *call, struct ncclEpGroup *group,
+				      bool even_failed, const void *pointer, const char *name)
 {
 	EP_CHECK(ep_call_begin_group(call, group, even_failed));
 	if (!group->config.enable_mask) {
@@ -201,7 +201,7 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_call_begin_masked(&call, ep_group, true, mask, "ncclEpMaskQuery"));
+	EP_CHECK(call_begin_masked(&call, ep_group, true, mask, "ncclEpMaskQuery"));
 	ep_show_begin(&call, EP_BOARD_MASK_QUERY, NULL, stream);
 	return ep_call_end(&call, ep_mask_query(ep_group, mask, stream));
 }
@@ -210,7 +210,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, mask, "ncclEpMaskUpdate"));
+	EP_CHECK(call_begin_masked(&call, ep_group, false, mask, "ncclEpMaskUpdate"));
 	ep_show_begin(&call, EP_BOARD_MASK_UPDATE, NULL, stream);
 	return ep_call_end(&call, ep_mask_update(ep_group, mask, stream));
 }
@@ -219,7 +219,7 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 {
 	struct ep_call call;
 
-	EP_CHECK(ep_call_begin_masked(&call, ep_group, false, "", "ncclEpMaskClean"));
+	EP_CHECK(call_begin_masked(&call, ep_group, false, "", "ncclEpMaskClean"));
 	ep_show_begin(&call, EP_BOARD_MASK_CLEAN, NULL, stream);
 	return ep_call_end(&call, ep_mask_clean(ep_group, stream));
 }

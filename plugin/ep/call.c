@@ -10,13 +10,13 @@
  * Held for moments only: whoever holds it and has found a group alive may use the group until it
  * lets go. Not taken by a thread that holds a group's lock, but to retire the group.
  */
-static pthread_mutex_t ep_call_gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t call_gate = PTHREAD_MUTEX_INITIALIZER;
 
 /*
  * A child of fork() has a copy of the object's memory, and shares descriptors, but has none of the threads: whatever it
  * did with the object would harm its parent's.
  */
-static ncclResult_t ep_call_check_process(int owner, const char *name)
+static ncclResult_t call_check_process(int owner, const char *name)
 {
 	int self = (int)getpid();
 
@@ -29,7 +29,7 @@ static ncclResult_t ep_call_check_process(int owner, const char *name)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_call_check_group(const struct ncclEpGroup *group)
+static ncclResult_t call_check_group(const struct ncclEpGroup *group)
 {
 	int owner = ep_registry_owner(group, EP_REGISTRY_GROUP);
 
@@ -37,28 +37,28 @@ static ncclResult_t ep_call_check_group(const struct ncclEpGroup *group)
 		return ep_fail(ncclInvalidArgument, "%s",
 			       group ? "ep_group is not a group (destroyed?)" : "ep_group is NULL");
 	}
-	return ep_call_check_process(owner, "ep_group");
+	return call_check_process(owner, "ep_group");
 }
 
 /*
- * Takes ep_call_gate if it is a group. The first look comes without the gate: in a child of fork() another
+ * Takes call_gate if it is a group. The first look comes without the gate: in a child of fork() another
  * thread may have had it, whom the child lacks.
  */
-static ncclResult_t ep_call_take_gate(const struct ncclEpGroup *group)
+static ncclResult_t call_take_gate(const struct ncclEpGroup *group)
 {
 	ncclResult_t result;
 
-	EP_CHECK(ep_call_check_group(group));
-	pthread_mutex_lock(&ep_call_gate);
-	result = ep_call_check_group(group);
+	EP_CHECK(call_check_group(group));
+	pthread_mutex_lock(&call_gate);
+	result = call_check_group(group);
 	if (result != ncclSuccess) {
-		pthread_mutex_unlock(&ep_call_gate);
+		pthread_mutex_unlock(&call_gate);
 	}
 	return result;
 }
 
 /* The group's lock is held from now on. */
-static void ep_call_enter(struct ep_call *call, struct ncclEpGroup *group)
+static void call_enter(struct ep_call *call, struct ncclEpGroup *group)
 {
 	ep_error_scope(&group->errors);
 	call->group = group;
@@ -68,7 +68,7 @@ static void ep_call_enter(struct ep_call *call, struct ncclEpGroup *group)
 }
 
 /* Whether the program has reset the group's device, which fails the group. */
-static bool ep_call_finds_reset(struct ncclEpGroup *g)
+static bool call_finds_reset(struct ncclEpGroup *g)
 {
 	if (!g->reset && ep_context_ended(&g->context)) {
 		g->reset = true;
@@ -83,11 +83,11 @@ static bool ep_call_finds_reset(struct ncclEpGroup *g)
 }
 
 /* Looks for what has failed the group, without its device. */
-static ncclResult_t ep_call_poll(struct ep_call *call, bool even_failed)
+static ncclResult_t call_poll(struct ep_call *call, bool even_failed)
 {
 	struct ncclEpGroup *group = call->group;
-	ncclResult_t result = ep_call_finds_reset(group) ? ep_fail_again(&group->failure)
-							 : ep_record_poll(group);
+	ncclResult_t result = call_finds_reset(group) ? ep_fail_again(&group->failure)
+						      : ep_record_poll(group);
 
 	return result == ncclSuccess || even_failed ? ncclSuccess : ep_call_end(call, result);
 }
@@ -96,15 +96,15 @@ ncclResult_t ep_call_begin_group_host(struct ep_call *call, struct ncclEpGroup *
 				      bool even_failed)
 {
 	ep_error_scope(NULL);
-	EP_CHECK(ep_call_check_group(group));
+	EP_CHECK(call_check_group(group));
 	if (pthread_mutex_lock(&group->lock) == EDEADLK) {
 		return ep_fail(ncclInvalidUsage,
 			       "ep_group is in %s on this thread, which has called alloc_fn or "
 			       "free_fn: those can use neither the group nor its handles",
 			       ep_board_call_name(group->calling));
 	}
-	ep_call_enter(call, group);
-	return ep_call_poll(call, even_failed);
+	call_enter(call, group);
+	return call_poll(call, even_failed);
 }
 
 ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
@@ -115,7 +115,7 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 	bool entered = false;
 
 	ep_error_scope(NULL);
-	EP_CHECK(ep_call_take_gate(group));
+	EP_CHECK(call_take_gate(group));
 	if (!group->config.enable_mask) {
 		result = ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, name);
 	} else if (!error) {
@@ -124,33 +124,33 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 		entered = pthread_mutex_trylock(&group->lock) == 0;
 		*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;
 	}
-	pthread_mutex_unlock(&ep_call_gate);
+	pthread_mutex_unlock(&call_gate);
 	if (!entered) {
 		return result;
 	}
 	/* Nobody is in a call: there may be a failure that nobody has looked for. */
-	ep_call_enter(&call, group);
-	(void)ep_call_poll(&call, true);
+	call_enter(&call, group);
+	(void)call_poll(&call, true);
 	*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;
 	return ep_call_end(&call, ncclSuccess);
 }
 
 void ep_call_stay(struct ncclEpGroup *group)
 {
-	pthread_mutex_lock(&ep_call_gate);
+	pthread_mutex_lock(&call_gate);
 	group->ending = false;
-	pthread_mutex_unlock(&ep_call_gate);
+	pthread_mutex_unlock(&call_gate);
 }
 
 void ep_call_retire(struct ncclEpGroup *group)
 {
-	pthread_mutex_lock(&ep_call_gate);
+	pthread_mutex_lock(&call_gate);
 	(void)ep_registry_remove(group, EP_REGISTRY_GROUP);
-	pthread_mutex_unlock(&ep_call_gate);
+	pthread_mutex_unlock(&call_gate);
 }
 
 /* Makes the group's device current, and does there what is due. */
-static ncclResult_t ep_call_take_device(struct ep_call *call)
+static ncclResult_t call_take_device(struct ep_call *call)
 {
 	struct ncclEpGroup *group = call->group;
 	ncclResult_t result;
@@ -177,23 +177,23 @@ ncclResult_t ep_call_begin_group(struct ep_call *call, struct ncclEpGroup *group
 	if (group->reset) {
 		return ep_call_end(call, ep_fail_again(&group->failure));
 	}
-	return ep_call_take_device(call);
+	return call_take_device(call);
 }
 
 /* Of threads that destroy a group at once, one does. */
-static ncclResult_t ep_call_claim(struct ncclEpGroup *group)
+static ncclResult_t call_claim(struct ncclEpGroup *group)
 {
 	ncclResult_t result = ncclSuccess;
 
 	ep_error_scope(NULL);
-	EP_CHECK(ep_call_take_gate(group));
+	EP_CHECK(call_take_gate(group));
 	if (group->ending) {
 		result = ep_fail(ncclInvalidUsage,
 				 "ncclEpGroupDestroy: another thread is destroying the group: "
 				 "destroy it once");
 	}
 	group->ending = true;
-	pthread_mutex_unlock(&ep_call_gate);
+	pthread_mutex_unlock(&call_gate);
 	return result;
 }
 
@@ -201,10 +201,10 @@ ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group)
 {
 	ncclResult_t result;
 
-	EP_CHECK(ep_call_claim(group));
+	EP_CHECK(call_claim(group));
 	result = ep_call_begin_group_host(call, group, true);
 	if (result == ncclSuccess && !group->reset) {
-		result = ep_call_take_device(call);
+		result = call_take_device(call);
 	}
 	if (result != ncclSuccess) {
 		ep_call_stay(group);
@@ -221,10 +221,10 @@ ncclResult_t ep_handle_expect(const struct ncclEpHandle *handle)
 		return ep_fail(ncclInvalidArgument, "%s",
 			       handle ? "handle is not a handle (destroyed?)" : "handle is NULL");
 	}
-	return ep_call_check_process(owner, "handle");
+	return call_check_process(owner, "handle");
 }
 
-static ncclResult_t ep_handle_expect_group(const struct ncclEpHandle *handle)
+static ncclResult_t handle_expect_group(const struct ncclEpHandle *handle)
 {
 	EP_CHECK(ep_handle_expect(handle));
 	if (!handle->group) {
@@ -237,14 +237,14 @@ static ncclResult_t ep_handle_expect_group(const struct ncclEpHandle *handle)
 ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *handle,
 				  bool even_failed)
 {
-	EP_CHECK(ep_handle_expect_group(handle));
+	EP_CHECK(handle_expect_group(handle));
 	return ep_call_begin_group(call, handle->group, even_failed);
 }
 
 ncclResult_t ep_call_begin_handle_host(struct ep_call *call, struct ncclEpHandle *handle,
 				       bool even_failed)
 {
-	EP_CHECK(ep_handle_expect_group(handle));
+	EP_CHECK(handle_expect_group(handle));
 	return ep_call_begin_group_host(call, handle->group, even_failed);
 }
 

@@ -366,7 +366,7 @@ struct ncclEpGroup {
 	uint32_t cleans;              /* MaskCleans that this rank has called */
 	bool failed;                  /* by a device operation, for ever */
 	bool reset;                   /* the device was: nothing of the group is there any more */
-	bool ending;                  /* a thread destroys it; of ep_call_gate */
+	bool ending;                  /* a thread destroys it; of call_gate */
 	struct ep_error failure;
 	uint32_t unlock_due; /* bit per class: a record that was taken and is to be unlocked, */
 	bool masks_due;      /* these ranks are lost, and to be masked: by ep_group_settle() */

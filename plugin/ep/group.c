@@ -40,7 +40,7 @@ void ep_times_phase(struct ep_times *times, const struct ep_boot *boot, enum ep_
 	times->exchanged_ns = boot->exchanged_ns;
 }
 
-static double ep_times_ms(uint64_t ns)
+static double times_ms(uint64_t ns)
 {
 	return (double)ns / 1e6;
 }
@@ -51,12 +51,10 @@ void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot,
 	snprintf(text, size,
 		 "%.1f ms: GPUs %.1f, kernels %.1f, memory %.1f, NICs %.1f, %u exchanges by NCCL "
 		 "%.1f (the first, in which NCCL may connect and ranks wait for each other, %.1f)",
-		 ep_times_ms(times->phase_ns - times->start_ns),
-		 ep_times_ms(times->own_ns[EP_TIME_GPUS]),
-		 ep_times_ms(times->own_ns[EP_TIME_KERNELS]),
-		 ep_times_ms(times->own_ns[EP_TIME_MEMORY]),
-		 ep_times_ms(times->own_ns[EP_TIME_NICS]), boot->exchanges,
-		 ep_times_ms(boot->exchanged_ns), ep_times_ms(boot->first_ns));
+		 times_ms(times->phase_ns - times->start_ns), times_ms(times->own_ns[EP_TIME_GPUS]),
+		 times_ms(times->own_ns[EP_TIME_KERNELS]), times_ms(times->own_ns[EP_TIME_MEMORY]),
+		 times_ms(times->own_ns[EP_TIME_NICS]), boot->exchanges,
+		 times_ms(boot->exchanged_ns), times_ms(boot->first_ns));
 }
 
 #define EP_STRING_(x) #x
@@ -68,10 +66,10 @@ void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot,
  * Programs look for this line in the library's file, to compare the CUDA version with NCCL's.
  * CUDA's headers have it as a number only: meson.build makes EP_CUDA_TEXT of that.
  */
-static const char ep_banner[] = "NCCL EP version " EP_VERSION_TEXT "+cuda" EP_CUDA_TEXT "\n";
+static const char banner[] = "NCCL EP version " EP_VERSION_TEXT "+cuda" EP_CUDA_TEXT "\n";
 
 /* The file that this very code was loaded from. */
-static void ep_version_path(char path[PATH_MAX])
+static void version_path(char path[PATH_MAX])
 {
 	Dl_info info;
 
@@ -85,7 +83,7 @@ static void ep_version_path(char path[PATH_MAX])
 }
 
 /* Which library this is, in one line: its build, what it is for, the API, the process's NCCL, and its file. */
-static void ep_version_describe(char *line, size_t size)
+static void version_describe(char *line, size_t size)
 {
 	char nccl[40] = "no NCCL yet", path[PATH_MAX];
 	int v = 0;
@@ -93,7 +91,7 @@ static void ep_version_describe(char *line, size_t size)
 	if (ep_nccl_version(&v)) {
 		snprintf(nccl, sizeof(nccl), "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 	}
-	ep_version_path(path);
+	version_path(path);
 	snprintf(line, size,
 		 "%s, for %s, NCCL EP " EP_VERSION_TEXT " (API %d), CUDA " EP_CUDA_TEXT ", %s, %s",
 		 ep_build_text, EP_FLAVOUR, NCCL_EP_API_VERSION, nccl, path);
@@ -106,13 +104,13 @@ ncclResult_t ep_version_text(const char **text)
 	if (!text) {
 		return ep_fail(ncclInvalidArgument, "ncclEpExtVersion: text is NULL");
 	}
-	ep_version_describe(line, sizeof(line));
+	version_describe(line, sizeof(line));
 	*text = line;
 	return ncclSuccess;
 }
 
 /* Logs the line once in a process: with NCCL_DEBUG=INFO on every rank, with less on rank 0, as NCCL's own version. */
-static void ep_version_log(int rank)
+static void version_log(int rank)
 {
 	static atomic_flag logged = ATOMIC_FLAG_INIT;
 	enum ep_log_level level = ep_log_enabled(EP_LOG_INFO, EP_LOG_INIT) ? EP_LOG_INFO
@@ -123,7 +121,7 @@ static void ep_version_log(int rank)
 	    atomic_flag_test_and_set(&logged)) {
 		return;
 	}
-	ep_version_describe(line, sizeof(line));
+	version_describe(line, sizeof(line));
 	ep_log(level, EP_LOG_INIT, "%s", line);
 }
 
@@ -137,9 +135,9 @@ __attribute__((constructor)) static void ep_banner_print(void)
 	if (!text || ep_param_parse(EP_PARAM_DEBUG, text, &on) != ncclSuccess || !on) {
 		return;
 	}
-	ep_version_describe(line, EP_VERSION_LINE);
+	version_describe(line, EP_VERSION_LINE);
 	strcat(line, "\n");
-	parts[0] = (struct iovec){ (void *)ep_banner, sizeof(ep_banner) - 1 };
+	parts[0] = (struct iovec){ (void *)banner, sizeof(banner) - 1 };
 	parts[1] = (struct iovec){ line, strlen(line) };
 	if (writev(STDERR_FILENO, parts, 2) < 0) {
 		return; /* no standard error, no banner */
@@ -147,7 +145,7 @@ __attribute__((constructor)) static void ep_banner_print(void)
 }
 
 /* The first message of each rank to the others. */
-struct ep_group_handshake {
+struct group_handshake {
 	struct ep_verdict verdict;
 	struct ep_ident ident;
 	struct ep_group_agreed agreed;
@@ -157,10 +155,10 @@ struct ep_group_handshake {
 	uint32_t no_heaps; /* ep_heap_none() */
 };
 
-_Static_assert(sizeof(struct ep_group_handshake) <= EP_BOOT_BYTES, "ep_group_handshake");
+_Static_assert(sizeof(struct group_handshake) <= EP_BOOT_BYTES, "group_handshake");
 
 /* Offsets in the group's own device memory. */
-struct ep_group_workspace {
+struct group_workspace {
 	uint64_t state_off;
 	uint64_t stats_off;
 	uint64_t mask_off;
@@ -172,7 +170,7 @@ struct ep_group_workspace {
 	uint64_t bytes;
 };
 
-static uint64_t ep_group_workspace_take(uint64_t *at, uint64_t bytes)
+static uint64_t group_workspace_take(uint64_t *at, uint64_t bytes)
 {
 	uint64_t off = *at;
 
@@ -180,34 +178,33 @@ static uint64_t ep_group_workspace_take(uint64_t *at, uint64_t bytes)
 	return off;
 }
 
-static struct ep_group_workspace ep_group_workspace_make(const struct ep_group_config *config)
+static struct group_workspace group_workspace_make(const struct ep_group_config *config)
 {
 	uint64_t r = config->shape.nranks, at = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
 	uint64_t queues = config->shape.channels ? config->shape.channels + 1 : 0;
 	const struct ep_algo *algo = config->algo;
-	struct ep_group_workspace w;
+	struct group_workspace w;
 
-	w.state_off = ep_group_workspace_take(&at, sizeof(struct ep_dev_state));
-	w.stats_off = ep_group_workspace_take(&at, r * sizeof(struct ep_peer_stats));
-	w.mask_off = ep_group_workspace_take(&at, EP_MASK_BYTES(r));
-	w.all_heaps_off = ep_group_workspace_take(&at, r > EP_GROUP_NEAR_RANKS ? 8 * r : 0);
-	w.remote_off = ep_group_workspace_take(&at, queues ? sizeof(struct ep_dev_remote) : 0);
-	w.places_off =
-		ep_group_workspace_take(&at, queues ? r * sizeof(struct ep_remote_place) : 0);
-	w.links_off = ep_group_workspace_take(&at, r * queues * sizeof(struct ep_remote_link));
-	w.algo_off = ep_group_workspace_take(
-		&at, algo->group_bytes ? algo->group_bytes(&config->shape) : 0);
+	w.state_off = group_workspace_take(&at, sizeof(struct ep_dev_state));
+	w.stats_off = group_workspace_take(&at, r * sizeof(struct ep_peer_stats));
+	w.mask_off = group_workspace_take(&at, EP_MASK_BYTES(r));
+	w.all_heaps_off = group_workspace_take(&at, r > EP_GROUP_NEAR_RANKS ? 8 * r : 0);
+	w.remote_off = group_workspace_take(&at, queues ? sizeof(struct ep_dev_remote) : 0);
+	w.places_off = group_workspace_take(&at, queues ? r * sizeof(struct ep_remote_place) : 0);
+	w.links_off = group_workspace_take(&at, r * queues * sizeof(struct ep_remote_link));
+	w.algo_off = group_workspace_take(&at, algo->group_bytes ? algo->group_bytes(&config->shape)
+								 : 0);
 	w.bytes = at;
 	return w;
 }
 
 uint64_t ep_group_workspace_bytes(const struct ep_group_config *config)
 {
-	return ep_group_workspace_make(config).bytes;
+	return group_workspace_make(config).bytes;
 }
 
 /* All ranks are active, and all banks free that the group has. */
-static ncclResult_t ep_group_zero(struct ncclEpGroup *g, uint64_t bytes, cudaStream_t stream)
+static ncclResult_t group_zero(struct ncclEpGroup *g, uint64_t bytes, cudaStream_t stream)
 {
 	const size_t size = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
 	struct ep_dev_seq *seq = calloc(1, size);
@@ -235,10 +232,10 @@ out:
 	return result;
 }
 
-static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
+static ncclResult_t group_alloc_device(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint32_t channels = g->config.shape.channels;
-	struct ep_group_workspace w = ep_group_workspace_make(&g->config);
+	struct group_workspace w = group_workspace_make(&g->config);
 	unsigned char *p;
 
 	EP_CHECK(ep_alloc(&g->config.alloc, &g->workspace, w.bytes, "the group's own state"));
@@ -254,10 +251,10 @@ static ncclResult_t ep_group_alloc_device(struct ncclEpGroup *g, cudaStream_t st
 		g->places = (void *)(p + w.places_off);
 		g->links = (void *)(p + w.links_off);
 	}
-	return ep_group_zero(g, w.bytes, stream);
+	return group_zero(g, w.bytes, stream);
 }
 
-static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
+static ncclResult_t group_alloc_host(struct ncclEpGroup *g)
 {
 	size_t copied_off = EP_RECORDS * sizeof(struct ep_record) + 64 + sizeof(struct ep_ranks);
 	size_t most = ep_max_u64(8 * (size_t)g->nranks, sizeof(struct ep_signature_slot));
@@ -276,7 +273,7 @@ static ncclResult_t ep_group_alloc_host(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_group_load(struct ncclEpGroup *g)
+static ncclResult_t group_load(struct ncclEpGroup *g)
 {
 	static const void *const kernels[] = { (const void *)ep_clean_kernel,
 					       (const void *)ep_drain_kernel,
@@ -290,21 +287,21 @@ static ncclResult_t ep_group_load(struct ncclEpGroup *g)
 }
 
 /* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
-static ncclResult_t ep_group_set_up(struct ncclEpGroup *g, const struct ep_boot *boot,
-				    struct ep_times *times)
+static ncclResult_t group_set_up(struct ncclEpGroup *g, const struct ep_boot *boot,
+				 struct ep_times *times)
 {
-	ncclResult_t result = ep_group_load(g);
+	ncclResult_t result = group_load(g);
 
 	ep_times_phase(times, boot, EP_TIME_KERNELS);
 	EP_CHECK(result);
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");
-	EP_CHECK(ep_group_alloc_host(g));
+	EP_CHECK(group_alloc_host(g));
 	ep_show_waits(g);
-	return ep_group_alloc_device(g, g->stream);
+	return group_alloc_device(g, g->stream);
 }
 
-static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *boot, int device)
+static struct ncclEpGroup *group_new(ncclComm_t comm, const struct ep_boot *boot, int device)
 {
 	struct ncclEpGroup *g = calloc(1, sizeof(*g));
 	pthread_mutexattr_t checked;
@@ -335,7 +332,7 @@ static struct ncclEpGroup *ep_group_new(ncclComm_t comm, const struct ep_boot *b
 	return g;
 }
 
-static ncclResult_t ep_group_configure(struct ncclEpGroup *g, const ncclEpGroupConfig_t *config)
+static ncclResult_t group_configure(struct ncclEpGroup *g, const ncclEpGroupConfig_t *config)
 {
 	int sms = 0;
 
@@ -351,12 +348,12 @@ static ncclResult_t ep_group_configure(struct ncclEpGroup *g, const ncclEpGroupC
  * From here on all ranks know the same, so checks of what was exchanged fail on all or on none.
  * g is NULL on a rank that has failed without memory for it.
  */
-static ncclResult_t ep_group_handshake_exchange(struct ncclEpGroup *g, struct ep_boot *boot,
-						ncclResult_t mine, uint64_t *team)
+static ncclResult_t group_handshake_exchange(struct ncclEpGroup *g, struct ep_boot *boot,
+					     ncclResult_t mine, uint64_t *team)
 {
 	static const char what[] = "ncclEpCreateGroup";
-	const struct ep_group_handshake *all = boot->all;
-	struct ep_group_handshake own;
+	const struct group_handshake *all = boot->all;
+	struct group_handshake own;
 
 	memset(&own, 0, sizeof(own));
 	if (mine == ncclSuccess) {
@@ -390,7 +387,7 @@ static ncclResult_t ep_group_handshake_exchange(struct ncclEpGroup *g, struct ep
 }
 
 /* Rows travel as lines if all ranks see NVLink to all of their node, or by the config. */
-static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
+static ncclResult_t group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
 	uint32_t mine = ep_peer_all_nvlink(g->idents, g->nranks, g->rank);
 	const uint32_t *all = boot->all;
@@ -408,18 +405,18 @@ static ncclResult_t ep_group_choose_lines(struct ncclEpGroup *g, struct ep_boot 
 }
 
 /* With the other ranks. On failure g is one to give up. NULL: there was no memory for it. */
-static ncclResult_t ep_group_make(struct ncclEpGroup *g, struct ep_boot *boot,
-				  struct ep_times *times, ncclResult_t mine)
+static ncclResult_t group_make(struct ncclEpGroup *g, struct ep_boot *boot, struct ep_times *times,
+			       ncclResult_t mine)
 {
 	ncclResult_t result;
 	uint64_t team = 0;
 
-	EP_CHECK(ep_group_handshake_exchange(g, boot, mine, &team));
-	EP_CHECK(ep_group_choose_lines(g, boot));
+	EP_CHECK(group_handshake_exchange(g, boot, mine, &team));
+	EP_CHECK(group_choose_lines(g, boot));
 	ep_times_phase(times, boot, EP_TIME_GPUS);
 	ep_group_give_up_again();
 	ep_heap_reap(g->comm); /* all ranks are here, so whatever they have left before can go */
-	mine = ep_group_set_up(g, boot, times);
+	mine = group_set_up(g, boot, times);
 	ep_times_phase(times, boot, EP_TIME_MEMORY);
 	result = ep_group_remote_open(g, boot, mine);
 	ep_times_phase(times, boot, EP_TIME_NICS);
@@ -437,13 +434,13 @@ static ncclResult_t ep_group_make(struct ncclEpGroup *g, struct ep_boot *boot,
 }
 
 /* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
-static uint64_t ep_group_boot_timeout(void)
+static uint64_t group_boot_timeout(void)
 {
 	return (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
 }
 
-static void ep_group_log(const struct ncclEpGroup *g, const struct ep_boot *boot,
-			 const struct ep_times *times)
+static void group_log(const struct ncclEpGroup *g, const struct ep_boot *boot,
+		      const struct ep_times *times)
 {
 	char choices[80], text[320];
 
@@ -467,7 +464,7 @@ static void ep_group_log(const struct ncclEpGroup *g, const struct ep_boot *boot
 }
 
 /* From here on other groups of the device leave this one its share of the SMs. */
-static void ep_group_reside(struct ncclEpGroup *g)
+static void group_reside(struct ncclEpGroup *g)
 {
 	g->resident = (struct ep_resident){
 		.device = g->device,
@@ -480,7 +477,7 @@ static void ep_group_reside(struct ncclEpGroup *g)
 }
 
 /* The communicator's; if it cannot be had the current one, by which the others shall learn of that. */
-static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclResult_t mine)
+static ncclResult_t group_select_device(ncclComm_t comm, int *device, ncclResult_t mine)
 {
 	ncclResult_t result = ep_nccl_dyn()->comm_cu_device(comm, device);
 	cudaError_t err;
@@ -507,7 +504,7 @@ static ncclResult_t ep_group_select_device(ncclComm_t comm, int *device, ncclRes
 }
 
 /* NCCL's way to do without peer access, which is none for this library. Once. */
-static void ep_group_p2p_warn(const struct ncclEpGroup *g)
+static void group_p2p_warn(const struct ncclEpGroup *g)
 {
 	static atomic_flag logged = ATOMIC_FLAG_INIT;
 	const char *disable = getenv("NCCL_P2P_DISABLE"), *level = getenv("NCCL_P2P_LEVEL");
@@ -545,20 +542,20 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	/* The other ranks are coming: they get what is wrong here by the first exchange. */
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
-	mine = ep_group_select_device(comm, &device, mine);
-	EP_CHECK(ep_boot_open(&boot, comm, ep_group_boot_timeout(), &mine));
-	ep_version_log(boot.rank);
+	mine = group_select_device(comm, &device, mine);
+	EP_CHECK(ep_boot_open(&boot, comm, group_boot_timeout(), &mine));
+	version_log(boot.rank);
 	ep_times_phase(&times, &boot, EP_TIME_MEMORY);
 	if (mine == ncclSuccess) {
-		g = ep_group_new(comm, &boot, device);
-		mine = g ? ep_group_configure(g, &own)
+		g = group_new(comm, &boot, device);
+		mine = g ? group_configure(g, &own)
 			 : ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
 	}
 	if (mine == ncclSuccess) {
 		ep_show_open(g);
 		boot.board = g->show.board;
 	}
-	result = ep_group_make(g, &boot, &times, mine);
+	result = group_make(g, &boot, &times, mine);
 	if (result != ncclSuccess) {
 		boot.board = NULL;
 		if (g) {
@@ -569,10 +566,10 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	}
 	ep_boot_close(&boot);
 	ep_times_phase(&times, &boot, EP_TIME_MEMORY);
-	ep_group_log(g, &boot, &times);
-	ep_group_p2p_warn(g);
+	group_log(g, &boot, &times);
+	group_p2p_warn(g);
 	ep_group_heap_warn(g, g->heap.topk);
-	ep_group_reside(g);
+	group_reside(g);
 	ep_show_made(g, g->peer_heap.bytes + ep_group_workspace_bytes(&g->config) +
 				ep_group_remote_bytes(&g->config));
 	ep_watch_begin(g);
@@ -585,7 +582,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
  * Our kernels read peers' memory and write it; none may run any more. Their waits end by the
  * timeout, three times at most; what else is on the device need not end at all.
  */
-static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
+static ncclResult_t group_rest(struct ncclEpGroup *g)
 {
 	uint64_t limit = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
 			 (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
@@ -628,7 +625,7 @@ static ncclResult_t ep_group_rest(struct ncclEpGroup *g)
  * Leaves the group: writes farewells to its peers, unmaps their heaps, and gives up its own heap and its
  * connections, which the process frees when nobody can write to them any more.
  */
-static void ep_group_depart(struct ncclEpGroup *g)
+static void group_depart(struct ncclEpGroup *g)
 {
 	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
 	struct ep_heap_remote remote = { .deadline_ns = ep_now_ns() + timeout_ns };
@@ -644,9 +641,9 @@ ncclResult_t ep_group_destroy(struct ep_call *call)
 	struct ncclEpGroup *g = call->group;
 	ncclResult_t result;
 
-	result = g->reset ? ncclSuccess : ep_group_rest(g);
+	result = g->reset ? ncclSuccess : group_rest(g);
 	if (result == ncclSuccess) {
-		ep_group_depart(g);
+		group_depart(g);
 		ep_call_retire(g);
 	} else {
 		ep_call_stay(g);

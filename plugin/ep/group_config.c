@@ -10,7 +10,7 @@
 
 _Static_assert(EP_PARAM_NODE_MAX == EP_GROUP_MAX_RANKS, "NCCL_EP_NODE_SIZE");
 
-static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
+static ncclResult_t config_check_choices(const ncclEpGroupConfig_t *c)
 {
 	if ((unsigned int)c->algorithm > NCCL_EP_ALGO_HIGH_THROUGHPUT) {
 		return ep_fail(ncclInvalidArgument,
@@ -38,8 +38,8 @@ static ncclResult_t ep_config_check_choices(const ncclEpGroupConfig_t *c)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
-					  const struct ep_limits *limits, int nranks)
+static ncclResult_t config_check_sizes(const ncclEpGroupConfig_t *c, const struct ep_limits *limits,
+				       int nranks)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 
@@ -85,8 +85,8 @@ static ncclResult_t ep_config_check_sizes(const ncclEpGroupConfig_t *c,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_config_choose_sms(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
-					 const struct ep_params *params, uint32_t sm_count)
+static ncclResult_t config_choose_sms(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
+				      const struct ep_params *params, uint32_t sm_count)
 {
 	uint32_t env = (uint32_t)params->value[EP_PARAM_COMM_SMS];
 
@@ -114,7 +114,7 @@ static ncclResult_t ep_config_choose_sms(struct ep_group_config *out, const nccl
 /* 146 years, so that kernels may add and subtract times; who never wants to give up asks for more. */
 #define EP_TIMEOUT_MOST_NS (UINT64_C(1) << 62)
 
-static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_params *params)
+static uint64_t config_timeout(const ncclEpGroupConfig_t *c, const struct ep_params *params)
 {
 	const uint64_t ms = 1000000;
 
@@ -128,8 +128,8 @@ static uint64_t ep_config_timeout(const ncclEpGroupConfig_t *c, const struct ep_
 }
 
 /* Fields that low latency ignores. */
-static void ep_config_choose_ht(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
-				const struct ep_params *params)
+static void config_choose_ht(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
+			     const struct ep_params *params)
 {
 	if (c->max_recv_tokens_per_rank) {
 		out->shape.limit = c->max_recv_tokens_per_rank;
@@ -142,15 +142,15 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 				  const struct ep_params *params, int nranks, uint32_t sm_count)
 {
 	memset(out, 0, sizeof(*out));
-	EP_CHECK(ep_config_check_choices(c));
+	EP_CHECK(config_check_choices(c));
 	out->algo = c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? &ep_ht_algo : &ep_ll_algo;
-	EP_CHECK(ep_config_check_sizes(c, &out->algo->limits, nranks));
+	EP_CHECK(config_check_sizes(c, &out->algo->limits, nranks));
 	EP_CHECK(out->algo->config_check(c, (uint32_t)nranks));
-	EP_CHECK(ep_config_choose_sms(out, c, params, sm_count));
+	EP_CHECK(config_choose_sms(out, c, params, sm_count));
 	out->algorithm = c->algorithm;
 	out->num_experts = c->num_experts;
 	out->num_topk = c->num_topk;
-	out->timeout_ns = ep_config_timeout(c, params);
+	out->timeout_ns = config_timeout(c, params);
 	out->enable_mask = c->enable_mask && out->algo->limits.masks;
 	out->live = params->value[EP_PARAM_LIVE] != 0;
 	out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE;
@@ -173,7 +173,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 		.limit = EP_NO_LIMIT,
 	};
 	if (c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT) {
-		ep_config_choose_ht(out, c, params);
+		config_choose_ht(out, c, params);
 	} else {
 		out->explicit_bytes = c->rdma_buffer_size;
 	}
@@ -229,7 +229,7 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 	} };
 }
 
-static void ep_agreed_print(int field, uint64_t value, char *text, size_t size)
+static void agreed_print(int field, uint64_t value, char *text, size_t size)
 {
 	const char *const *words = ep_agreed_fields[field].words;
 
@@ -253,8 +253,8 @@ ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
 			if (other.value[i] == first.value[i]) {
 				continue;
 			}
-			ep_agreed_print(i, first.value[i], ours, sizeof(ours));
-			ep_agreed_print(i, other.value[i], theirs, sizeof(theirs));
+			agreed_print(i, first.value[i], ours, sizeof(ours));
+			agreed_print(i, other.value[i], theirs, sizeof(theirs));
 			return ep_fail(ncclInvalidArgument,
 				       "%s is %s on rank 0 but %s on rank %d: all ranks must "
 				       "pass the same",

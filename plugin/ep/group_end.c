@@ -12,20 +12,20 @@
 #include "gda/gda.h"
 #include "peer/peer.h"
 
-struct ep_remains {
+struct remains {
 	struct ep_boot boot;
 	int device;
 	struct ncclEpGroup *group; /* NULL: none, and then */
 	struct ep_heap heap;
-	struct ep_remains *next;
+	struct remains *next;
 };
 
 /* Work that waits for a thread. */
-static struct ep_remains *ep_remains_list;
-static pthread_mutex_t ep_remains_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct remains *remains_list;
+static pthread_mutex_t remains_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Ends early if a collective gets stuck in it. */
-static void ep_remains_clear(struct ep_remains *remains)
+static void remains_clear(struct remains *remains)
 {
 	if (remains->group) {
 		ep_gda_close(remains->group->gda); /* first: NICs may still reach the heap */
@@ -41,19 +41,19 @@ static void ep_remains_clear(struct ep_remains *remains)
 	ep_boot_close(&remains->boot);
 }
 
-static void ep_remains_clear_late(void *arg)
+static void remains_clear_late(void *arg)
 {
-	struct ep_remains *r = arg;
+	struct remains *r = arg;
 
 	ep_boot_rest(&r->boot, r->device);
 	if (r->group) {
 		r->group->reset = ep_context_ended(&r->group->context);
 	}
-	ep_remains_clear(r);
+	remains_clear(r);
 }
 
 /* The caller's allocator is not called any more once the call has returned. */
-static void ep_remains_leave(struct ep_remains *remains)
+static void remains_leave(struct remains *remains)
 {
 	if (remains->group && remains->group->workspace && remains->group->config.alloc.free_fn) {
 		EP_WARN("rank %d: memory of alloc_fn for the group's own state is not given back: "
@@ -64,35 +64,35 @@ static void ep_remains_leave(struct ep_remains *remains)
 }
 
 /* False: no thread can be started, or there is no memory for it. */
-static bool ep_remains_start(struct ep_remains *remains)
+static bool remains_start(struct remains *remains)
 {
-	int error = ep_timed_call(ep_remains_clear_late, remains, sizeof(*remains), 0);
+	int error = ep_timed_call(remains_clear_late, remains, sizeof(*remains), 0);
 
 	return !error || error == ETIMEDOUT;
 }
 
-static void ep_remains_enlist(struct ep_remains *remains)
+static void remains_enlist(struct remains *remains)
 {
-	pthread_mutex_lock(&ep_remains_lock);
-	remains->next = ep_remains_list;
-	ep_remains_list = remains;
-	pthread_mutex_unlock(&ep_remains_lock);
+	pthread_mutex_lock(&remains_lock);
+	remains->next = remains_list;
+	remains_list = remains;
+	pthread_mutex_unlock(&remains_lock);
 }
 
 void ep_group_give_up_again(void)
 {
-	struct ep_remains *all, *r;
+	struct remains *all, *r;
 
-	pthread_mutex_lock(&ep_remains_lock);
-	all = ep_remains_list;
-	ep_remains_list = NULL;
-	pthread_mutex_unlock(&ep_remains_lock);
+	pthread_mutex_lock(&remains_lock);
+	all = remains_list;
+	remains_list = NULL;
+	pthread_mutex_unlock(&remains_lock);
 	while ((r = all)) {
 		all = r->next;
-		if (ep_remains_start(r)) {
+		if (remains_start(r)) {
 			free(r);
 		} else {
-			ep_remains_enlist(r);
+			remains_enlist(r);
 		}
 	}
 }
@@ -100,20 +100,20 @@ void ep_group_give_up_again(void)
 void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *group,
 		      struct ep_heap *heap)
 {
-	struct ep_remains r = { .boot = *boot, .device = device, .group = group }, *copy;
+	struct remains r = { .boot = *boot, .device = device, .group = group }, *copy;
 
 	if (heap) {
 		r.heap = *heap;
 	}
 	if (!boot->stuck) {
-		ep_remains_clear(&r);
+		remains_clear(&r);
 		*boot = r.boot;
 	}
 	if (!boot->stuck && !boot->busy) {
 		return;
 	}
-	ep_remains_leave(&r);
-	if (ep_remains_start(&r)) {
+	remains_leave(&r);
+	if (remains_start(&r)) {
 		return;
 	}
 	copy = malloc(sizeof(*copy));
@@ -124,7 +124,7 @@ void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *grou
 		return;
 	}
 	*copy = r;
-	ep_remains_enlist(copy);
+	remains_enlist(copy);
 }
 
 /* ---- frees what a group holds, with what is left of its handles ---- */
@@ -138,7 +138,7 @@ void ep_handle_delist(struct ncclEpHandle *handle)
 }
 
 /* The group goes: its handles have none any more, and their memory of the library is freed. */
-static void ep_handles_orphan(struct ncclEpGroup *g)
+static void handles_orphan(struct ncclEpGroup *g)
 {
 	struct ncclEpHandle *h;
 	uint32_t count = 0;
@@ -164,7 +164,7 @@ void ep_group_free(struct ncclEpGroup *g)
 	ep_watch_end(&g->watch);
 	/* (a group that was made is retired by now) */
 	(void)ep_registry_remove(g, EP_REGISTRY_MAKING);
-	ep_handles_orphan(g);
+	handles_orphan(g);
 	ep_pool_drain(g);
 	ep_free(g, g->workspace);
 	ep_pinned_free(&g->shared, g->reset);

@@ -33,7 +33,7 @@ void ep_group_heap_begin(struct ep_group_heap *heap, const struct ep_shape *shap
 }
 
 /* The heaps that do not fit the kernels' arguments. */
-static ncclResult_t ep_group_heaps_bind(struct ncclEpGroup *g)
+static ncclResult_t group_heaps_bind(struct ncclEpGroup *g)
 {
 	EP_CUDA(cudaMemcpyAsync(g->all_heaps, g->peer_heap.base, 8 * (size_t)g->nranks,
 				cudaMemcpyHostToDevice, g->stream),
@@ -71,13 +71,13 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 	};
 	memcpy(g->dev.heap, g->peer_heap.base, (size_t)near * sizeof(g->dev.heap[0]));
 	g->config.algo->group_bind(g);
-	return g->all_heaps ? ep_boot_agree(boot, ep_group_heaps_bind(g), "setting up the group")
+	return g->all_heaps ? ep_boot_agree(boot, group_heaps_bind(g), "setting up the group")
 			    : ncclSuccess;
 }
 
 /* Waits until nothing uses the heap on this rank, before it is replaced. *busy: its GPU may run something. */
-static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
-					 bool *busy)
+static ncclResult_t group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
+				      bool *busy)
 {
 	char text[EP_THREAD_ERROR_TEXT];
 	cudaError_t err;
@@ -108,16 +108,16 @@ static ncclResult_t ep_group_settle_heap(struct ncclEpGroup *g, uint32_t topk, u
  * Copies what the ranks have left here in their MaskCleans: a rank that was away learns from it
  * where the others are. Nobody writes there before all ranks are through with the old heaps.
  */
-static ncclResult_t ep_group_keep_rounds(const struct ncclEpGroup *g, struct ep_heap *grown,
-					 const struct ep_group_heap *heap)
+static ncclResult_t group_keep_rounds(const struct ncclEpGroup *g, struct ep_heap *grown,
+				      const struct ep_group_heap *heap)
 {
 	return ep_heap_copy(grown, heap->clean_off, &g->peer_heap, g->heap.clean_off,
 			    EP_CLEAN_BYTES(g->nranks), "copying the rounds of MaskClean");
 }
 
 /* All ranks have the new heap, and none has anything on its way to the old one: now it takes its place. */
-static ncclResult_t ep_group_replace_heap(struct ncclEpGroup *g, struct ep_boot *boot,
-					  struct ep_heap *grown, const struct ep_group_heap *heap)
+static ncclResult_t group_replace_heap(struct ncclEpGroup *g, struct ep_boot *boot,
+				       struct ep_heap *grown, const struct ep_group_heap *heap)
 {
 	ep_group_remote_unbind(g);
 	EP_CHECK(ep_group_remote_bind(g, boot, grown, heap));
@@ -134,16 +134,16 @@ static ncclResult_t ep_group_replace_heap(struct ncclEpGroup *g, struct ep_boot 
 }
 
 /* The message of each rank to the others before its heap grows. */
-struct ep_group_growth {
+struct group_growth {
 	struct ep_verdict verdict;
 	uint32_t topk;
 };
 
 /* With another top-k the new heaps would have other places for the same things. */
-static ncclResult_t ep_group_growth_exchange(struct ep_boot *boot, uint32_t topk, ncclResult_t mine)
+static ncclResult_t group_growth_exchange(struct ep_boot *boot, uint32_t topk, ncclResult_t mine)
 {
-	struct ep_group_growth growth = { .verdict = ep_verdict_make(mine), .topk = topk };
-	const struct ep_group_growth *all = boot->all;
+	struct group_growth growth = { .verdict = ep_verdict_make(mine), .topk = topk };
+	const struct group_growth *all = boot->all;
 
 	EP_CHECK(ep_boot_verdicts(boot, &growth, boot->all, sizeof(growth),
 				  "making a handle for which the group's memory grows"));
@@ -160,7 +160,7 @@ static ncclResult_t ep_group_growth_exchange(struct ep_boot *boot, uint32_t topk
 }
 
 /* Returns a rank of this node that has refused its call, or -1. */
-static int ep_group_heap_refuser(const void *arg)
+static int group_heap_refuser(const void *arg)
 {
 	const struct ncclEpGroup *g = arg;
 	uint64_t value = ep_heap_refusal_value(&g->peer_heap), *words;
@@ -193,7 +193,7 @@ void ep_group_heap_refuse(struct ncclEpGroup *g)
  * Replaces the heap by one for handles of `topk`. Collective; `mine` is what is wrong on this rank
  * already. The old heap serves as long as the ranks do not agree that all have a new one.
  */
-static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_t mine)
+static ncclResult_t group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_t mine)
 {
 	struct ep_group_heap heap = g->config.algo->heap(&g->config.shape, topk);
 	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] * 1000000;
@@ -204,21 +204,21 @@ static ncclResult_t ep_group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResu
 	EP_CHECK(ep_boot_open_known(&boot, g->comm, g->rank, g->nranks, timeout_ns, &mine));
 	boot.idents = g->idents;
 	boot.board = g->show.board;
-	boot.refused = ep_group_heap_refuser;
+	boot.refused = group_heap_refuser;
 	boot.refused_arg = g;
-	result = ep_group_growth_exchange(&boot, topk, mine);
+	result = group_growth_exchange(&boot, topk, mine);
 	boot.refused = NULL;
 	if (result == ncclSuccess) {
-		mine = ep_group_settle_heap(g, topk, timeout_ns, &boot.busy);
+		mine = group_settle_heap(g, topk, timeout_ns, &boot.busy);
 		result = ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,
 				      heap.bytes, mine);
 	}
 	if (result == ncclSuccess) {
-		result = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),
+		result = ep_boot_agree(&boot, group_keep_rounds(g, &grown, &heap),
 				       "replacing the group's memory");
 	}
 	if (result == ncclSuccess) {
-		result = ep_group_replace_heap(g, &boot, &grown, &heap);
+		result = group_replace_heap(g, &boot, &grown, &heap);
 		if (result != ncclSuccess) {
 			ep_group_fail(g); /* remote ranks can write neither */
 		}
@@ -273,5 +273,5 @@ ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk, ncclRes
 			topk, g->pending, topk);
 	}
 	ep_group_heap_warn(g, topk);
-	return ep_group_grow(g, topk, mine);
+	return group_grow(g, topk, mine);
 }

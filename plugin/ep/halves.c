@@ -12,7 +12,7 @@
 #include "ep/ep.h"
 
 /* Returns the capture that the stream is in, or 0: none, or a void one. */
-static unsigned long long ep_stream_capture(cudaStream_t stream)
+static unsigned long long stream_capture(cudaStream_t stream)
 {
 	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
 	unsigned long long id = 0;
@@ -30,25 +30,25 @@ static unsigned long long ep_stream_capture(cudaStream_t stream)
 	return status == cudaStreamCaptureStatusActive ? id : 0;
 }
 
-static const char *ep_halves_kind(const struct ncclEpHandle *handle)
+static const char *halves_kind(const struct ncclEpHandle *handle)
 {
 	return handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine";
 }
 
 /* Whether the host knows that the operation is sent and not received: handle->group->pending counts it. */
-static bool ep_halves_counted(const struct ncclEpHandle *handle)
+static bool halves_counted(const struct ncclEpHandle *handle)
 {
 	return handle->pending && !handle->sent_capture && !handle->received_capture;
 }
 
 ncclResult_t ep_halves_check_received(const struct ncclEpHandle *handle, const char *name)
 {
-	if (!ep_halves_counted(handle)) {
+	if (!halves_counted(handle)) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidUsage,
 		       "%s: a send_only %s of this handle is pending: call ncclEpComplete first",
-		       name, ep_halves_kind(handle));
+		       name, halves_kind(handle));
 }
 
 ncclResult_t ep_halves_check_idle(const struct ncclEpHandle *handle, const char *name,
@@ -56,20 +56,20 @@ ncclResult_t ep_halves_check_idle(const struct ncclEpHandle *handle, const char 
 {
 	EP_CHECK(ep_halves_check_received(handle, name));
 	if (!handle->pending || !handle->sent_capture ||
-	    ep_stream_capture(stream) != handle->sent_capture) {
+	    stream_capture(stream) != handle->sent_capture) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidUsage,
 		       "%s: a send_only %s of this handle is pending in this capture: call "
 		       "ncclEpComplete first",
-		       name, ep_halves_kind(handle));
+		       name, halves_kind(handle));
 }
 
 /* The operations that are pending where the stream goes: in its capture, else as the host counts. */
-static uint32_t ep_halves_pending(const struct ncclEpGroup *g, cudaStream_t stream)
+static uint32_t halves_pending(const struct ncclEpGroup *g, cudaStream_t stream)
 {
 	bool any = g->pending || g->captured;
-	unsigned long long capture = any ? ep_stream_capture(stream) : 0;
+	unsigned long long capture = any ? stream_capture(stream) : 0;
 	uint32_t n = 0;
 
 	if (!capture) {
@@ -85,7 +85,7 @@ ncclResult_t ep_halves_check(const struct ncclEpHandle *handle, bool send_only, 
 			     cudaStream_t stream)
 {
 	const struct ncclEpGroup *g = handle->group;
-	uint32_t pending = ep_halves_pending(g, stream);
+	uint32_t pending = halves_pending(g, stream);
 
 	EP_CHECK(ep_halves_check_idle(handle, name, stream));
 	if (pending >= g->config.shape.banks) {
@@ -122,7 +122,7 @@ ncclResult_t ep_halves_check_device(const struct ncclEpGroup *g, uint32_t topk)
 
 void ep_halves_forget(struct ncclEpHandle *handle)
 {
-	if (ep_halves_counted(handle)) {
+	if (halves_counted(handle)) {
 		handle->group->pending--;
 	}
 	if (handle->pending && handle->sent_capture) {
@@ -132,7 +132,7 @@ void ep_halves_forget(struct ncclEpHandle *handle)
 }
 
 /* The handle has dispatched. */
-static void ep_halves_dispatched(struct ncclEpHandle *handle)
+static void halves_dispatched(struct ncclEpHandle *handle)
 {
 	handle->dispatched = true;
 	handle->dispatched_tokens = handle->num_tokens;
@@ -146,38 +146,38 @@ void ep_halves_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, 
 	if (send_only) {
 		handle->pending = kind;
 		handle->sent_on = stream;
-		handle->sent_capture = ep_stream_capture(stream);
+		handle->sent_capture = stream_capture(stream);
 		handle->received_capture = 0;
 		handle->group->captured |= handle->sent_capture != 0;
 		handle->group->pending += handle->sent_capture == 0;
 	} else if (kind == EP_PENDING_DISPATCH) {
-		ep_halves_dispatched(handle);
+		halves_dispatched(handle);
 	}
 }
 
 /* ---- the receive half ---- */
 
 /* Whether the capture with the send half is under way. */
-static bool ep_halves_capturing(const struct ncclEpHandle *handle)
+static bool halves_capturing(const struct ncclEpHandle *handle)
 {
-	return handle->sent_capture && ep_stream_capture(handle->sent_on) == handle->sent_capture;
+	return handle->sent_capture && stream_capture(handle->sent_on) == handle->sent_capture;
 }
 
 /*
  * Returns the capture that the receive half on *stream is in, or 0. In the capture of the send half an event
  * takes the stream there. The legacy stream cannot be captured: then it follows the send half.
  */
-static unsigned long long ep_halves_capture(const struct ncclEpHandle *handle, cudaStream_t *stream)
+static unsigned long long halves_capture(const struct ncclEpHandle *handle, cudaStream_t *stream)
 {
 	unsigned long long capture;
 
-	if (!ep_halves_capturing(handle)) {
-		return ep_stream_capture(*stream);
+	if (!halves_capturing(handle)) {
+		return stream_capture(*stream);
 	}
 	if (*stream == NULL || *stream == cudaStreamLegacy) {
 		*stream = handle->sent_on;
 	}
-	capture = ep_stream_capture(*stream);
+	capture = stream_capture(*stream);
 	return capture ? capture : handle->sent_capture;
 }
 
@@ -185,11 +185,11 @@ static unsigned long long ep_halves_capture(const struct ncclEpHandle *handle, c
  * Whether events can order the two halves: both run now, or both go into one graph. Where one half is in a
  * graph and the other is not, or in another, only the caller who launches the graphs can order them.
  */
-static bool ep_halves_can_join(const struct ncclEpHandle *handle, cudaStream_t stream,
-			       unsigned long long capture)
+static bool halves_can_join(const struct ncclEpHandle *handle, cudaStream_t stream,
+			    unsigned long long capture)
 {
 	return stream != handle->sent_on && capture == handle->sent_capture &&
-	       ep_stream_capture(handle->sent_on) == handle->sent_capture;
+	       stream_capture(handle->sent_on) == handle->sent_capture;
 }
 
 /*
@@ -197,8 +197,8 @@ static bool ep_halves_can_join(const struct ncclEpHandle *handle, cudaStream_t s
  * behind the receive half. The stream of the send half may have been destroyed: then what was on it is
  * waited for.
  */
-static ncclResult_t ep_halves_join(struct ncclEpHandle *handle, cudaStream_t stream,
-				   unsigned long long capture, bool *join)
+static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream,
+				unsigned long long capture, bool *join)
 {
 	struct ncclEpGroup *g = handle->group;
 	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
@@ -206,7 +206,7 @@ static ncclResult_t ep_halves_join(struct ncclEpHandle *handle, cudaStream_t str
 	cudaError_t err;
 	int error;
 
-	*join = ep_halves_can_join(handle, stream, capture);
+	*join = halves_can_join(handle, stream, capture);
 	if (!*join) {
 		return ncclSuccess;
 	}
@@ -243,8 +243,7 @@ static ncclResult_t ep_halves_join(struct ncclEpHandle *handle, cudaStream_t str
  * Whether the device holds the handle's operation, sent and not received, behind what is on the stream: as
  * ep_step_pends() of the kernels.
  */
-static ncclResult_t ep_halves_read(const struct ncclEpHandle *handle, cudaStream_t stream,
-				   bool *pends)
+static ncclResult_t halves_read(const struct ncclEpHandle *handle, cudaStream_t stream, bool *pends)
 {
 	struct ep_dev_pending sent; /* handle memory begins with it */
 	struct ep_dev_seq seq;
@@ -257,7 +256,7 @@ static ncclResult_t ep_halves_read(const struct ncclEpHandle *handle, cudaStream
 }
 
 /* Outside of captures: the device has nothing to receive for the handle, one of whose halves was captured. */
-static ncclResult_t ep_halves_unsent(struct ncclEpHandle *handle)
+static ncclResult_t halves_unsent(struct ncclEpHandle *handle)
 {
 	if (!handle->sent_capture || handle->received_capture) {
 		return ncclSuccess; /* a graph with the receive half has run */
@@ -266,29 +265,28 @@ static ncclResult_t ep_halves_unsent(struct ncclEpHandle *handle)
 		ncclInvalidUsage,
 		"ncclEpComplete: the send half of the handle's %s was captured, and no graph "
 		"has run it since it was received last: launch that graph first",
-		ep_halves_kind(handle));
+		halves_kind(handle));
 }
 
 /* The receive half is launched, or in that capture. */
-static void ep_halves_received(struct ncclEpHandle *handle, unsigned long long capture)
+static void halves_received(struct ncclEpHandle *handle, unsigned long long capture)
 {
 	if (handle->pending == EP_PENDING_DISPATCH) {
-		ep_halves_dispatched(handle);
+		halves_dispatched(handle);
 	}
 	if (capture == handle->sent_capture) {
-		handle->group->pending -= ep_halves_counted(handle);
+		handle->group->pending -= halves_counted(handle);
 		handle->pending = EP_PENDING_NONE;
 		return;
 	}
 	/* one of the two may run again, or never */
-	handle->group->pending -= ep_halves_counted(handle);
+	handle->group->pending -= halves_counted(handle);
 	handle->received_capture = capture;
 	handle->group->captured = true;
 }
 
 /* ncclEpComplete in a capture whose send half something else of the handle has pushed out. */
-static ncclResult_t ep_halves_check_lost(const struct ncclEpHandle *handle,
-					 unsigned long long capture)
+static ncclResult_t halves_check_lost(const struct ncclEpHandle *handle, unsigned long long capture)
 {
 	if (!capture || capture != handle->lost_capture ||
 	    (handle->pending && handle->sent_capture == capture)) {
@@ -312,23 +310,23 @@ ncclResult_t ep_halves_complete(struct ncclEpHandle *handle, const ncclEpComplet
 	if (!handle->pending && !handle->lost_capture) {
 		return ncclSuccess;
 	}
-	capture = handle->pending ? ep_halves_capture(handle, &stream) : ep_stream_capture(stream);
-	EP_CHECK(ep_halves_check_lost(handle, capture));
+	capture = handle->pending ? halves_capture(handle, &stream) : stream_capture(stream);
+	EP_CHECK(halves_check_lost(handle, capture));
 	if (!handle->pending || (capture && capture == handle->received_capture)) {
 		return ncclSuccess;
 	}
-	if (!capture && !ep_halves_counted(handle)) {
-		EP_CHECK(ep_halves_read(handle, stream, &pends));
+	if (!capture && !halves_counted(handle)) {
+		EP_CHECK(halves_read(handle, stream, &pends));
 		if (!pends) {
-			return ep_halves_unsent(handle);
+			return halves_unsent(handle);
 		}
 	}
-	EP_CHECK(ep_halves_join(handle, stream, capture, &join));
+	EP_CHECK(halves_join(handle, stream, capture, &join));
 	ep_range_begin("ncclEpComplete", handle->num_tokens, 0);
 	result = g->config.algo->complete(handle, stream);
 	ep_range_end();
 	EP_CHECK(result);
-	ep_halves_received(handle, capture);
+	halves_received(handle, capture);
 	if (join) {
 		EP_CUDA(cudaEventRecord(g->event, stream), "ncclEpComplete: ordering two streams");
 		EP_CUDA(cudaStreamWaitEvent(handle->sent_on, g->event, 0),

@@ -49,8 +49,7 @@ ncclResult_t ep_handle_mem_size(const struct ncclEpGroup *g, ncclEpLayout_t layo
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_handle_mem_take(struct ncclEpHandle *handle,
-				       const ncclEpTensor_t *handle_mem)
+static ncclResult_t handle_mem_take(struct ncclEpHandle *handle, const ncclEpTensor_t *handle_mem)
 {
 	struct ep_view mem;
 
@@ -75,7 +74,7 @@ void ep_handle_free_orphan(struct ncclEpHandle *handle)
 	free(handle);
 }
 
-static void ep_handle_enlist(struct ncclEpHandle *handle)
+static void handle_enlist(struct ncclEpHandle *handle)
 {
 	handle->link = &handle->group->handles;
 	handle->next = *handle->link;
@@ -86,9 +85,9 @@ static void ep_handle_enlist(struct ncclEpHandle *handle)
 }
 
 /* All of the handle that needs no other rank and no memory of the device. */
-static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup *g,
-				  ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
-				  int num_topk, const ncclEpTensor_t *handle_mem)
+static ncclResult_t handle_new(struct ncclEpHandle **out, struct ncclEpGroup *g,
+			       ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
+			       int num_topk, const ncclEpTensor_t *handle_mem)
 {
 	const struct ep_algo *algo = g->config.algo;
 	struct ncclEpHandle *h;
@@ -106,7 +105,7 @@ static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup 
 	h->secret = ep_random_u64();
 	h->mem_bytes = algo->handle_bytes(&g->config.shape, layout, h->topk);
 	if (handle_mem) {
-		EP_CHECK(ep_handle_mem_take(h, handle_mem));
+		EP_CHECK(handle_mem_take(h, handle_mem));
 	}
 	return algo->handle_open(h, config);
 }
@@ -115,10 +114,9 @@ static ncclResult_t ep_handle_new(struct ncclEpHandle **out, struct ncclEpGroup 
  * Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap, and then
  * the other ranks get to know what is wrong on this one, `mine` being what is so already.
  */
-static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
-				   ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
-				   int num_topk, const ncclEpTensor_t *handle_mem,
-				   ncclResult_t mine)
+static ncclResult_t handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
+				ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
+				int num_topk, const ncclEpTensor_t *handle_mem, ncclResult_t mine)
 {
 	uint64_t most = ep_min_u64(g->config.num_experts, g->config.algo->limits.max_topk);
 	struct ncclEpHandle *h = NULL;
@@ -133,7 +131,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 		mine = EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_HANDLE_CONFIG);
 	}
 	if (mine == ncclSuccess) {
-		mine = ep_handle_new(&h, g, layout, &own, num_topk, handle_mem);
+		mine = handle_new(&h, g, layout, &own, num_topk, handle_mem);
 	}
 	if (num_topk >= 1 && (uint64_t)num_topk <= most) {
 		mine = ep_group_heap_reserve(g, (uint32_t)num_topk, mine);
@@ -147,7 +145,7 @@ static ncclResult_t ep_handle_make(struct ncclEpHandle **out, struct ncclEpGroup
 		h->mem_owned = true;
 	}
 	g->config.algo->handle_bind(h);
-	ep_handle_enlist(h);
+	handle_enlist(h);
 	ep_registry_made(h, EP_REGISTRY_HANDLE);
 	*out = h;
 	return ncclSuccess;
@@ -163,7 +161,7 @@ ncclResult_t ep_handle_init(struct ncclEpHandle **out, struct ncclEpGroup *g, nc
 			    const ncclEpHandleConfig_t *config, int num_topk,
 			    const ncclEpTensor_t *handle_mem)
 {
-	return ep_handle_make(out, g, layout, config, num_topk, handle_mem, ncclSuccess);
+	return handle_make(out, g, layout, config, num_topk, handle_mem, ncclSuccess);
 }
 
 ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t *topk_idx,
@@ -202,7 +200,7 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t 
 	return ncclSuccess;
 }
 
-static void ep_handle_free(struct ncclEpHandle *handle)
+static void handle_free(struct ncclEpHandle *handle)
 {
 	if (handle->mem_owned) {
 		ep_pool_put(handle->group, handle->mem, handle->mem_bytes);
@@ -227,10 +225,10 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
 	result = ep_view_make(&ids, g->comm, topk_idx, 2, "topk_idx");
 	mine = mine == ncclSuccess ? result : mine;
 	topk = ids.sizes ? ep_min_u64(ids.sizes[1], INT32_MAX) : 0;
-	EP_CHECK(ep_handle_make(out ? &h : NULL, g, layout, config, (int)topk, NULL, mine));
+	EP_CHECK(handle_make(out ? &h : NULL, g, layout, config, (int)topk, NULL, mine));
 	result = ep_handle_update(h, topk_idx, layout_info, stream);
 	if (result != ncclSuccess) {
-		ep_handle_free(h);
+		handle_free(h);
 		return result;
 	}
 	*out = h;
@@ -242,7 +240,7 @@ ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle)
 	if (!handle->group->failed) {
 		EP_CHECK(ep_halves_check_received(handle, "ncclEpHandleDestroy"));
 	}
-	ep_handle_free(handle);
+	handle_free(handle);
 	return ncclSuccess;
 }
 

@@ -13,7 +13,7 @@ ncclResult_t ep_mask_query(struct ncclEpGroup *g, int *mask, cudaStream_t stream
 }
 
 /* Launches MaskUpdate behind a new mask on the stream. */
-static ncclResult_t ep_mask_settle(struct ncclEpGroup *g, cudaStream_t stream)
+static ncclResult_t mask_settle(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint32_t threads = (uint32_t)ep_min_u64(32 * (uint64_t)g->nranks, EP_GROUP_MAX_THREADS);
 	struct ep_update_args args = { .g = g->dev };
@@ -36,11 +36,11 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
 				stream),
 		"ncclEpMaskUpdate: copying from mask, which must be host memory");
-	return ep_mask_settle(g, stream);
+	return mask_settle(g, stream);
 }
 
 /* Ranks whose processes have ended, as far as is known. */
-static struct ep_ranks ep_mask_gone(const struct ncclEpGroup *g)
+static struct ep_ranks mask_gone(const struct ncclEpGroup *g)
 {
 	struct ep_ranks gone = { { 0 } };
 
@@ -53,8 +53,8 @@ static struct ep_ranks ep_mask_gone(const struct ncclEpGroup *g)
 }
 
 /* Logs who did not come, and who does not come back. */
-static ncclResult_t ep_mask_log_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
-					cudaStream_t stream)
+static ncclResult_t mask_log_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
+				     cudaStream_t stream)
 {
 	int32_t *mask = g->mask_host;
 	char link[420];
@@ -85,8 +85,8 @@ static ncclResult_t ep_mask_log_missing(struct ncclEpGroup *g, const struct ep_r
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_mask_clean_launch(struct ncclEpGroup *g, const struct ep_ranks *gone,
-					 cudaStream_t stream)
+static ncclResult_t mask_clean_launch(struct ncclEpGroup *g, const struct ep_ranks *gone,
+				      cudaStream_t stream)
 {
 	uint64_t ranks = ep_round_up((uint64_t)g->nranks, 32);
 	uint32_t threads = (uint32_t)ep_min_u64(ranks, EP_GROUP_MAX_THREADS);
@@ -105,7 +105,7 @@ static ncclResult_t ep_mask_clean_launch(struct ncclEpGroup *g, const struct ep_
 
 ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 {
-	struct ep_ranks gone = ep_mask_gone(g);
+	struct ep_ranks gone = mask_gone(g);
 
 	if (g->pending) {
 		return ep_fail(ncclInvalidUsage,
@@ -114,9 +114,9 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 			       g->pending);
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskClean"));
-	EP_CHECK(ep_mask_clean_launch(g, &gone, stream));
+	EP_CHECK(mask_clean_launch(g, &gone, stream));
 	g->cleans++;
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream");
 	EP_CHECK(ep_record_poll(g));
-	return ep_mask_log_missing(g, &gone, stream);
+	return mask_log_missing(g, &gone, stream);
 }

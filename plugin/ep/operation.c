@@ -3,7 +3,7 @@
 #include "core/range.h"
 #include "ep/ep.h"
 
-static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *dispatch)
+static ncclResult_t dispatch_choose_recipe(struct ep_dispatch *dispatch)
 {
 	const struct ep_limits *limits = &dispatch->h->group->config.algo->limits;
 
@@ -44,7 +44,7 @@ static ncclResult_t ep_dispatch_choose_recipe(struct ep_dispatch *dispatch)
 	}
 }
 
-static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *dispatch)
+static ncclResult_t dispatch_check_direction(const struct ep_dispatch *dispatch)
 {
 	const struct ep_limits *limits = &dispatch->h->group->config.algo->limits;
 
@@ -62,7 +62,7 @@ static ncclResult_t ep_dispatch_check_direction(const struct ep_dispatch *dispat
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *dispatch)
+static ncclResult_t dispatch_check_tokens(struct ep_dispatch *dispatch)
 {
 	ncclComm_t comm = dispatch->h->group->comm;
 	unsigned int row = dispatch->h->received.ndim;
@@ -86,18 +86,18 @@ static ncclResult_t ep_dispatch_check_tokens(struct ep_dispatch *dispatch)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_budget(const struct ep_dispatch *dispatch, uint64_t bytes)
+static ncclResult_t dispatch_check_budget(const struct ep_dispatch *dispatch, uint64_t bytes)
 {
 	return ep_row_check_budget(&dispatch->h->group->config, dispatch->recipe, bytes);
 }
 
-static bool ep_dtype_is_scale(ncclDataType_t type)
+static bool dtype_is_scale(ncclDataType_t type)
 {
 	return ep_dtype_is_token(type) || type == ncclFloat8e4m3 || type == ncclFloat8e5m2 ||
 	       type == ncclUint8;
 }
 
-static ncclResult_t ep_dispatch_check_offset(const ncclEpTensor_t *tensor, const char *name)
+static ncclResult_t dispatch_check_offset(const ncclEpTensor_t *tensor, const char *name)
 {
 	if (tensor->win_hdl && tensor->win_offset % 16) {
 		return ep_fail(ncclInvalidArgument, "%s: win_offset %llu is not a multiple of 16",
@@ -106,7 +106,7 @@ static ncclResult_t ep_dispatch_check_offset(const ncclEpTensor_t *tensor, const
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *dispatch)
+static ncclResult_t dispatch_check_forwarded(struct ep_dispatch *dispatch)
 {
 	ncclComm_t comm = dispatch->h->group->comm;
 	struct ep_view *in = &dispatch->scales, *out = &dispatch->out_scales;
@@ -114,7 +114,7 @@ static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *dispatch)
 
 	EP_CHECK(ep_view_make(in, comm, dispatch->in.scales, 2, "inputs->scales"));
 	EP_CHECK(ep_view_make(out, comm, dispatch->out.scales, row + 1, "outputs->scales"));
-	if (!ep_dtype_is_scale(in->datatype) || in->datatype != out->datatype) {
+	if (!dtype_is_scale(in->datatype) || in->datatype != out->datatype) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"inputs->scales is %s and outputs->scales %s: recipe FWD takes bf16, "
@@ -129,16 +129,16 @@ static ncclResult_t ep_dispatch_check_forwarded(struct ep_dispatch *dispatch)
 	EP_CHECK(ep_view_row_bytes(in, 1, &dispatch->scale_bytes, "inputs->scales"));
 	EP_CHECK(ep_view_expect_align(in, 16, "inputs->scales"));
 	EP_CHECK(ep_view_expect_align(out, 16, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_offset(dispatch->in.tokens, "inputs->tokens"));
-	EP_CHECK(ep_dispatch_check_offset(dispatch->out.tokens, "outputs->tokens"));
-	EP_CHECK(ep_dispatch_check_offset(dispatch->in.scales, "inputs->scales"));
-	EP_CHECK(ep_dispatch_check_offset(dispatch->out.scales, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_budget(dispatch,
-					  (uint64_t)dispatch->token_bytes + dispatch->scale_bytes));
+	EP_CHECK(dispatch_check_offset(dispatch->in.tokens, "inputs->tokens"));
+	EP_CHECK(dispatch_check_offset(dispatch->out.tokens, "outputs->tokens"));
+	EP_CHECK(dispatch_check_offset(dispatch->in.scales, "inputs->scales"));
+	EP_CHECK(dispatch_check_offset(dispatch->out.scales, "outputs->scales"));
+	EP_CHECK(dispatch_check_budget(dispatch,
+				       (uint64_t)dispatch->token_bytes + dispatch->scale_bytes));
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_quantised(struct ep_dispatch *dispatch)
+static ncclResult_t dispatch_check_quantised(struct ep_dispatch *dispatch)
 {
 	size_t hidden = dispatch->tokens.sizes[1];
 	struct ep_view *out = &dispatch->out_scales;
@@ -152,12 +152,12 @@ static ncclResult_t ep_dispatch_check_quantised(struct ep_dispatch *dispatch)
 	EP_CHECK(ep_view_expect_dim(out, row, hidden / 128, "elements per token / 128",
 				    "outputs->scales"));
 	EP_CHECK(ep_view_expect_align(out, 4, "outputs->scales"));
-	EP_CHECK(ep_dispatch_check_budget(dispatch, ep_row_quantised_bytes(hidden)));
+	EP_CHECK(dispatch_check_budget(dispatch, ep_row_quantised_bytes(hidden)));
 	dispatch->hidden = (uint32_t)hidden;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check_info(const struct ep_dispatch *dispatch)
+static ncclResult_t dispatch_check_info(const struct ep_dispatch *dispatch)
 {
 	if ((unsigned int)dispatch->info.recv_topk_idx_kind > NCCL_EP_EXPERT_ID_GLOBAL) {
 		return ep_fail(ncclInvalidArgument,
@@ -168,22 +168,22 @@ static ncclResult_t ep_dispatch_check_info(const struct ep_dispatch *dispatch)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_dispatch_check(struct ep_dispatch *dispatch, cudaStream_t stream)
+static ncclResult_t dispatch_check(struct ep_dispatch *dispatch, cudaStream_t stream)
 {
 	static const char name[] = "ncclEpDispatch";
 
-	EP_CHECK(ep_dispatch_choose_recipe(dispatch));
-	EP_CHECK(ep_dispatch_check_direction(dispatch));
+	EP_CHECK(dispatch_choose_recipe(dispatch));
+	EP_CHECK(dispatch_check_direction(dispatch));
 	EP_CHECK(ep_handle_check_routed(dispatch->h, name));
-	EP_CHECK(ep_dispatch_check_tokens(dispatch));
+	EP_CHECK(dispatch_check_tokens(dispatch));
 	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
-		EP_CHECK(ep_dispatch_check_forwarded(dispatch));
+		EP_CHECK(dispatch_check_forwarded(dispatch));
 	} else if (dispatch->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		EP_CHECK(ep_dispatch_check_quantised(dispatch));
+		EP_CHECK(dispatch_check_quantised(dispatch));
 	} else {
-		EP_CHECK(ep_dispatch_check_budget(dispatch, dispatch->token_bytes));
+		EP_CHECK(dispatch_check_budget(dispatch, dispatch->token_bytes));
 	}
-	EP_CHECK(ep_dispatch_check_info(dispatch));
+	EP_CHECK(dispatch_check_info(dispatch));
 	return ep_halves_check(dispatch->h, dispatch->config.send_only, name, stream);
 }
 
@@ -202,7 +202,7 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 	if (!handle->group->config.algo->limits.halves) {
 		d.config.send_only = 0;
 	}
-	EP_CHECK(ep_dispatch_check(&d, stream));
+	EP_CHECK(dispatch_check(&d, stream));
 	ep_range_begin("ncclEpDispatch", d.num_tokens, (uint64_t)d.num_tokens * d.token_bytes);
 	result = handle->group->config.algo->dispatch(&d, stream);
 	ep_range_end();
@@ -211,7 +211,7 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_combine_check_recipe(const struct ep_combine *c)
+static ncclResult_t combine_check_recipe(const struct ep_combine *c)
 {
 	const struct ep_limits *limits = &c->h->group->config.algo->limits;
 
@@ -241,7 +241,7 @@ static ncclResult_t ep_combine_check_recipe(const struct ep_combine *c)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_combine_check_input(struct ep_combine *c)
+static ncclResult_t combine_check_input(struct ep_combine *c)
 {
 	const struct ncclEpGroup *g = c->h->group;
 	ncclDataType_t type;
@@ -268,7 +268,7 @@ static ncclResult_t ep_combine_check_input(struct ep_combine *c)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_combine_check_output(struct ep_combine *c)
+static ncclResult_t combine_check_output(struct ep_combine *c)
 {
 	struct ep_view *out = &c->out_tokens;
 
@@ -280,7 +280,7 @@ static ncclResult_t ep_combine_check_output(struct ep_combine *c)
 	return ep_view_expect_align(out, 16, "outputs->tokens");
 }
 
-static ncclResult_t ep_combine_check_state(const struct ep_combine *c, cudaStream_t stream)
+static ncclResult_t combine_check_state(const struct ep_combine *c, cudaStream_t stream)
 {
 	static const char name[] = "ncclEpCombine";
 
@@ -304,13 +304,13 @@ static ncclResult_t ep_combine_check_state(const struct ep_combine *c, cudaStrea
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_combine_check(struct ep_combine *c, cudaStream_t stream)
+static ncclResult_t combine_check(struct ep_combine *c, cudaStream_t stream)
 {
-	EP_CHECK(ep_combine_check_recipe(c));
+	EP_CHECK(combine_check_recipe(c));
 	EP_CHECK(ep_handle_check_routed(c->h, "ncclEpCombine"));
-	EP_CHECK(ep_combine_check_input(c));
-	EP_CHECK(ep_combine_check_output(c));
-	return c->h->group->config.algo->limits.halves ? ep_combine_check_state(c, stream)
+	EP_CHECK(combine_check_input(c));
+	EP_CHECK(combine_check_output(c));
+	return c->h->group->config.algo->limits.halves ? combine_check_state(c, stream)
 						       : ncclSuccess;
 }
 
@@ -327,7 +327,7 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 	if (!handle->group->config.algo->limits.halves) {
 		c.config.send_only = 0;
 	}
-	EP_CHECK(ep_combine_check(&c, stream));
+	EP_CHECK(combine_check(&c, stream));
 	ep_range_begin("ncclEpCombine", c.num_tokens, (uint64_t)c.num_tokens * c.token_bytes);
 	result = handle->group->config.algo->combine(&c, stream);
 	ep_range_end();

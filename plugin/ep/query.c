@@ -6,23 +6,23 @@
 #include "device/kernels.h"
 #include "ep/ep.h"
 
-static __thread struct ep_error ep_query_last;
+static __thread struct ep_error query_last;
 
 ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, const char **text)
 {
-	ep_error_get(slot, &ep_query_last);
+	ep_error_get(slot, &query_last);
 	if (code) {
-		*code = ep_query_last.code;
+		*code = query_last.code;
 	}
 	if (text) {
-		*text = ep_query_last.text;
+		*text = query_last.text;
 	}
 	return ncclSuccess;
 }
 
 /* The nodes: those of the caller, else of the environment. */
-static ncclResult_t ep_query_nodes(const struct ep_group_config *config, int nranks,
-				   const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
+static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks,
+				const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
 {
 	uint32_t n = (uint32_t)nranks, *node;
 	ncclResult_t result = ncclSuccess;
@@ -57,9 +57,9 @@ out:
 }
 
 /* Of a group, and of a handle unless layout is UNSET: fills the sizes of *memory, by the nodes that it has. */
-static ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
-				  int nranks, ncclEpLayout_t layout, int num_topk,
-				  const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory)
+static ncclResult_t query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
+			       int nranks, ncclEpLayout_t layout, int num_topk,
+			       const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory)
 {
 	struct ep_params params;
 	ncclEpGroupConfig_t own;
@@ -68,7 +68,7 @@ static ncclResult_t ep_query_size(struct ep_group_config *made, const ncclEpGrou
 	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
 	EP_CHECK(ep_params_read(&params));
 	EP_CHECK(ep_group_config_make(made, &own, &params, nranks, 0));
-	EP_CHECK(ep_query_nodes(made, nranks, memory, &most));
+	EP_CHECK(query_nodes(made, nranks, memory, &most));
 	ep_group_config_size(made, most);
 	memory->heap_bytes = made->heap_bytes;
 	memory->handle_bytes = 0;
@@ -91,7 +91,7 @@ ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, nccl
 	ncclEpExtMemory_t m;
 
 	EP_CHECK(EP_IMPORT(&m, memory, NCCL_EP_EXT_MEMORY));
-	EP_CHECK(ep_query_size(&made, config, nranks, layout, num_topk, NULL, &m));
+	EP_CHECK(query_size(&made, config, nranks, layout, num_topk, NULL, &m));
 	ep_struct_export(memory, &m, sizeof(m), m.size);
 	return ncclSuccess;
 }
@@ -184,14 +184,14 @@ ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, 
 _Static_assert(sizeof(ncclEpExtShape_t) == NCCL_EP_EXT_SHAPE_V1_SIZE, "ncclEpExtShape_t");
 
 /* One row as a tensor has it. */
-struct ep_feasible_row {
+struct feasible_row {
 	uint32_t in,
 		out; /* bytes of a row of inputs->tokens, and of outputs->tokens with its scales */
 	uint32_t results; /* and of what experts return */
 };
 
-static ncclResult_t ep_feasible_row(const struct ep_group_config *config,
-				    const ncclEpExtShape_t *shape, struct ep_feasible_row *row)
+static ncclResult_t feasible_row(const struct ep_group_config *config,
+				 const ncclEpExtShape_t *shape, struct feasible_row *row)
 {
 	const size_t hidden[1] = { shape->hidden };
 	struct ep_view view = { .elem_bytes = ep_dtype_bytes(shape->datatype),
@@ -221,7 +221,7 @@ static ncclResult_t ep_feasible_row(const struct ep_group_config *config,
 	return ep_row_check_budget(config, NCCL_EP_DISP_QUANT_NONE, row->results);
 }
 
-static ncclResult_t ep_feasible_limit(const ncclEpExtShape_t *shape)
+static ncclResult_t feasible_limit(const ncclEpExtShape_t *shape)
 {
 	uint64_t all = shape->group_bytes + shape->handle_bytes + shape->tensor_bytes;
 
@@ -242,7 +242,7 @@ static ncclResult_t ep_feasible_limit(const ncclEpExtShape_t *shape)
 ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpExtShape_t *shape)
 {
 	ncclEpHandleConfig_t handle = { .dispatch_output_per_expert_alignment = 0 };
-	struct ep_feasible_row row = { 0 };
+	struct feasible_row row = { 0 };
 	struct ep_group_config made;
 	ncclEpExtMemory_t m = { 0 };
 	ncclEpExtShape_t s;
@@ -254,8 +254,8 @@ ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpEx
 	handle.dispatch_output_per_expert_alignment = s.alignment;
 	m.remote_ranks = s.remote_ranks;
 	m.node_ranks = s.node_ranks;
-	EP_CHECK(ep_query_size(&made, config, nranks, s.layout, s.num_topk, &handle, &m));
-	EP_CHECK(ep_feasible_row(&made, &s, &row));
+	EP_CHECK(query_size(&made, config, nranks, s.layout, s.num_topk, &handle, &m));
+	EP_CHECK(feasible_row(&made, &s, &row));
 	s.group_bytes = m.group_bytes;
 	s.heap_bytes = m.heap_bytes;
 	s.handle_bytes = m.handle_bytes;
@@ -263,7 +263,7 @@ ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpEx
 	s.output_bytes = s.rows * row.out;
 	s.tensor_bytes = s.output_bytes + s.rows * row.results +
 			 (uint64_t)made.shape.max_tokens * ((uint64_t)row.in + row.results);
-	EP_CHECK(ep_feasible_limit(&s));
+	EP_CHECK(feasible_limit(&s));
 	ep_struct_export(shape, &s, sizeof(s), s.size);
 	return ncclSuccess;
 }

@@ -18,13 +18,13 @@
 /* A copy from a heap takes microseconds, or the GPU that has it no longer answers. */
 #define EP_RECORD_READ_NS 5000000000ull
 
-static const char *ep_record_operation(const struct ep_record *record)
+static const char *record_operation(const struct ep_record *record)
 {
 	return ep_wait_operation(record->is_combine, record->site);
 }
 
 /* Takes a record away from the device, or returns false. */
-static bool ep_record_take(struct ncclEpGroup *group, int record_class, struct ep_record *out)
+static bool record_take(struct ncclEpGroup *group, int record_class, struct ep_record *out)
 {
 	struct ep_record *shared = &group->records[record_class];
 
@@ -61,7 +61,7 @@ void ep_group_settle(struct ncclEpGroup *group)
 }
 
 /* A copy from a heap to the group's pinned memory, by a thread whose device is the group's. */
-struct ep_record_read {
+struct record_read {
 	int device;
 	cudaStream_t stream;
 	void *to;
@@ -70,10 +70,10 @@ struct ep_record_read {
 	cudaError_t error;
 };
 
-static void ep_record_read(void *arg)
+static void record_read(void *arg)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	struct ep_record_read *read = arg;
+	struct record_read *read = arg;
 
 	(void)cudaThreadExchangeStreamCaptureMode(&mode);
 	read->error = cudaSetDevice(read->device);
@@ -92,18 +92,17 @@ static void ep_record_read(void *arg)
  * The copy that did not end owns the pinned memory for good, which is freed once the device rests. None
  * follows it: a group explains one failure, and gives up at the first copy that fails.
  */
-static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off,
-			   size_t bytes)
+static bool record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off, size_t bytes)
 {
-	struct ep_record_read read = { .device = group->device,
-				       .stream = group->stream,
-				       .to = group->copied,
-				       .from = group->peer_heap.base[r] + off,
-				       .bytes = bytes,
-				       .error = cudaErrorUnknown };
+	struct record_read read = { .device = group->device,
+				    .stream = group->stream,
+				    .to = group->copied,
+				    .from = group->peer_heap.base[r] + off,
+				    .bytes = bytes,
+				    .error = cudaErrorUnknown };
 	int error;
 
-	error = ep_timed_call(ep_record_read, &read, sizeof(read), EP_RECORD_READ_NS);
+	error = ep_timed_call(record_read, &read, sizeof(read), EP_RECORD_READ_NS);
 	if (error || read.error != cudaSuccess) {
 		return false;
 	}
@@ -112,12 +111,11 @@ static bool ep_record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint
 }
 
 /* " (ranks 3, 5 have not started it)", or "": who is behind the step at which we gave up. */
-static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
+static void record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
 {
 	uint64_t *progress = calloc((size_t)group->nranks, sizeof(*progress));
-	bool known = progress &&
-		     ep_record_copy(group, progress, (uint32_t)group->rank,
-				    group->heap.progress_off, 8 * (size_t)group->nranks);
+	bool known = progress && record_copy(group, progress, (uint32_t)group->rank,
+					     group->heap.progress_off, 8 * (size_t)group->nranks);
 	size_t n = 0, count = 0;
 
 	text[0] = '\0';
@@ -133,12 +131,12 @@ static void ep_record_stragglers(struct ncclEpGroup *group, uint32_t step, char 
  * Whether the rank has destroyed its group, as far as its farewell in this rank's heap shows: by windows and
  * within a process there is none.
  */
-static bool ep_record_left(struct ncclEpGroup *group, uint32_t r)
+static bool record_left(struct ncclEpGroup *group, uint32_t r)
 {
 	uint64_t farewell = 0;
 
-	return ep_record_copy(group, &farewell, (uint32_t)group->rank, EP_HEAP_FAREWELL(r),
-			      sizeof(farewell)) &&
+	return record_copy(group, &farewell, (uint32_t)group->rank, EP_HEAP_FAREWELL(r),
+			   sizeof(farewell)) &&
 	       farewell == ep_heap_farewell_value(&group->peer_heap);
 }
 
@@ -146,8 +144,8 @@ static bool ep_record_left(struct ncclEpGroup *group, uint32_t r)
 #define EP_RECORD_SIGNATURE_NS 1000000000ull
 
 /* Reads what ranks `peer` and this one have passed to the step; false: it is not known. */
-static bool ep_record_signatures(struct ncclEpGroup *group, uint32_t step, uint32_t peer,
-				 struct ep_signature_slot *theirs, struct ep_signature_slot *ours)
+static bool record_signatures(struct ncclEpGroup *group, uint32_t step, uint32_t peer,
+			      struct ep_signature_slot *theirs, struct ep_signature_slot *ours)
 {
 	uint64_t off = group->heap.signature_off, end = ep_now_ns() + EP_RECORD_SIGNATURE_NS;
 	uint32_t nranks = (uint32_t)group->nranks, self = (uint32_t)group->rank;
@@ -155,10 +153,10 @@ static bool ep_record_signatures(struct ncclEpGroup *group, uint32_t step, uint3
 	uint32_t from = group->peer_heap.base[peer] ? peer : self;
 	const struct timespec nap = { .tv_nsec = 1000000 };
 
-	while (ep_record_copy(group, theirs, from, off + ep_signature_slot_off(nranks, step, peer),
-			      sizeof(*theirs)) &&
-	       ep_record_copy(group, ours, self, off + ep_signature_slot_off(nranks, step, self),
-			      sizeof(*ours))) {
+	while (record_copy(group, theirs, from, off + ep_signature_slot_off(nranks, step, peer),
+			   sizeof(*theirs)) &&
+	       record_copy(group, ours, self, off + ep_signature_slot_off(nranks, step, self),
+			   sizeof(*ours))) {
 		if (ep_signature_whole(theirs, step) && ep_signature_whole(ours, step)) {
 			return true;
 		}
@@ -170,7 +168,7 @@ static bool ep_record_signatures(struct ncclEpGroup *group, uint32_t step, uint3
 	return false;
 }
 
-static ncclResult_t ep_record_mismatch(struct ncclEpGroup *group, const struct ep_record *record)
+static ncclResult_t record_mismatch(struct ncclEpGroup *group, const struct ep_record *record)
 {
 	const struct ep_ident *peer = &group->idents[record->peer];
 	uint32_t step = (uint32_t)record->value;
@@ -178,7 +176,7 @@ static ncclResult_t ep_record_mismatch(struct ncclEpGroup *group, const struct e
 	char text[300] = "what they pass to it differs";
 	const char *name = "operation";
 
-	if (ep_record_signatures(group, step, record->peer, &theirs, &ours)) {
+	if (record_signatures(group, step, record->peer, &theirs, &ours)) {
 		name = ep_signature_call(&ours.signature);
 		ep_signature_explain(&theirs.signature, (int)record->peer, &ours.signature,
 				     group->rank, group->config.algo->limits.halves, text,
@@ -192,7 +190,7 @@ static ncclResult_t ep_record_mismatch(struct ncclEpGroup *group, const struct e
 }
 
 /* The queue's own account, when the host knows no more. */
-static const char *ep_record_status(const struct ep_record *record, char *text, size_t size)
+static const char *record_status(const struct ep_record *record, char *text, size_t size)
 {
 	static const char *const names[] = {
 		[EP_MLX5_OK] = "the connection had been given up before",
@@ -211,7 +209,7 @@ static const char *ep_record_status(const struct ep_record *record, char *text, 
 }
 
 /* Why a half must not run that the host could not keep from running, or NULL. */
-static const char *ep_record_misuse(const struct ep_record *record)
+static const char *record_misuse(const struct ep_record *record)
 {
 	switch (record->cause) {
 	case EP_CAUSE_UNSENT:
@@ -233,10 +231,9 @@ static const char *ep_record_misuse(const struct ep_record *record)
 }
 
 /* Returns high throughput's error about a routing; ncclSuccess: the record is of something else. */
-static ncclResult_t ep_record_routed(const struct ncclEpGroup *group,
-				     const struct ep_record *record)
+static ncclResult_t record_routed(const struct ncclEpGroup *group, const struct ep_record *record)
 {
-	const char *name = ep_record_operation(record);
+	const char *name = record_operation(record);
 
 	switch (record->cause) {
 	case EP_CAUSE_OVERFLOW:
@@ -273,22 +270,22 @@ static ncclResult_t ep_record_routed(const struct ncclEpGroup *group,
 	}
 }
 
-static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_record *record)
+static ncclResult_t record_fatal(struct ncclEpGroup *group, const struct ep_record *record)
 {
 	const struct ep_ident *peer =
 		&group->idents[record->peer < (uint32_t)group->nranks ? (int)record->peer
 								      : group->rank];
-	const char *name = ep_record_operation(record);
+	const char *name = record_operation(record);
 	char behind[200], shared[80], link[420];
 	bool left;
 
-	EP_CHECK(ep_record_routed(group, record));
-	if (ep_record_misuse(record)) {
+	EP_CHECK(record_routed(group, record));
+	if (record_misuse(record)) {
 		return ep_fail(ncclInvalidUsage, "%s %u: %s; destroy the group", name, record->step,
-			       ep_record_misuse(record));
+			       record_misuse(record));
 	}
 	if (record->cause == EP_CAUSE_MISMATCH) {
-		return ep_record_mismatch(group, record);
+		return record_mismatch(group, record);
 	}
 	if (record->cause == EP_CAUSE_EXCLUDED) {
 		return ep_fail(ncclRemoteError,
@@ -305,7 +302,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			       "memory that is needed; see the kernel's log, destroy the group%s",
 			       name, record->step, group->rank, record->peer, peer->pid,
 			       peer->hostname,
-			       link[0] ? link : ep_record_status(record, link, sizeof(link)));
+			       link[0] ? link : record_status(record, link, sizeof(link)));
 	}
 	if (record->cause == EP_CAUSE_RDMA) {
 		return ep_fail(
@@ -314,11 +311,11 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 			"it waited for %s; destroy the group%s",
 			name, record->step, group->rank, record->peer, peer->pid, peer->hostname,
 			ep_wait_name(record->site),
-			link[0] ? link : ep_record_status(record, link, sizeof(link)));
+			link[0] ? link : record_status(record, link, sizeof(link)));
 	}
-	ep_record_stragglers(group, record->step, behind, sizeof(behind));
+	record_stragglers(group, record->step, behind, sizeof(behind));
 	/* (no copy follows one that has failed) */
-	left = behind[0] && ep_record_left(group, record->peer);
+	left = behind[0] && record_left(group, record->peer);
 	ep_resident_describe(&group->resident, shared, sizeof(shared));
 	return ep_fail(
 		ncclRemoteError,
@@ -333,7 +330,7 @@ static ncclResult_t ep_record_fatal(struct ncclEpGroup *group, const struct ep_r
 }
 
 /* The operation goes on, and its call has returned: the text is the group's last error. */
-static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *record)
+static void record_masked(struct ncclEpGroup *group, const struct ep_record *record)
 {
 	char link[420];
 
@@ -342,7 +339,7 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 			ncclRemoteError,
 			"%s %u: rank %u goes on without rank %d (%d steps ahead) and is masked "
 			"here from now on; call ncclEpMaskClean on all ranks, rank %d too",
-			ep_record_operation(record), record->step, record->peer, group->rank,
+			record_operation(record), record->step, record->peer, group->rank,
 			(int)record->value, group->rank);
 		return;
 	}
@@ -355,9 +352,8 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 			ncclRemoteError,
 			"%s %u: rank %d lost its connection with rank %u: rank %u is masked from "
 			"now on (ncclEpMaskQuery returns all that are)%s",
-			ep_record_operation(record), record->step, group->rank, record->peer,
-			record->peer,
-			link[0] ? link : ep_record_status(record, link, sizeof(link)));
+			record_operation(record), record->step, group->rank, record->peer,
+			record->peer, link[0] ? link : record_status(record, link, sizeof(link)));
 		return;
 	}
 	if (record->site == EP_WAIT_CLEAN) {
@@ -373,12 +369,12 @@ static void ep_record_masked(struct ncclEpGroup *group, const struct ep_record *
 		ncclRemoteError,
 		"%s %u: rank %d waited for rank %u (timeout %llu ms): %s did not come; rank %u is "
 		"masked from now on (ncclEpMaskQuery returns all that are)%s",
-		ep_record_operation(record), record->step, group->rank, record->peer,
+		record_operation(record), record->step, group->rank, record->peer,
 		(unsigned long long)(group->config.timeout_ns / 1000000),
 		ep_wait_name(record->site), record->peer, link);
 }
 
-static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record *record)
+static void record_routing(struct ncclEpGroup *group, const struct ep_record *record)
 {
 	if (record->cause == EP_CAUSE_OVERFLOW) {
 		(void)ep_fail(ncclInvalidArgument,
@@ -392,7 +388,7 @@ static void ep_record_routing(struct ncclEpGroup *group, const struct ep_record 
 	(void)ep_fail(ncclInvalidArgument,
 		      "%s %u: topk_idx[%u][%u] is %lld, experts are 0..%lld: the selection was "
 		      "left out (negative ids mean none)",
-		      ep_record_operation(record), record->step, record->token, record->k,
+		      record_operation(record), record->step, record->token, record->k,
 		      (long long)record->value, (long long)record->expected - 1);
 }
 
@@ -400,19 +396,19 @@ ncclResult_t ep_record_poll(struct ncclEpGroup *group)
 {
 	struct ep_record r;
 
-	if (ep_record_take(group, EP_RECORD_ROUTING, &r)) {
-		ep_record_routing(group, &r);
+	if (record_take(group, EP_RECORD_ROUTING, &r)) {
+		record_routing(group, &r);
 	}
-	if (ep_record_take(group, EP_RECORD_MASKED, &r)) {
-		ep_record_masked(group, &r);
+	if (record_take(group, EP_RECORD_MASKED, &r)) {
+		record_masked(group, &r);
 	}
 	if (group->failed) {
 		return ep_fail_again(&group->failure);
 	}
-	if (!ep_record_take(group, EP_RECORD_FATAL, &r)) {
+	if (!record_take(group, EP_RECORD_FATAL, &r)) {
 		return ep_group_remote_poll(group);
 	}
-	(void)ep_record_fatal(group, &r);
+	(void)record_fatal(group, &r);
 	ep_group_fail(group);
 	return group->failure.code;
 }

@@ -85,7 +85,7 @@ ncclResult_t ep_group_remote_open(struct ncclEpGroup *g, struct ep_boot *boot, n
 }
 
 /* Where rows of remote ranks lie here, and this rank's rows there; see struct ep_remote_place. */
-static ncclResult_t ep_remote_places_set(struct ncclEpGroup *g)
+static ncclResult_t remote_places_set(struct ncclEpGroup *g)
 {
 	struct ep_remote_place *places = calloc((size_t)g->nranks, sizeof(*places));
 	uint32_t self = ep_group_remote_index(g, g->rank), near = 0;
@@ -148,7 +148,7 @@ ncclResult_t ep_group_remote_bind(struct ncclEpGroup *g, struct ep_boot *boot,
 	if (err == cudaSuccess) {
 		err = cudaStreamSynchronize(g->stream);
 	}
-	mine = err == cudaSuccess ? ep_remote_places_set(g)
+	mine = err == cudaSuccess ? remote_places_set(g)
 				  : ep_fail_cuda(err, "setting up the state of the RDMA queues");
 	if (mine == ncclSuccess && g->config.algo->group_bind_remote) {
 		mine = g->config.algo->group_bind_remote(g);
@@ -164,7 +164,7 @@ void ep_group_remote_unbind(struct ncclEpGroup *g)
 }
 
 /* Remote ranks without those whose processes have ended, as far as is known. */
-static void ep_remote_alive(const struct ncclEpGroup *g, struct ep_ranks *alive)
+static void remote_alive(const struct ncclEpGroup *g, struct ep_ranks *alive)
 {
 	for (int r = 0; r < g->nranks; r++) {
 		if (ep_group_is_remote(g, (uint32_t)r) &&
@@ -174,8 +174,8 @@ static void ep_remote_alive(const struct ncclEpGroup *g, struct ep_ranks *alive)
 	}
 }
 
-/* Reads what ep_remote_suspect looks at. */
-static void ep_remote_suspects_read(struct ncclEpGroup *g)
+/* Reads what remote_suspect looks at. */
+static void remote_suspects_read(struct ncclEpGroup *g)
 {
 	for (int r = 0; r < g->nranks; r++) {
 		g->mask_host[r] = 1;
@@ -189,13 +189,13 @@ static void ep_remote_suspects_read(struct ncclEpGroup *g)
 }
 
 /* A rank that may not answer any more: a masked one, and any remote one in a group that has failed. */
-static bool ep_remote_suspect(const struct ncclEpGroup *g, int r)
+static bool remote_suspect(const struct ncclEpGroup *g, int r)
 {
 	return g->failed ? ep_group_is_remote(g, (uint32_t)r) : g->mask_host[r] == 0;
 }
 
 /* The end of the launch. Whoever waits for long to take leave gets a line that names whom. */
-static cudaError_t ep_remote_drain_wait(struct ncclEpGroup *g, uint64_t timeout_ns)
+static cudaError_t remote_drain_wait(struct ncclEpGroup *g, uint64_t timeout_ns)
 {
 	const struct timespec nap = { 0, EP_REMOTE_POLL_NS };
 	uint64_t start = ep_now_ns();
@@ -213,7 +213,7 @@ static cudaError_t ep_remote_drain_wait(struct ncclEpGroup *g, uint64_t timeout_
 }
 
 /* The launch and its end: g->kernel_ranks has the ranks that could not be reached. */
-static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
+static cudaError_t remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
 {
 	struct ep_drain_args args = {
 		.g = g->dev,
@@ -232,10 +232,10 @@ static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uin
 	};
 	cudaError_t err;
 
-	ep_remote_alive(g, &args.alive);
-	ep_remote_suspects_read(g);
+	remote_alive(g, &args.alive);
+	remote_suspects_read(g);
 	for (int r = 0; r < g->nranks; r++) {
-		if (ep_remote_suspect(g, r)) {
+		if (remote_suspect(g, r)) {
 			ep_ranks_add(&args.suspects, (uint32_t)r);
 		}
 	}
@@ -244,7 +244,7 @@ static cudaError_t ep_remote_drain_run(struct ncclEpGroup *g, bool farewell, uin
 	if (err != cudaSuccess) {
 		return err;
 	}
-	return farewell ? ep_remote_drain_wait(g, timeout_ns) : cudaStreamSynchronize(g->stream);
+	return farewell ? remote_drain_wait(g, timeout_ns) : cudaStreamSynchronize(g->stream);
 }
 
 ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_t timeout_ns)
@@ -256,7 +256,7 @@ ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_
 	if (!g->remote_ranks) {
 		return ncclSuccess;
 	}
-	err = ep_remote_drain_run(g, farewell, timeout_ns);
+	err = remote_drain_run(g, farewell, timeout_ns);
 	if (err != cudaSuccess) {
 		(void)cudaGetLastError();
 		return farewell ? ncclUnhandledCudaError
@@ -281,7 +281,7 @@ ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_
 }
 
 /* Notes a lost peer as kernels do when they find one: ep_group_settle() masks it. */
-static void ep_remote_mask(struct ncclEpGroup *g, int rank)
+static void remote_mask(struct ncclEpGroup *g, int rank)
 {
 	if (rank >= 0) {
 		ep_ranks_add(&g->mask_due, (uint32_t)rank);
@@ -291,7 +291,7 @@ static void ep_remote_mask(struct ncclEpGroup *g, int rank)
 }
 
 /* (a kernel's record has perhaps reported it already) */
-static void ep_remote_lost_note(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
+static void remote_lost_note(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
 {
 	if (failure->peer < 0) {
 		(void)ep_fail(ncclRemoteError, "%s", failure->text);
@@ -307,8 +307,8 @@ ncclResult_t ep_group_remote_poll(struct ncclEpGroup *g)
 
 	while (g->gda && ep_gda_poll(g->gda, &failure)) {
 		if (g->config.enable_mask) {
-			ep_remote_lost_note(g, &failure);
-			ep_remote_mask(g, failure.peer);
+			remote_lost_note(g, &failure);
+			remote_mask(g, failure.peer);
 			continue;
 		}
 		(void)ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
@@ -329,7 +329,7 @@ void ep_group_remote_explain(struct ncclEpGroup *g, uint32_t rank, char *text, s
 }
 
 /* The connections outlive the group until no remote rank needs them any more. */
-static void ep_remote_cut(void *gda)
+static void remote_cut(void *gda)
 {
 	struct timespec nap = { 0, EP_REMOTE_LINGER_NS };
 
@@ -337,7 +337,7 @@ static void ep_remote_cut(void *gda)
 	ep_gda_close(gda);
 }
 
-static bool ep_remote_lost(void *gda, int rank)
+static bool remote_lost(void *gda, int rank)
 {
 	struct ep_gda_failure failure;
 
@@ -355,13 +355,13 @@ void ep_group_remote_leave(struct ncclEpGroup *g, struct ep_heap_remote *heap_re
 		(void)ep_group_remote_drain(g, true, timeout_ns);
 	}
 	ep_gda_user_mrs_free(g->gda); /* callers may free their tensors now */
-	heap_remote->cut = ep_remote_cut;
-	heap_remote->lost = ep_remote_lost;
+	heap_remote->cut = remote_cut;
+	heap_remote->lost = remote_lost;
 	heap_remote->arg = g->gda;
 	heap_remote->absent = malloc((size_t)g->nranks * sizeof(bool)); /* NULL: all are expected */
-	ep_remote_suspects_read(g);
+	remote_suspects_read(g);
 	for (int r = 0; r < g->nranks && heap_remote->absent; r++) {
-		heap_remote->absent[r] = ep_remote_suspect(g, r);
+		heap_remote->absent[r] = remote_suspect(g, r);
 	}
 	g->gda = NULL;
 }

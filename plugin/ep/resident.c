@@ -50,7 +50,7 @@ ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int devi
 }
 
 /* A launch has failed: perhaps since the stream is of another device. */
-static ncclResult_t ep_kernel_refused(cudaError_t err, cudaStream_t stream, const char *what)
+static ncclResult_t kernel_refused(cudaError_t err, cudaStream_t stream, const char *what)
 {
 	int device = ep_context_stream_device(stream), current = -1;
 
@@ -77,14 +77,14 @@ ncclResult_t ep_kernel_launch(const void *kernel, void *args, uint32_t blocks, u
 
 	cudaError_t err = cudaLaunchKernelExC(&config, kernel, params);
 
-	return err == cudaSuccess ? ncclSuccess : ep_kernel_refused(err, stream, what);
+	return err == cudaSuccess ? ncclSuccess : kernel_refused(err, stream, what);
 }
 
-static pthread_mutex_t ep_resident_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ep_resident *ep_resident_groups;
+static pthread_mutex_t resident_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_resident *resident_groups;
 
 /* Sum of what the groups of one device ask for. */
-struct ep_resident_sum {
+struct resident_sum {
 	uint32_t sm_count;
 	uint32_t groups;
 	uint32_t fixed;      /* blocks of high throughput whose number the caller has chosen */
@@ -96,7 +96,7 @@ struct ep_resident_sum {
 	bool fits;
 };
 
-static uint32_t ep_resident_minus(uint32_t a, uint32_t b)
+static uint32_t resident_minus(uint32_t a, uint32_t b)
 {
 	return a > b ? a - b : 0;
 }
@@ -105,28 +105,28 @@ static uint32_t ep_resident_minus(uint32_t a, uint32_t b)
  * Groups of low latency need to be limited from the second one on; then those of high throughput leave
  * them half of what nobody has chosen.
  */
-static void ep_resident_divide(struct ep_resident_sum *sum, uint32_t most_shared)
+static void resident_divide(struct resident_sum *sum, uint32_t most_shared)
 {
-	uint32_t others = ep_resident_minus(sum->low, 1), left, high;
+	uint32_t others = resident_minus(sum->low, 1), left, high;
 
-	left = ep_resident_minus(sum->sm_count, sum->fixed + (sum->low ? 1 : 0));
+	left = resident_minus(sum->sm_count, sum->fixed + (sum->low ? 1 : 0));
 	sum->share = others ? left / 2 : left;
 	sum->share = sum->sharing ? sum->share / sum->sharing : 0;
 	sum->share = (uint32_t)ep_max_u64(1, ep_min_u64(sum->share, most_shared));
 	high = sum->sharing * sum->share;
-	sum->recv_share = others ? ep_resident_minus(left, high) / others : sum->sm_count;
+	sum->recv_share = others ? resident_minus(left, high) / others : sum->sm_count;
 	sum->fits = sum->fixed + (sum->low ? 1 : 0) + sum->sharing <= sum->sm_count &&
 		    (!others || sum->recv_share);
 	sum->recv_share = (uint32_t)ep_max_u64(1, sum->recv_share);
 }
 
 /* Adds up the groups of the device, under the lock. */
-static struct ep_resident_sum ep_resident_count(int device)
+static struct resident_sum resident_count(int device)
 {
-	struct ep_resident_sum s = { 0 };
+	struct resident_sum s = { 0 };
 	uint32_t most_shared = 0;
 
-	for (const struct ep_resident *g = ep_resident_groups; g; g = g->next) {
+	for (const struct ep_resident *g = resident_groups; g; g = g->next) {
 		if (g->device != device) {
 			continue;
 		}
@@ -142,16 +142,16 @@ static struct ep_resident_sum ep_resident_count(int device)
 			s.fixed += g->most;
 		}
 	}
-	ep_resident_divide(&s, most_shared);
+	resident_divide(&s, most_shared);
 	return s;
 }
 
 /* Limits the groups of the device anew, under the lock. */
-static struct ep_resident_sum ep_resident_limit_all(int device)
+static struct resident_sum resident_limit_all(int device)
 {
-	struct ep_resident_sum s = ep_resident_count(device);
+	struct resident_sum s = resident_count(device);
 
-	for (struct ep_resident *g = ep_resident_groups; g; g = g->next) {
+	for (struct ep_resident *g = resident_groups; g; g = g->next) {
 		uint32_t share = !g->all_wait ? s.recv_share : g->auto_sms ? s.share : g->most;
 
 		if (g->device == device) {
@@ -159,18 +159,18 @@ static struct ep_resident_sum ep_resident_limit_all(int device)
 					 __ATOMIC_RELAXED);
 		}
 	}
-	return ep_resident_count(device);
+	return resident_count(device);
 }
 
 void ep_resident_add(struct ep_resident *group)
 {
-	struct ep_resident_sum s;
+	struct resident_sum s;
 
-	pthread_mutex_lock(&ep_resident_lock);
-	group->next = ep_resident_groups;
-	ep_resident_groups = group;
-	s = ep_resident_limit_all(group->device);
-	pthread_mutex_unlock(&ep_resident_lock);
+	pthread_mutex_lock(&resident_lock);
+	group->next = resident_groups;
+	resident_groups = group;
+	s = resident_limit_all(group->device);
+	pthread_mutex_unlock(&resident_lock);
 	if (!s.fits) {
 		EP_WARN("%u groups of this process share GPU %d and may hold %u of its %u SMs "
 			"while they wait for peers: operations of different groups that run on "
@@ -183,15 +183,15 @@ void ep_resident_add(struct ep_resident *group)
 
 void ep_resident_remove(struct ep_resident *group)
 {
-	pthread_mutex_lock(&ep_resident_lock);
-	for (struct ep_resident **at = &ep_resident_groups; *at; at = &(*at)->next) {
+	pthread_mutex_lock(&resident_lock);
+	for (struct ep_resident **at = &resident_groups; *at; at = &(*at)->next) {
 		if (*at == group) {
 			*at = group->next;
-			(void)ep_resident_limit_all(group->device);
+			(void)resident_limit_all(group->device);
 			break;
 		}
 	}
-	pthread_mutex_unlock(&ep_resident_lock);
+	pthread_mutex_unlock(&resident_lock);
 }
 
 uint32_t ep_resident_limit(const struct ep_resident *group)
@@ -201,11 +201,11 @@ uint32_t ep_resident_limit(const struct ep_resident *group)
 
 void ep_resident_describe(const struct ep_resident *group, char *text, size_t size)
 {
-	struct ep_resident_sum s;
+	struct resident_sum s;
 
-	pthread_mutex_lock(&ep_resident_lock);
-	s = ep_resident_count(group->device);
-	pthread_mutex_unlock(&ep_resident_lock);
+	pthread_mutex_lock(&resident_lock);
+	s = resident_count(group->device);
+	pthread_mutex_unlock(&resident_lock);
 	text[0] = '\0';
 	if (s.groups > 1) {
 		snprintf(text, size, "; %u groups of this process may hold %u of this GPU's %u SMs",

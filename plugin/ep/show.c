@@ -176,9 +176,9 @@ static struct {
 	uintptr_t turn; /* of the thread that runs: an earlier one ends */
 } ep_watched = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static pthread_once_t ep_watch_once = PTHREAD_ONCE_INIT;
+static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-static void ep_watch_init(void)
+static void watch_init(void)
 {
 	pthread_condattr_t attr;
 
@@ -189,13 +189,13 @@ static void ep_watch_init(void)
 }
 
 /* Waits of a group that the log does not have yet, and all of about one length. */
-struct ep_watch_late {
+struct watch_late {
 	uint32_t count;
 	uint32_t rank[EP_WATCH_NAMES];
 	uint64_t word; /* of the first */
 };
 
-static void ep_watch_log(const struct ncclEpGroup *g, const struct ep_watch_late *late)
+static void watch_log(const struct ncclEpGroup *g, const struct watch_late *late)
 {
 	const struct ep_ident *peer = &g->idents[late->rank[0]];
 	uint32_t site = ep_wait_word_site(late->word), named = late->count;
@@ -223,11 +223,11 @@ static void ep_watch_log(const struct ncclEpGroup *g, const struct ep_watch_late
  * A wait goes on if its word has changed since the last look. The board has when that last was, for readers that find a
  * word unchanged.
  */
-static void ep_watch_check(struct ep_watch *watch)
+static void watch_check(struct ep_watch *watch)
 {
 	const struct ncclEpGroup *g = watch->group;
 	struct ep_board *board = g->show.board;
-	struct ep_watch_late late = { 0 };
+	struct watch_late late = { 0 };
 
 	for (int r = 0; r < g->nranks; r++) {
 		uint64_t word = __atomic_load_n(&g->show.waits[r], __ATOMIC_RELAXED);
@@ -250,12 +250,12 @@ static void ep_watch_check(struct ep_watch *watch)
 		late.word = late.count++ ? late.word : word;
 	}
 	if (late.count) {
-		ep_watch_log(g, &late);
+		watch_log(g, &late);
 	}
 }
 
 /* How long until the next look, by the shortest timeout. Under the lock. */
-static uint64_t ep_watch_nap(void)
+static uint64_t watch_nap(void)
 {
 	uint64_t nap = EP_WATCH_MOST_NS;
 
@@ -265,18 +265,18 @@ static uint64_t ep_watch_nap(void)
 	return ep_max_u64(nap, EP_WATCH_LEAST_NS);
 }
 
-static void *ep_watch_main(void *arg)
+static void *watch_main(void *arg)
 {
 	uintptr_t turn = (uintptr_t)arg;
 
 	pthread_mutex_lock(&ep_watched.lock);
 	while (ep_watched.turn == turn) {
-		uint64_t end = ep_now_ns() + ep_watch_nap();
+		uint64_t end = ep_now_ns() + watch_nap();
 		struct timespec limit = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
 
 		(void)pthread_cond_timedwait(&ep_watched.changed, &ep_watched.lock, &limit);
 		for (struct ep_watch *w = ep_watched.list; w; w = w->next) {
-			ep_watch_check(w);
+			watch_check(w);
 		}
 	}
 	pthread_mutex_unlock(&ep_watched.lock);
@@ -284,7 +284,7 @@ static void *ep_watch_main(void *arg)
 }
 
 /* Under the lock. */
-static void ep_watch_start(const struct ncclEpGroup *g)
+static void watch_start(const struct ncclEpGroup *g)
 {
 	char text[EP_THREAD_ERROR_TEXT];
 	int error;
@@ -292,7 +292,7 @@ static void ep_watch_start(const struct ncclEpGroup *g)
 	if (ep_watched.running) {
 		return;
 	}
-	error = ep_thread_start(&ep_watched.thread, ep_watch_main, (void *)ep_watched.turn);
+	error = ep_thread_start(&ep_watched.thread, watch_main, (void *)ep_watched.turn);
 	ep_watched.running = error == 0;
 	if (error) {
 		EP_INFO(EP_LOG_INIT,
@@ -309,7 +309,7 @@ void ep_watch_begin(struct ncclEpGroup *g)
 	if (!g->show.waits) {
 		return;
 	}
-	pthread_once(&ep_watch_once, ep_watch_init);
+	pthread_once(&watch_once, watch_init);
 	w->seen = calloc((size_t)g->nranks, sizeof(*w->seen));
 	w->logged = calloc((size_t)g->nranks, sizeof(*w->logged));
 	if (!w->seen || !w->logged) {
@@ -325,7 +325,7 @@ void ep_watch_begin(struct ncclEpGroup *g)
 		w->next->link = &w->next;
 	}
 	ep_watched.list = w;
-	ep_watch_start(g);
+	watch_start(g);
 	pthread_mutex_unlock(&ep_watched.lock);
 }
 

@@ -6,7 +6,7 @@
 /* In EP_SIGNATURE_RECIPE, above the recipe. */
 #define EP_SIGNATURE_ROUND_SCALES 16u
 
-static struct ep_signature ep_signature_begin(const struct ncclEpHandle *handle, uint32_t call)
+static struct ep_signature signature_begin(const struct ncclEpHandle *handle, uint32_t call)
 {
 	struct ep_signature s = { { 0 } };
 
@@ -19,12 +19,12 @@ static struct ep_signature ep_signature_begin(const struct ncclEpHandle *handle,
 
 struct ep_signature ep_signature_update(const struct ncclEpHandle *handle)
 {
-	return ep_signature_begin(handle, EP_SIGNATURE_UPDATE);
+	return signature_begin(handle, EP_SIGNATURE_UPDATE);
 }
 
 /* 0: there is no such tensor. */
-static void ep_signature_tensor(struct ep_signature *signature, enum ep_signature_field type,
-				const struct ep_view *view, unsigned int dim)
+static void signature_tensor(struct ep_signature *signature, enum ep_signature_field type,
+			     const struct ep_view *view, unsigned int dim)
 {
 	signature->word[type] = (uint32_t)view->datatype + 1;
 	signature->word[type + 1] = (uint32_t)view->sizes[dim];
@@ -32,30 +32,30 @@ static void ep_signature_tensor(struct ep_signature *signature, enum ep_signatur
 
 struct ep_signature ep_signature_dispatch(const struct ep_dispatch *dispatch)
 {
-	struct ep_signature s = ep_signature_begin(dispatch->h, dispatch->config.send_only
-									? EP_SIGNATURE_DISPATCH_SEND
-									: EP_SIGNATURE_DISPATCH);
+	struct ep_signature s = signature_begin(dispatch->h, dispatch->config.send_only
+								     ? EP_SIGNATURE_DISPATCH_SEND
+								     : EP_SIGNATURE_DISPATCH);
 	bool rounded = dispatch->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4 &&
 		       dispatch->config.round_scales;
 
 	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)dispatch->config.pass_direction;
 	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)dispatch->recipe |
 				      (rounded ? EP_SIGNATURE_ROUND_SCALES : 0);
-	ep_signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &dispatch->tokens, 1);
+	signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &dispatch->tokens, 1);
 	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
-		ep_signature_tensor(&s, EP_SIGNATURE_SCALES_TYPE, &dispatch->scales, 1);
+		signature_tensor(&s, EP_SIGNATURE_SCALES_TYPE, &dispatch->scales, 1);
 	}
 	return s;
 }
 
 struct ep_signature ep_signature_combine(const struct ep_combine *c)
 {
-	struct ep_signature s = ep_signature_begin(
+	struct ep_signature s = signature_begin(
 		c->h, c->config.send_only ? EP_SIGNATURE_COMBINE_SEND : EP_SIGNATURE_COMBINE);
 
 	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)c->config.pass_direction;
 	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)c->config.quant_recipe;
-	ep_signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &c->out_tokens, 1);
+	signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &c->out_tokens, 1);
 	return s;
 }
 
@@ -67,7 +67,7 @@ void ep_signature_windows(struct ep_signature *signature, uint64_t offset, uint6
 }
 
 /* Of all words but the origin. Two signatures have the same one once in 2^32. */
-static uint32_t ep_signature_hash(const struct ep_signature *signature)
+static uint32_t signature_hash(const struct ep_signature *signature)
 {
 	uint64_t h = 0xcbf29ce484222325u;
 
@@ -81,27 +81,27 @@ static uint32_t ep_signature_hash(const struct ep_signature *signature)
 void ep_signature_launch(struct ep_dev_launch *launch, const struct ep_signature *signature)
 {
 	launch->signature = *signature;
-	launch->hash = ep_signature_hash(signature);
+	launch->hash = signature_hash(signature);
 	launch->sent_hash = launch->hash;
 }
 
 void ep_signature_complete(struct ep_dev_launch *launch)
 {
 	launch->signature.word[EP_SIGNATURE_CALL]++;
-	launch->hash = ep_signature_hash(&launch->signature);
+	launch->hash = signature_hash(&launch->signature);
 }
 
 bool ep_signature_whole(const struct ep_signature_slot *slot, uint32_t step)
 {
 	uint32_t origin = slot->signature.word[EP_SIGNATURE_ORIGIN];
-	uint32_t seal = ep_signature_seal(ep_signature_hash(&slot->signature), origin);
+	uint32_t seal = ep_signature_seal(signature_hash(&slot->signature), origin);
 
 	return slot->mark == ((uint64_t)step << 32 | seal);
 }
 
 /* ---- in words ---- */
 
-static const char *const ep_signature_calls[] = {
+static const char *const signature_calls[] = {
 	[EP_SIGNATURE_UPDATE] = "UpdateHandle",
 	[EP_SIGNATURE_DISPATCH] = "dispatch",
 	[EP_SIGNATURE_DISPATCH_SEND] = "send_only dispatch",
@@ -110,16 +110,16 @@ static const char *const ep_signature_calls[] = {
 	[EP_SIGNATURE_COMBINE_SEND] = "send_only combine",
 	[EP_SIGNATURE_COMBINE_RECV] = "Complete of a combine",
 };
-static const char *const ep_signature_directions[] = { "FWD", "BWD" };
-static const char *const ep_signature_layouts[] = { "UNSET", "EXPERT_MAJOR", "RANK_MAJOR", "FLAT" };
-static const char *const ep_signature_recipes[] = {
+static const char *const signature_directions[] = { "FWD", "BWD" };
+static const char *const signature_layouts[] = { "UNSET", "EXPERT_MAJOR", "RANK_MAJOR", "FLAT" };
+static const char *const signature_recipes[] = {
 	"NONE",
 	"FWD",
 	"DS_FP8E3M4",
 	[NCCL_EP_DISP_QUANT_DS_FP8E3M4 | EP_SIGNATURE_ROUND_SCALES] =
 		"DS_FP8E3M4 with round_scales",
 };
-static const char *const ep_signature_windows_used[] = { "no", "yes" };
+static const char *const signature_windows_used[] = { "no", "yes" };
 
 #define EP_SIGNATURE_NAMES(names_) names_, EP_ARRAY_SIZE(names_)
 
@@ -129,13 +129,12 @@ static const struct {
 	const char *const *names;
 	size_t count;
 } ep_signature_fields[EP_SIGNATURE_WORDS] = {
-	[EP_SIGNATURE_CALL] = { "the call", EP_SIGNATURE_NAMES(ep_signature_calls) },
+	[EP_SIGNATURE_CALL] = { "the call", EP_SIGNATURE_NAMES(signature_calls) },
 	[EP_SIGNATURE_DIRECTION] = { "config->pass_direction",
-				     EP_SIGNATURE_NAMES(ep_signature_directions) },
-	[EP_SIGNATURE_LAYOUT] = { "the handle's layout", EP_SIGNATURE_NAMES(ep_signature_layouts) },
+				     EP_SIGNATURE_NAMES(signature_directions) },
+	[EP_SIGNATURE_LAYOUT] = { "the handle's layout", EP_SIGNATURE_NAMES(signature_layouts) },
 	[EP_SIGNATURE_TOPK] = { "the handle's num_topk", NULL, 0 },
-	[EP_SIGNATURE_RECIPE] = { "config->quant_recipe",
-				  EP_SIGNATURE_NAMES(ep_signature_recipes) },
+	[EP_SIGNATURE_RECIPE] = { "config->quant_recipe", EP_SIGNATURE_NAMES(signature_recipes) },
 	[EP_SIGNATURE_TOKENS_TYPE] = { "the type of tokens", NULL, 0 },
 	[EP_SIGNATURE_TOKENS_EXTENT] = { "the number of elements per token", NULL, 0 },
 	[EP_SIGNATURE_SCALES_TYPE] = { "the type of inputs->scales", NULL, 0 },
@@ -143,7 +142,7 @@ static const struct {
 	[EP_SIGNATURE_ALIGNMENT] = { "the handle's dispatch_output_per_expert_alignment", NULL, 0 },
 	[EP_SIGNATURE_WINDOW] = { "whether received rows are in a window, as that of an empty "
 				  "tensor has to be, too,",
-				  EP_SIGNATURE_NAMES(ep_signature_windows_used) },
+				  EP_SIGNATURE_NAMES(signature_windows_used) },
 	[EP_SIGNATURE_TOKENS_OFFSET] = { "win_offset of the received tokens", NULL, 0 },
 	[EP_SIGNATURE_SCALES_OFFSET] = { "win_offset of the received scales", NULL, 0 },
 };
@@ -152,11 +151,10 @@ const char *ep_signature_call(const struct ep_signature *signature)
 {
 	uint32_t call = signature->word[EP_SIGNATURE_CALL];
 
-	return call && call < EP_ARRAY_SIZE(ep_signature_calls) ? ep_signature_calls[call]
-								: "operation";
+	return call && call < EP_ARRAY_SIZE(signature_calls) ? signature_calls[call] : "operation";
 }
 
-static const char *ep_signature_origin(uint32_t call, bool halves)
+static const char *signature_origin(uint32_t call, bool halves)
 {
 	if (call == EP_SIGNATURE_DISPATCH_RECV || call == EP_SIGNATURE_COMBINE_RECV) {
 		return "the number of the send_only operation";
@@ -166,8 +164,8 @@ static const char *ep_signature_origin(uint32_t call, bool halves)
 }
 
 /* The field begins at `i`. */
-static void ep_signature_print(const struct ep_signature *signature, uint32_t i, char *text,
-			       size_t size)
+static void signature_print(const struct ep_signature *signature, uint32_t i, char *text,
+			    size_t size)
 {
 	uint32_t v = signature->word[i];
 	uint64_t offset;
@@ -199,11 +197,10 @@ void ep_signature_explain(const struct ep_signature *theirs, int rank,
 	if (i != EP_SIGNATURE_ORIGIN && !ep_signature_fields[i].what) {
 		i--; /* the high word of an offset */
 	}
-	ep_signature_print(theirs, i, its, sizeof(its));
-	ep_signature_print(ours, i, mine, sizeof(mine));
+	signature_print(theirs, i, its, sizeof(its));
+	signature_print(ours, i, mine, sizeof(mine));
 	snprintf(text, size, "%s is %s on rank %d, %s on rank %d",
-		 i == EP_SIGNATURE_ORIGIN
-			 ? ep_signature_origin(ours->word[EP_SIGNATURE_CALL], halves)
-			 : ep_signature_fields[i].what,
+		 i == EP_SIGNATURE_ORIGIN ? signature_origin(ours->word[EP_SIGNATURE_CALL], halves)
+					  : ep_signature_fields[i].what,
 		 its, rank, mine, self);
 }

@@ -2,7 +2,7 @@
 #include <string.h>
 #include "ep/ep.h"
 
-struct ep_struct_prefix {
+struct struct_prefix {
 	unsigned int size;
 	unsigned int magic;
 };
@@ -10,7 +10,7 @@ struct ep_struct_prefix {
 ncclResult_t ep_struct_import(void *own, size_t own_size, const void *caller, unsigned int v1_size,
 			      const char *name)
 {
-	struct ep_struct_prefix prefix;
+	struct struct_prefix prefix;
 
 	if (!caller) {
 		return ep_fail(ncclInvalidArgument,

@@ -28,21 +28,21 @@ bool ep_dtype_is_token(ncclDataType_t type)
 	return type == ncclBfloat16 || type == ncclFloat16 || type == ncclFloat32;
 }
 
-static bool ep_dtype_is_packed(ncclDataType_t type)
+static bool dtype_is_packed(ncclDataType_t type)
 {
 	return type == ncclFloat8e4m3 || type == ncclFloat8e5m2 || type == ncclFloat4x2;
 }
 
 /* Rows are copied bit by bit; single bytes may be anything that the caller has packed into them. */
-static bool ep_dtype_is_copied(ncclDataType_t type, bool with_scales)
+static bool dtype_is_copied(ncclDataType_t type, bool with_scales)
 {
 	if (type == ncclUint8 || type == ncclInt8) {
 		return !with_scales;
 	}
-	return ep_dtype_is_token(type) || ep_dtype_is_packed(type);
+	return ep_dtype_is_token(type) || dtype_is_packed(type);
 }
 
-static ncclResult_t ep_row_expect_type(ncclDataType_t type, ncclDataType_t want, const char *name)
+static ncclResult_t row_expect_type(ncclDataType_t type, ncclDataType_t want, const char *name)
 {
 	const struct ep_view view = { .datatype = type };
 
@@ -54,10 +54,10 @@ ncclResult_t ep_row_check_types(ncclEpDispQuant_t recipe, ncclDataType_t in, ncc
 	bool with_scales = recipe == NCCL_EP_DISP_QUANT_FWD;
 
 	if (recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
-		EP_CHECK(ep_row_expect_type(in, ncclBfloat16, "inputs->tokens"));
-		return ep_row_expect_type(out, ncclFloat8e4m3, "outputs->tokens");
+		EP_CHECK(row_expect_type(in, ncclBfloat16, "inputs->tokens"));
+		return row_expect_type(out, ncclFloat8e4m3, "outputs->tokens");
 	}
-	if (!ep_dtype_is_copied(in, with_scales) || in != out) {
+	if (!dtype_is_copied(in, with_scales) || in != out) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"inputs->tokens is %s and outputs->tokens %s: recipe %s takes bf16, fp16, "
@@ -106,7 +106,7 @@ ncclResult_t ep_row_check_budget(const struct ep_group_config *config, ncclEpDis
  * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which distinguishes it
  * from one whose `sizes` was replaced; a copy of the struct is no registered object.
  */
-struct ep_tensor {
+struct tensor {
 	ncclEpTensor_t pub;
 	size_t sizes[];
 };
@@ -145,18 +145,18 @@ const char *ep_dtype_name(ncclDataType_t datatype)
 	return (unsigned int)datatype < EP_ARRAY_SIZE(names) ? names[datatype] : "unknown type";
 }
 
-static bool ep_tensor_is_allocated(const ncclEpTensor_t *tensor)
+static bool tensor_is_allocated(const ncclEpTensor_t *tensor)
 {
 	return tensor->magic == EP_TENSOR_ALLOCATED &&
 	       ep_registry_has(tensor, EP_REGISTRY_TENSOR) &&
-	       tensor->sizes == ((const struct ep_tensor *)tensor)->sizes;
+	       tensor->sizes == ((const struct tensor *)tensor)->sizes;
 }
 
 ncclResult_t ep_tensor_alloc(ncclEpTensor_t **tensor, unsigned int ndim, ncclDataType_t datatype,
 			     const size_t *sizes, const ncclEpTensorAllocConfig_t *config)
 {
 	ncclEpTensorAllocConfig_t own;
-	struct ep_tensor *t;
+	struct tensor *t;
 
 	EP_CHECK(EP_IMPORT_OPTIONAL(&own, config, NCCL_EP_TENSOR_ALLOC_CONFIG));
 	if (!tensor || !sizes || ndim == 0) {
@@ -197,7 +197,7 @@ ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor)
 			       "(destroyed?)",
 			       (void *)tensor);
 	}
-	if (!ep_tensor_is_allocated(tensor)) {
+	if (!tensor_is_allocated(tensor)) {
 		return ep_fail(ncclInvalidArgument,
 			       "ncclEpTensorDestroy: magic 0x%x, sizes %p: the descriptor's "
 			       "magic or its sizes pointer was replaced: restore it",
@@ -208,13 +208,12 @@ ncclResult_t ep_tensor_destroy(ncclEpTensor_t *tensor)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_tensor_check(const ncclEpTensor_t *tensor, unsigned int ndim,
-				    const char *name)
+static ncclResult_t tensor_check(const ncclEpTensor_t *tensor, unsigned int ndim, const char *name)
 {
 	if (!tensor) {
 		return ep_fail(ncclInvalidArgument, "%s is NULL: it is required here", name);
 	}
-	if (tensor->magic != NCCL_EP_TENSOR_MAGIC && !ep_tensor_is_allocated(tensor)) {
+	if (tensor->magic != NCCL_EP_TENSOR_MAGIC && !tensor_is_allocated(tensor)) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"%s: magic is 0x%x: initialise the descriptor with "
@@ -240,8 +239,7 @@ static ncclResult_t ep_tensor_check(const ncclEpTensor_t *tensor, unsigned int n
 }
 
 /* Does the window end before the view does? NCCL reports it, if it knows where this one is at all. */
-static bool ep_tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *tensor,
-			     const struct ep_view *view)
+static bool tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	uint64_t bytes = ep_view_bytes(view), last = tensor->win_offset + bytes - 1;
@@ -257,8 +255,8 @@ static bool ep_tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *tensor,
 }
 
 /* The storage of a view that is not empty, of which the caller gives the window alone. */
-static ncclResult_t ep_tensor_window(struct ep_view *view, ncclComm_t comm,
-				     const ncclEpTensor_t *tensor, const char *name)
+static ncclResult_t tensor_window(struct ep_view *view, ncclComm_t comm,
+				  const ncclEpTensor_t *tensor, const char *name)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 	void *base = NULL;
@@ -281,7 +279,7 @@ static ncclResult_t ep_tensor_window(struct ep_view *view, ncclComm_t comm,
 		return ep_fail(ncclInvalidUsage,
 			       "%s: the window has no address on this rank: set data", name);
 	}
-	if (ep_tensor_beyond(comm, tensor, view)) {
+	if (tensor_beyond(comm, tensor, view)) {
 		return ep_fail(ncclInvalidArgument,
 			       "%s: its %llu bytes at win_offset %llu do not lie in its window: "
 			       "register all of it, or set data",
@@ -297,7 +295,7 @@ ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTen
 {
 	bool empty = false;
 
-	EP_CHECK(ep_tensor_check(tensor, ndim, name));
+	EP_CHECK(tensor_check(tensor, ndim, name));
 	for (unsigned int i = 0; i < ndim; i++) {
 		empty |= tensor->sizes[i] == 0;
 	}
@@ -316,7 +314,7 @@ ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTen
 			"no storage",
 			name);
 	}
-	return ep_tensor_window(view, comm, tensor, name);
+	return tensor_window(view, comm, tensor, name);
 }
 
 uint64_t ep_view_bytes(const struct ep_view *view)

@@ -4,7 +4,7 @@
 #include "core/nccl_dyn.h"
 #include "ep/ep.h"
 
-static void ep_windows_promote(struct ep_windows *windows, int i)
+static void windows_promote(struct ep_windows *windows, int i)
 {
 	struct ep_window found = windows->known[i];
 
@@ -13,8 +13,7 @@ static void ep_windows_promote(struct ep_windows *windows, int i)
 }
 
 /* Asks NCCL for the window's start on all ranks. Returns why that is of no use, or NULL. */
-static const char *ep_window_ask(const struct ncclEpGroup *g, ncclWindow_t win,
-				 unsigned char **base)
+static const char *window_ask(const struct ncclEpGroup *g, ncclWindow_t win, unsigned char **base)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
 
@@ -34,7 +33,7 @@ static const char *ep_window_ask(const struct ncclEpGroup *g, ncclWindow_t win,
 }
 
 /* The window becomes the latest one that is known. */
-static const char *ep_window_learn(struct ncclEpGroup *g, ncclWindow_t win)
+static const char *window_learn(struct ncclEpGroup *g, ncclWindow_t win)
 {
 	struct ep_window *oldest = &g->windows.known[EP_WINDOWS - 1];
 	unsigned char **base = calloc((size_t)g->nranks, sizeof(*base));
@@ -43,29 +42,29 @@ static const char *ep_window_learn(struct ncclEpGroup *g, ncclWindow_t win)
 	if (!base) {
 		return "out of host memory";
 	}
-	why = ep_window_ask(g, win, base);
+	why = window_ask(g, win, base);
 	if (why) {
 		free(base);
 		return why;
 	}
 	free(oldest->base);
 	*oldest = (struct ep_window){ .win = win, .base = base };
-	ep_windows_promote(&g->windows, EP_WINDOWS - 1);
+	windows_promote(&g->windows, EP_WINDOWS - 1);
 	return NULL;
 }
 
 /* Offset of the view's last byte in t's window; of its place, if it has none. */
-static uint64_t ep_window_last(const ncclEpTensor_t *tensor, const struct ep_view *view)
+static uint64_t window_last(const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
 	return tensor->win_offset + ep_max_u64(ep_view_bytes(view), 1) - 1;
 }
 
 /* Does the view lie where t's window has it? *end: its last byte, in the window as this rank's peers see it. */
-static const char *ep_window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
-				   const struct ep_view *view, void **end)
+static const char *window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
+				const struct ep_view *view, void **end)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-	uint64_t bytes = ep_view_bytes(view), last = ep_window_last(tensor, view);
+	uint64_t bytes = ep_view_bytes(view), last = window_last(tensor, view);
 	void *user = NULL;
 
 	if (!tensor->win_hdl) {
@@ -92,7 +91,7 @@ const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t
 {
 	void *end = NULL;
 
-	return ep_window_check(g, tensor, view, &end);
+	return window_check(g, tensor, view, &end);
 }
 
 /*
@@ -100,12 +99,12 @@ const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t
  * window. Returns NULL, or why peers cannot store to it, and then *out is not written. The result
  * is good until the next call. It waits for nothing and uses no stream.
  */
-static const char *ep_window_find(const struct ep_window **out, struct ncclEpGroup *g,
-				  const ncclEpTensor_t *tensor, const struct ep_view *view)
+static const char *window_find(const struct ep_window **out, struct ncclEpGroup *g,
+			       const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
-	uint64_t last = ep_window_last(tensor, view);
+	uint64_t last = window_last(tensor, view);
 	void *end = NULL;
-	const char *why = ep_window_check(g, tensor, view, &end);
+	const char *why = window_check(g, tensor, view, &end);
 
 	if (why) {
 		return why;
@@ -114,12 +113,12 @@ static const char *ep_window_find(const struct ep_window **out, struct ncclEpGro
 	for (int i = 0; i < EP_WINDOWS && g->windows.known[i].base; i++) {
 		if (g->windows.known[i].win == tensor->win_hdl &&
 		    g->windows.known[i].base[g->rank] + last == end) {
-			ep_windows_promote(&g->windows, i);
+			windows_promote(&g->windows, i);
 			*out = &g->windows.known[0];
 			return NULL;
 		}
 	}
-	why = ep_window_learn(g, tensor->win_hdl);
+	why = window_learn(g, tensor->win_hdl);
 	if (!why) {
 		*out = &g->windows.known[0];
 	}
@@ -130,7 +129,7 @@ const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
 			     const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
 	const struct ep_window *window = NULL;
-	const char *why = ep_window_find(&window, g, tensor, view);
+	const char *why = window_find(&window, g, tensor, view);
 
 	for (int r = 0; !why && r < g->nranks; r++) {
 		at[r] = window->base[r] + tensor->win_offset;

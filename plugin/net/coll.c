@@ -11,16 +11,14 @@
 #include "net/coll.h"
 #include "net/p2p.h"
 
-static ncclResult_t ep_net_coll_note(struct ep_net_coll *c, ncclResult_t result);
-static struct ep_net_share *ep_net_share_of(const struct ep_net_coll *c, uint64_t number,
-					    uint32_t r)
+static ncclResult_t coll_note(struct ep_net_coll *c, ncclResult_t result);
+static struct ep_net_share *share_of(const struct ep_net_coll *c, uint64_t number, uint32_t r)
 {
 	return &c->share[number % EP_NET_GATHERS * c->nranks + r];
 }
 
 /* Finds rank r's part of the window: from..to, in all ranks' data. */
-static void ep_net_slice(const struct ep_net_window *window, uint32_t r, uint64_t *from,
-			 uint64_t *to)
+static void slice(const struct ep_net_window *window, uint32_t r, uint64_t *from, uint64_t *to)
 {
 	*from = ep_max_u64(window->offset, r * window->each);
 	*to = ep_min_u64(window->offset + window->bytes, (r + 1) * window->each);
@@ -28,26 +26,26 @@ static void ep_net_slice(const struct ep_net_window *window, uint32_t r, uint64_
 }
 
 /* How much of `owner`'s data goes to rank `to`. */
-static uint64_t ep_net_slice_bytes(const struct ep_net_gather *g, uint32_t owner, uint32_t to)
+static uint64_t slice_bytes(const struct ep_net_gather *g, uint32_t owner, uint32_t to)
 {
 	uint64_t first, last;
 
-	ep_net_slice(&g->window, owner, &first, &last);
+	slice(&g->window, owner, &first, &last);
 	return owner == to && g->in_place ? 0 : last - first;
 }
 
 /* ---- receives ---- */
 
 /* The pieces of memory for a rank's data from byte `at` of the window on, at most so many bytes. */
-struct ep_net_pieces {
+struct pieces {
 	int n, tag[EP_NET_MAX_RECVS];
 	void *data[EP_NET_MAX_RECVS], *mr[EP_NET_MAX_RECVS];
 	size_t size[EP_NET_MAX_RECVS];
 	uint64_t bytes; /* of all */
 };
 
-static void ep_net_pieces_find(const struct ep_net_gather *g, uint64_t at, uint64_t bytes,
-			       struct ep_net_pieces *pieces)
+static void pieces_find(const struct ep_net_gather *g, uint64_t at, uint64_t bytes,
+			struct pieces *pieces)
 {
 	uint64_t begin = 0;
 
@@ -71,16 +69,15 @@ static void ep_net_pieces_find(const struct ep_net_gather *g, uint64_t at, uint6
 }
 
 /* Posts receives for a rank's data. *whole: for all of it. */
-static ncclResult_t ep_net_share_receive(struct ep_net_coll *c, const struct ep_net_gather *g,
-					 struct ep_net_share *share, uint32_t r, bool *whole)
+static ncclResult_t share_receive(struct ep_net_coll *c, const struct ep_net_gather *g,
+				  struct ep_net_share *share, uint32_t r, bool *whole)
 {
-	uint64_t bytes = ep_net_slice_bytes(g, r, c->rank), first, last;
-	struct ep_net_pieces p;
+	uint64_t bytes = slice_bytes(g, r, c->rank), first, last;
+	struct pieces p;
 
-	ep_net_slice(&g->window, r, &first, &last);
+	slice(&g->window, r, &first, &last);
 	if (share->asked < bytes && !share->receive) {
-		ep_net_pieces_find(g, first - g->window.offset + share->asked, bytes - share->asked,
-				   &p);
+		pieces_find(g, first - g->window.offset + share->asked, bytes - share->asked, &p);
 		EP_CHECK(ep_net_irecv(c->recv[r], p.n, p.data, p.size, p.tag, p.mr,
 				      &share->receive));
 		if (share->receive) {
@@ -94,8 +91,8 @@ static ncclResult_t ep_net_share_receive(struct ep_net_coll *c, const struct ep_
 
 /* ---- sends ---- */
 
-static ncclResult_t ep_net_share_differs(const struct ep_net_coll *c, const struct ep_net_gather *g,
-					 uint32_t r)
+static ncclResult_t share_differs(const struct ep_net_coll *c, const struct ep_net_gather *g,
+				  uint32_t r)
 {
 	return ep_fail(ncclRemoteError,
 		       "%s gathers something else than this rank, which gathers %zu bytes at %zu, "
@@ -104,10 +101,10 @@ static ncclResult_t ep_net_share_differs(const struct ep_net_coll *c, const stru
 }
 
 /* Sends this rank's data, as far as a rank has posted receives for it. *whole: all of it. */
-static ncclResult_t ep_net_share_send(struct ep_net_coll *c, const struct ep_net_gather *g,
-				      struct ep_net_share *share, uint32_t r, bool *whole)
+static ncclResult_t share_send(struct ep_net_coll *c, const struct ep_net_gather *g,
+			       struct ep_net_share *share, uint32_t r, bool *whole)
 {
-	uint64_t bytes = ep_net_slice_bytes(g, c->rank, r);
+	uint64_t bytes = slice_bytes(g, c->rank, r);
 
 	while (share->sent < bytes) {
 		struct ep_net_asked asked;
@@ -119,7 +116,7 @@ static ncclResult_t ep_net_share_send(struct ep_net_coll *c, const struct ep_net
 		}
 		if (((uint32_t)asked.tag ^ g->mark) >= EP_NET_MAX_RECVS ||
 		    asked.size > bytes - share->sent) {
-			return ep_net_share_differs(c, g, r);
+			return share_differs(c, g, r);
 		}
 		request = &share->send[(uint32_t)asked.tag ^ g->mark];
 		if (*request) {
@@ -139,35 +136,35 @@ static ncclResult_t ep_net_share_send(struct ep_net_coll *c, const struct ep_net
 /* ---- progress ---- */
 
 /* Posts what can be posted with a rank, in the order of gathers. */
-static ncclResult_t ep_net_rank_post(struct ep_net_coll *c, uint32_t r)
+static ncclResult_t rank_post(struct ep_net_coll *c, uint32_t r)
 {
 	struct ep_net_turn *t = &c->turn[r];
 	bool whole = true;
 
 	while (whole && t->receive < c->begun) {
-		EP_CHECK(ep_net_share_receive(c, &c->gather[t->receive % EP_NET_GATHERS],
-					      ep_net_share_of(c, t->receive, r), r, &whole));
+		EP_CHECK(share_receive(c, &c->gather[t->receive % EP_NET_GATHERS],
+				       share_of(c, t->receive, r), r, &whole));
 		t->receive += whole;
 	}
 	whole = true;
 	while (whole && t->send < c->begun) {
-		EP_CHECK(ep_net_share_send(c, &c->gather[t->send % EP_NET_GATHERS],
-					   ep_net_share_of(c, t->send, r), r, &whole));
+		EP_CHECK(share_send(c, &c->gather[t->send % EP_NET_GATHERS],
+				    share_of(c, t->send, r), r, &whole));
 		t->send += whole;
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_coll_post(struct ep_net_coll *c)
+static ncclResult_t coll_post(struct ep_net_coll *c)
 {
 	for (uint32_t r = 0; r < c->nranks; r++) {
-		EP_CHECK(ep_net_rank_post(c, r));
+		EP_CHECK(rank_post(c, r));
 	}
 	return ncclSuccess;
 }
 
 /* Whether a request of a connection has ended; then it is forgotten. NULL: it has. */
-static ncclResult_t ep_net_share_test(void **request, int *sizes, bool *ended)
+static ncclResult_t share_test(void **request, int *sizes, bool *ended)
 {
 	int done = 1;
 
@@ -180,18 +177,17 @@ static ncclResult_t ep_net_share_test(void **request, int *sizes, bool *ended)
 }
 
 /* *ended: what this rank and another one have for each other in a gather is done. */
-static ncclResult_t ep_net_share_poll(struct ep_net_coll *c, uint64_t number, uint32_t r,
-				      bool *ended)
+static ncclResult_t share_poll(struct ep_net_coll *c, uint64_t number, uint32_t r, bool *ended)
 {
-	struct ep_net_share *s = ep_net_share_of(c, number, r);
+	struct ep_net_share *s = share_of(c, number, r);
 	int sizes[EP_NET_MAX_RECVS] = { 0 };
 	bool receives = s->receive != NULL;
 	uint64_t sum = 0;
 
 	*ended &= c->turn[r].receive > number && c->turn[r].send > number;
-	EP_CHECK(ep_net_share_test(&s->receive, sizes, ended));
+	EP_CHECK(share_test(&s->receive, sizes, ended));
 	for (int i = 0; i < EP_NET_MAX_RECVS; i++) {
-		EP_CHECK(ep_net_share_test(&s->send[i], NULL, ended));
+		EP_CHECK(share_test(&s->send[i], NULL, ended));
 		sum += (uint64_t)sizes[i];
 	}
 	return receives && !s->receive && sum != s->group
@@ -202,9 +198,8 @@ static ncclResult_t ep_net_share_poll(struct ep_net_coll *c, uint64_t number, ui
 
 /* ---- for NCCL ---- */
 
-static ncclResult_t ep_net_window_check(const struct ep_net_coll *c,
-					const struct ep_net_window *window, int nparts,
-					const struct ep_coll_part_v9 *parts)
+static ncclResult_t window_check(const struct ep_net_coll *c, const struct ep_net_window *window,
+				 int nparts, const struct ep_coll_part_v9 *parts)
 {
 	uint64_t all = (uint64_t)c->nranks * window->each, sum = 0;
 
@@ -231,13 +226,13 @@ static ncclResult_t ep_net_window_check(const struct ep_net_coll *c,
 }
 
 /* Fills in this rank's part, and where it wants the window. */
-static ncclResult_t ep_net_gather_fill(const struct ep_net_coll *c, struct ep_net_gather *g)
+static ncclResult_t gather_fill(const struct ep_net_coll *c, struct ep_net_gather *g)
 {
 	const struct ep_net_window *w = &g->window;
 	uint64_t first, last, at = w->offset;
 	const struct ep_net_mr *mr;
 
-	ep_net_slice(w, c->rank, &first, &last);
+	slice(w, c->rank, &first, &last);
 	if (first < last) {
 		EP_CHECK(ep_net_mr_find(c->nic, g->from_mr, g->from, last - first, &mr));
 	}
@@ -256,7 +251,7 @@ static ncclResult_t ep_net_gather_fill(const struct ep_net_coll *c, struct ep_ne
 	return ncclSuccess;
 }
 
-static void *ep_net_coll_request(struct ep_net_coll *c, uint32_t number)
+static void *coll_request(struct ep_net_coll *c, uint32_t number)
 {
 	c->use[number] = ep_net_use_next(c->use[number]);
 	return ep_net_request_handle(EP_NET_GATHER, c->handle, number, c->use[number]);
@@ -275,19 +270,18 @@ ncclResult_t ep_net_gather_start(struct ep_net_coll *c, void *from, void *from_m
 	if (c->failed.code != ncclSuccess) {
 		return ep_fail_again(&c->failed);
 	}
-	EP_CHECK(ep_net_window_check(c, window, nparts, parts));
+	EP_CHECK(window_check(c, window, nparts, parts));
 	if (c->use[slot] & 1) {
-		return ep_net_coll_note(
-			c, ep_net_coll_post(c)); /* it has not been tested to its end */
+		return coll_note(c, coll_post(c)); /* it has not been tested to its end */
 	}
 	g.nparts = (uint32_t)nparts;
 	memcpy(g.part, parts, (size_t)nparts * sizeof(*parts));
-	EP_CHECK(ep_net_gather_fill(c, &g));
+	EP_CHECK(gather_fill(c, &g));
 	c->gather[slot] = g;
-	memset(ep_net_share_of(c, slot, 0), 0, c->nranks * sizeof(*c->share));
+	memset(share_of(c, slot, 0), 0, c->nranks * sizeof(*c->share));
 	c->begun++;
-	EP_CHECK(ep_net_coll_note(c, ep_net_coll_post(c)));
-	*request = ep_net_coll_request(c, slot);
+	EP_CHECK(coll_note(c, coll_post(c)));
+	*request = coll_request(c, slot);
 	return ncclSuccess;
 }
 
@@ -313,22 +307,22 @@ ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void
 	}
 	if (any) {
 		c->next_flush = (slot + 1) % EP_NET_FLUSHES;
-		*request = ep_net_coll_request(c, number);
+		*request = coll_request(c, number);
 	}
 	return ncclSuccess;
 }
 
 /* *ended: a request has. */
-static ncclResult_t ep_net_coll_poll(struct ep_net_coll *c, uint32_t number, bool *ended)
+static ncclResult_t coll_poll(struct ep_net_coll *c, uint32_t number, bool *ended)
 {
-	EP_CHECK(ep_net_coll_post(c));
+	EP_CHECK(coll_post(c));
 	for (uint32_t r = 0; r < c->nranks; r++) {
 		if (number < EP_NET_GATHERS) {
-			EP_CHECK(ep_net_share_poll(c, c->gather[number].number, r, ended));
+			EP_CHECK(share_poll(c, c->gather[number].number, r, ended));
 		} else {
 			void **each = &c->flush[(number - EP_NET_GATHERS) * c->nranks];
 
-			EP_CHECK(ep_net_share_test(&each[r], NULL, ended));
+			EP_CHECK(share_test(&each[r], NULL, ended));
 		}
 	}
 	return ncclSuccess;
@@ -349,7 +343,7 @@ ncclResult_t ep_net_coll_test(void *request, int *done, int *size)
 	if (c->failed.code != ncclSuccess) {
 		return ep_fail_again(&c->failed);
 	}
-	EP_CHECK(ep_net_coll_note(c, ep_net_coll_poll(c, number, &ended)));
+	EP_CHECK(coll_note(c, coll_poll(c, number, &ended)));
 	if (ended) {
 		*done = 1;
 		if (size && number < EP_NET_GATHERS) {
@@ -360,14 +354,14 @@ ncclResult_t ep_net_coll_test(void *request, int *done, int *size)
 	return ncclSuccess;
 }
 
-static bool ep_net_coll_wanted(void)
+static bool coll_wanted(void)
 {
 	return ep_param_or_initial(EP_PARAM_COLLNET) != 0;
 }
 
 ncclResult_t ep_net_coll_init(ep_net_log_fn *log, void **ctx)
 {
-	if (!ep_net_coll_wanted()) {
+	if (!coll_wanted()) {
 		EP_INFO(EP_LOG_INIT | EP_LOG_NET,
 			"not used for collectives, there is no hardware in the network for them "
 			"(NCCL_EP_COLLNET=1: all-gather by direct writes)");
@@ -378,7 +372,7 @@ ncclResult_t ep_net_coll_init(ep_net_log_fn *log, void **ctx)
 
 ncclResult_t ep_net_coll_count(int *ndevs)
 {
-	*ndevs = ep_net_coll_wanted() ? ep_net_nic_count(EP_NET_TABLE_COLL) : 0;
+	*ndevs = coll_wanted() ? ep_net_nic_count(EP_NET_TABLE_COLL) : 0;
 	return ncclSuccess;
 }
 
@@ -394,7 +388,7 @@ ncclResult_t ep_net_coll_get(const void *handle, struct ep_net_coll **coll)
 }
 
 /* Closes the connections: ranks that wait for this one learn that it has failed or ended. */
-static void ep_net_coll_leave(struct ep_net_coll *c)
+static void coll_leave(struct ep_net_coll *c)
 {
 	for (uint32_t r = 0; r < c->nranks; r++) {
 		if (c->send) {
@@ -409,18 +403,18 @@ static void ep_net_coll_leave(struct ep_net_coll *c)
 }
 
 /* Where `result` is an error: no call works any more, on any rank. Returns it. */
-static ncclResult_t ep_net_coll_note(struct ep_net_coll *c, ncclResult_t result)
+static ncclResult_t coll_note(struct ep_net_coll *c, ncclResult_t result)
 {
 	if (result != ncclSuccess) {
 		ep_error_get(NULL, &c->failed);
-		ep_net_coll_leave(c);
+		coll_leave(c);
 	}
 	return result;
 }
 
 /* ---- making ---- */
 
-static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
+static ncclResult_t coll_memory(struct ep_net_coll *c)
 {
 	size_t n = c->nranks;
 	uint32_t use = ep_net_use_first();
@@ -441,7 +435,7 @@ static ncclResult_t ep_net_coll_memory(struct ep_net_coll *c)
 }
 
 /* Takes a connection that has come, if there is one. */
-static ncclResult_t ep_net_coll_accept(struct ep_net_coll *c, void *listener)
+static ncclResult_t coll_accept(struct ep_net_coll *c, void *listener)
 {
 	uint32_t r;
 	void *recv;
@@ -462,8 +456,8 @@ static ncclResult_t ep_net_coll_accept(struct ep_net_coll *c, void *listener)
 }
 
 /* Connects to all ranks, and waits for them. handle: of each rank's listener. */
-static ncclResult_t ep_net_coll_join(struct ep_net_coll *c, void *listener, int tc,
-				     struct ep_net_handle *handle)
+static ncclResult_t coll_join(struct ep_net_coll *c, void *listener, int tc,
+			      struct ep_net_handle *handle)
 {
 	uint64_t until = ep_now_ns() + ep_net_setup_ns();
 	uint32_t missing, first = 0;
@@ -482,7 +476,7 @@ static ncclResult_t ep_net_coll_join(struct ep_net_coll *c, void *listener, int 
 		if (!missing) {
 			return ncclSuccess;
 		}
-		EP_CHECK(ep_net_coll_accept(c, listener));
+		EP_CHECK(coll_accept(c, listener));
 		if (ep_now_ns() > until) {
 			return ep_fail(ncclRemoteError,
 				       "waited %llu ms for %u of %u ranks, the first is %s: is its "
@@ -495,18 +489,18 @@ static ncclResult_t ep_net_coll_join(struct ep_net_coll *c, void *listener, int 
 }
 
 /* Names the peer in messages. The plugin's thread may print one now. */
-static void ep_net_comm_name(struct ep_net_comm *comm, const char *who)
+static void comm_name(struct ep_net_comm *comm, const char *who)
 {
 	ep_net_enter(comm);
 	snprintf(comm->peer, sizeof(comm->peer), "%s", who);
 	ep_net_leave(comm);
 }
 
-static void ep_net_coll_free(void *object)
+static void coll_free(void *object)
 {
 	struct ep_net_coll *c = object;
 
-	ep_net_coll_leave(c);
+	coll_leave(c);
 	free(c->who);
 	free(c->send);
 	free(c->recv);
@@ -537,7 +531,7 @@ ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *li
 	EP_CHECK_GOTO(ep_net_listener(listen_comm, &c->nic, &tc), err_free);
 	c->nranks = (uint32_t)nranks;
 	c->rank = (uint32_t)rank;
-	EP_CHECK_GOTO(ep_net_coll_memory(c), err_free);
+	EP_CHECK_GOTO(coll_memory(c), err_free);
 	handle = calloc(c->nranks, sizeof(*handle));
 	if (!handle) {
 		result = ep_fail(ncclSystemError, "out of host memory for %u ranks", c->nranks);
@@ -552,10 +546,10 @@ ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *li
 			 ep_net_addr_print(&handle[r].place.addr, addr));
 		handle[r].rank = c->rank;
 	}
-	EP_CHECK_GOTO(ep_net_coll_join(c, listen_comm, tc, handle), err_leave);
+	EP_CHECK_GOTO(coll_join(c, listen_comm, tc, handle), err_leave);
 	for (uint32_t r = 0; r < c->nranks; r++) {
-		ep_net_comm_name(ep_net_handle_get(EP_NET_SEND, c->send[r]), c->who[r]);
-		ep_net_comm_name(ep_net_handle_get(EP_NET_RECV, c->recv[r]), c->who[r]);
+		comm_name(ep_net_handle_get(EP_NET_SEND, c->send[r]), c->who[r]);
+		comm_name(ep_net_handle_get(EP_NET_RECV, c->recv[r]), c->who[r]);
 	}
 	EP_CHECK_GOTO(ep_net_handle_new(EP_NET_COLL, c, &c->handle), err_leave);
 	*coll = c->handle;
@@ -570,13 +564,13 @@ err_leave:
 	}
 err_free:
 	free(handle);
-	ep_net_coll_free(c);
+	coll_free(c);
 	return result;
 }
 
 ncclResult_t ep_net_coll_close(void *coll)
 {
-	return ep_net_handle_close(EP_NET_COLL, coll, ep_net_coll_free);
+	return ep_net_handle_close(EP_NET_COLL, coll, coll_free);
 }
 
 ncclResult_t ep_net_coll_reg(void *coll, const struct ep_net_memory *memory, void **mr)

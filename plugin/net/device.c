@@ -76,7 +76,7 @@ void ep_net_devs_arrange(struct ep_net_dev *dev, int n)
 	}
 }
 
-static bool ep_net_has_peermem(void)
+static bool has_peermem(void)
 {
 	static const char *const files[] = {
 		"/sys/kernel/mm/memory_peers/nv_mem/version",
@@ -93,7 +93,7 @@ static bool ep_net_has_peermem(void)
 }
 
 /* Whether the kernel driver takes DMA-BUFs: if so, it looks at the descriptor, which is none. */
-static bool ep_net_has_dmabuf(const struct ep_nic *nic)
+static bool has_dmabuf(const struct ep_nic *nic)
 {
 	struct ibv_mr *mr;
 
@@ -110,8 +110,8 @@ static bool ep_net_has_dmabuf(const struct ep_nic *nic)
 }
 
 /* False: the port cannot be used; a line gives the reason. */
-static bool ep_net_dev_probe(struct ep_net_dev *dev, const struct ep_port_list *list,
-			     const struct ep_port *port, const struct ep_ib_env *env)
+static bool dev_probe(struct ep_net_dev *dev, const struct ep_port_list *list,
+		      const struct ep_port *port, const struct ep_ib_env *env)
 {
 	struct ep_reason why = { "" };
 	ncclResult_t result = ncclSuccess;
@@ -125,8 +125,8 @@ static bool ep_net_dev_probe(struct ep_net_dev *dev, const struct ep_port_list *
 		dev->guid = dev->nic.attr.sys_image_guid;
 		dev->max_comms = dev->nic.attr.max_qp;
 		dev->atomics = dev->nic.atomics;
-		dev->ptr_support = EP_NET_PTR_HOST | (ep_net_has_peermem() ? EP_NET_PTR_CUDA : 0) |
-				   (ep_net_has_dmabuf(&dev->nic) ? EP_NET_PTR_DMABUF : 0);
+		dev->ptr_support = EP_NET_PTR_HOST | (has_peermem() ? EP_NET_PTR_CUDA : 0) |
+				   (has_dmabuf(&dev->nic) ? EP_NET_PTR_DMABUF : 0);
 		ep_net_pci_path(EP_NIC_SYSFS, port->name, dev->path);
 	} else {
 		EP_INFO(EP_LOG_NET, "%s:%d is not used: %s", port->name, port->port,
@@ -138,7 +138,7 @@ static bool ep_net_dev_probe(struct ep_net_dev *dev, const struct ep_port_list *
 }
 
 /* Of the active ports those that NCCL_IB_HCA permits and that can be opened. */
-static void ep_net_devs_probe(const struct ep_port_list *list, const struct ep_topo_hca *hca)
+static void devs_probe(const struct ep_port_list *list, const struct ep_topo_hca *hca)
 {
 	struct ep_net_dev *dev = calloc((size_t)list->n, sizeof(*dev));
 	int n = 0, permitted = 0;
@@ -149,7 +149,7 @@ static void ep_net_devs_probe(const struct ep_port_list *list, const struct ep_t
 
 		if (ep_topo_hca_match(hca, port->name, port->port)) {
 			permitted++;
-			if (ep_net_dev_probe(&dev[n], list, port, &ep_net_found.env)) {
+			if (dev_probe(&dev[n], list, port, &ep_net_found.env)) {
 				ep_topo_hca_rail(hca, port->name, port->port, &dev[n].rail,
 						 &dev[n].plane);
 				n++;
@@ -169,7 +169,7 @@ static void ep_net_devs_probe(const struct ep_port_list *list, const struct ep_t
 	ep_net_found.n = n;
 }
 
-static void ep_net_devs_find(void)
+static void devs_find(void)
 {
 	struct ep_reason *why = &ep_net_found.why;
 	struct ep_port_list list;
@@ -191,14 +191,14 @@ static void ep_net_devs_find(void)
 		return;
 	}
 	if (ep_port_list_open(&list, why)) {
-		ep_net_devs_probe(&list, &hca);
+		devs_probe(&list, &hca);
 	}
 	ep_port_list_close(&list);
 }
 
 bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why)
 {
-	pthread_once(&ep_net_found.once, ep_net_devs_find);
+	pthread_once(&ep_net_found.once, devs_find);
 	*dev = ep_net_found.dev;
 	*n = ep_net_found.n;
 	*why = ep_net_found.why;
@@ -207,7 +207,7 @@ bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why)
 
 const struct ep_ib_env *ep_net_env(void)
 {
-	pthread_once(&ep_net_found.once, ep_net_devs_find);
+	pthread_once(&ep_net_found.once, devs_find);
 	return &ep_net_found.env;
 }
 
@@ -222,7 +222,7 @@ const char *ep_net_dev_lacks(const struct ep_net_dev *dev)
 
 /* ---- opening them ---- */
 
-static ncclResult_t ep_net_dev_open(struct ep_net_dev *dev, bool even_down)
+static ncclResult_t dev_open(struct ep_net_dev *dev, bool even_down)
 {
 	ncclResult_t result = ncclSuccess;
 	struct ep_port_list list = { 0 };
@@ -264,7 +264,7 @@ ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down)
 
 	pthread_mutex_lock(&dev->lock);
 	if (dev->users == 0) {
-		result = ep_net_dev_open(dev, even_down);
+		result = dev_open(dev, even_down);
 	}
 	dev->users += result == ncclSuccess;
 	pthread_mutex_unlock(&dev->lock);
@@ -322,7 +322,7 @@ bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gi
 	return true;
 }
 
-static void ep_net_dev_event(void *arg, const struct ep_nic_report *report)
+static void dev_event(void *arg, const struct ep_nic_report *report)
 {
 	struct ep_net_dev *dev = arg;
 
@@ -354,7 +354,7 @@ void ep_net_dev_events(struct ep_net_dev *dev)
 		return; /* somebody else looks, or soon will */
 	}
 	if (dev->users) {
-		ep_nic_events_read(&dev->nic, ep_net_dev_event, dev);
+		ep_nic_events_read(&dev->nic, dev_event, dev);
 	}
 	pthread_mutex_unlock(&dev->lock);
 }
@@ -375,11 +375,11 @@ struct ep_net_async {
 };
 
 /* Held while the thread uses an object, so that none is freed then. */
-static pthread_mutex_t ep_net_async_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ep_net_async *ep_net_async;
 
 /* A handle may be that of no object any more. */
-static void ep_net_async_one(const struct ep_net_async *a, const void *handle)
+static void async_one(const struct ep_net_async *a, const void *handle)
 {
 	void *object = ep_net_handle_get(ep_net_kind_of(handle), handle);
 
@@ -388,7 +388,7 @@ static void ep_net_async_one(const struct ep_net_async *a, const void *handle)
 	}
 }
 
-static void *ep_net_async_main(void *arg)
+static void *async_main(void *arg)
 {
 	struct ep_net_async *a = arg;
 	struct epoll_event event[EP_NET_EVENTS];
@@ -400,14 +400,14 @@ static void *ep_net_async_main(void *arg)
 			if (!event[i].data.u64) {
 				return NULL;
 			}
-			pthread_mutex_lock(&ep_net_async_lock);
-			ep_net_async_one(a, (void *)(uintptr_t)event[i].data.u64);
-			pthread_mutex_unlock(&ep_net_async_lock);
+			pthread_mutex_lock(&async_lock);
+			async_one(a, (void *)(uintptr_t)event[i].data.u64);
+			pthread_mutex_unlock(&async_lock);
 		}
 	}
 }
 
-static void ep_net_async_free(struct ep_net_async *a)
+static void async_free(struct ep_net_async *a)
 {
 	if (a->wake >= 0) {
 		close(a->wake);
@@ -418,7 +418,7 @@ static void ep_net_async_free(struct ep_net_async *a)
 	free(a);
 }
 
-static struct ep_net_async *ep_net_async_new(void)
+static struct ep_net_async *async_new(void)
 {
 	struct ep_net_async *a = calloc(1, sizeof(*a));
 	struct epoll_event wake = { .events = EPOLLIN };
@@ -432,14 +432,14 @@ static struct ep_net_async *ep_net_async_new(void)
 	    epoll_ctl(a->epoll, EPOLL_CTL_ADD, a->wake, &wake) != 0) {
 		goto err_free;
 	}
-	errno = ep_thread_start(&a->thread, ep_net_async_main, a);
+	errno = ep_thread_start(&a->thread, async_main, a);
 	if (errno) {
 		goto err_free;
 	}
 	return a;
 
 err_free:
-	ep_net_async_free(a);
+	async_free(a);
 	return NULL;
 }
 
@@ -455,16 +455,16 @@ ncclResult_t ep_net_async_add(const void *handle, int fd, ep_net_async_fn *fn)
 	char text[EP_THREAD_ERROR_TEXT];
 	bool good = false;
 
-	pthread_mutex_lock(&ep_net_async_lock);
+	pthread_mutex_lock(&async_lock);
 	if (!ep_net_async) {
-		ep_net_async = ep_net_async_new();
+		ep_net_async = async_new();
 	}
 	if (ep_net_async) {
 		ep_net_async->fn = fn;
 		good = epoll_ctl(ep_net_async->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 		ep_net_async->n += good;
 	}
-	pthread_mutex_unlock(&ep_net_async_lock);
+	pthread_mutex_unlock(&async_lock);
 	return good ? ncclSuccess
 		    : ep_fail(ncclSystemError, "no thread for control messages of a connection: %s",
 			      ep_thread_error_print(errno, text));
@@ -475,17 +475,17 @@ void ep_net_async_remove(int fd)
 	struct ep_net_async *last = NULL;
 	uint64_t one = 1;
 
-	pthread_mutex_lock(&ep_net_async_lock);
+	pthread_mutex_lock(&async_lock);
 	(void)epoll_ctl(ep_net_async->epoll, EPOLL_CTL_DEL, fd, NULL);
 	if (--ep_net_async->n == 0) {
 		last = ep_net_async;
 		ep_net_async = NULL;
 	}
-	pthread_mutex_unlock(&ep_net_async_lock);
+	pthread_mutex_unlock(&async_lock);
 	if (last) {
 		if (write(last->wake, &one, sizeof(one)) == sizeof(one)) {
 			pthread_join(last->thread, NULL);
 		}
-		ep_net_async_free(last);
+		async_free(last);
 	}
 }

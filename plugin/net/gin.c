@@ -395,7 +395,7 @@ static ncclResult_t gin_poll(struct gin *gin, int *n)
 			ep_net_wc_print(bad, why));
 }
 
-/* See ep_net_poll_slow() in p2p_calls.c: the NIC alone reports late, or never. */
+/* See poll_slow() in p2p_calls.c: the NIC alone reports late, or never. */
 static ncclResult_t gin_poll_slow(struct gin *gin)
 {
 	struct ep_net_dev *dev = gin->mesh->dev;

@@ -17,7 +17,7 @@
 #define EP_NET_MESH_MAGIC 0x7465672d6d657368ull
 #define EP_NET_MAX_JOINING 8 /* connections with the nonce, whose rank has not come yet */
 
-struct ep_net_bootstrap {
+struct bootstrap {
 	const struct ep_net_nic *nic;
 	int tc;
 	struct ep_net_acceptor acceptor;
@@ -25,23 +25,23 @@ struct ep_net_bootstrap {
 
 _Static_assert(sizeof(struct ep_net_place) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
 
-struct ep_net_mesh_handshake {
+struct mesh_handshake {
 	struct ep_net_head head;
 	uint32_t rank, nranks;
 };
 
-struct ep_net_joining {
+struct joining {
 	struct ep_net_accepted accepted; /* fd -1: none */
 	size_t at;
-	struct ep_net_mesh_handshake handshake;
+	struct mesh_handshake handshake;
 };
 
 /* A mesh in the making. */
-struct ep_net_making {
+struct making {
 	struct ep_net_mesh *mesh;
 	struct ep_net_acceptor *acceptor;
 	const struct ep_net_place **place; /* of each rank */
-	struct ep_net_joining joining[EP_NET_MAX_JOINING];
+	struct joining joining[EP_NET_MAX_JOINING];
 	uint64_t until;
 	uint32_t missing;
 };
@@ -134,31 +134,31 @@ void ep_net_mesh_put(struct ep_net_mesh *mesh)
 
 /* ---- rounds ---- */
 
-static const char *const ep_net_round_text[] = {
+static const char *const round_text[] = {
 	[EP_NET_ROUND_PORTS] = "send what their ports are",
 	[EP_NET_ROUND_QUEUES] = "connect queue pairs",
 	[EP_NET_ROUND_MEMORY] = "register memory",
 	[EP_NET_ROUND_READY] = "be ready",
 };
 
-struct ep_net_exchange_head {
+struct exchange_head {
 	uint64_t magic;
 	uint32_t round, number, bytes;
 	int32_t code;
 };
 
-struct ep_net_lost {
-	struct ep_net_exchange_head head;
+struct lost {
+	struct exchange_head head;
 	char text[EP_NET_LOST_TEXT];
 };
 
 /* A rank that does not read has no room left for more, and finds out by itself. */
-static void ep_net_lost_send(struct ep_net_mesh *mesh)
+static void lost_send(struct ep_net_mesh *mesh)
 {
-	struct ep_net_lost msg = { .head = { .magic = EP_NET_MAGIC,
-					     .round = EP_NET_ROUND_LOST,
-					     .bytes = sizeof(msg.text),
-					     .code = ncclRemoteError } };
+	struct lost msg = { .head = { .magic = EP_NET_MAGIC,
+				      .round = EP_NET_ROUND_LOST,
+				      .bytes = sizeof(msg.text),
+				      .code = ncclRemoteError } };
 
 	if (!__atomic_load_n(&mesh->lost, __ATOMIC_ACQUIRE) ||
 	    pthread_mutex_trylock(&mesh->lock) != 0) {
@@ -182,13 +182,13 @@ void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text)
 		snprintf(mesh->lost_text, sizeof(mesh->lost_text), "%s", text);
 		__atomic_store_n(&mesh->lost, 1, __ATOMIC_RELEASE);
 	}
-	ep_net_lost_send(mesh);
+	lost_send(mesh);
 }
 
 /* Peeks at rank r's report that it has failed, if there is one; takes nothing from the connection. */
 static bool mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT])
 {
-	struct ep_net_lost msg;
+	struct lost msg;
 	ssize_t n = mesh->fd[r] < 0 ? -1
 				    : recv(mesh->fd[r], &msg, sizeof(msg), MSG_PEEK | MSG_DONTWAIT);
 
@@ -212,7 +212,7 @@ ncclResult_t ep_net_mesh_check(const struct ep_net_mesh *mesh)
 	return ncclSuccess;
 }
 
-struct ep_net_exchange {
+struct exchange {
 	struct ep_net_mesh *mesh;
 	enum ep_net_round round;
 	size_t bytes;            /* of a head and what follows it */
@@ -221,7 +221,7 @@ struct ep_net_exchange {
 	struct pollfd *poll;
 };
 
-static void ep_net_exchange_free(struct ep_net_exchange *exchange)
+static void exchange_free(struct exchange *exchange)
 {
 	free(exchange->out);
 	free(exchange->in);
@@ -230,19 +230,18 @@ static void ep_net_exchange_free(struct ep_net_exchange *exchange)
 	free(exchange->poll);
 }
 
-static ncclResult_t ep_net_exchange_new(struct ep_net_mesh *mesh, enum ep_net_round round,
-					ncclResult_t code, const void *own, size_t bytes,
-					struct ep_net_exchange *exchange)
+static ncclResult_t exchange_new(struct ep_net_mesh *mesh, enum ep_net_round round,
+				 ncclResult_t code, const void *own, size_t bytes,
+				 struct exchange *exchange)
 {
-	struct ep_net_exchange_head head = { .magic = EP_NET_MAGIC,
-					     .round = round,
-					     .number = mesh->rounds,
-					     .bytes = (uint32_t)bytes,
-					     .code = code };
+	struct exchange_head head = { .magic = EP_NET_MAGIC,
+				      .round = round,
+				      .number = mesh->rounds,
+				      .bytes = (uint32_t)bytes,
+				      .code = code };
 
-	*exchange = (struct ep_net_exchange){ .mesh = mesh,
-					      .round = round,
-					      .bytes = sizeof(head) + bytes };
+	*exchange =
+		(struct exchange){ .mesh = mesh, .round = round, .bytes = sizeof(head) + bytes };
 	exchange->out = malloc(exchange->bytes);
 	exchange->in = calloc(mesh->nranks, exchange->bytes);
 	exchange->sent = calloc(mesh->nranks, sizeof(*exchange->sent));
@@ -250,9 +249,9 @@ static ncclResult_t ep_net_exchange_new(struct ep_net_mesh *mesh, enum ep_net_ro
 	exchange->poll = calloc(mesh->nranks, sizeof(*exchange->poll));
 	if (!exchange->out || !exchange->in || !exchange->sent || !exchange->received ||
 	    !exchange->poll) {
-		ep_net_exchange_free(exchange);
+		exchange_free(exchange);
 		return ep_fail(ncclSystemError, "out of host memory to %s with %u ranks",
-			       ep_net_round_text[round], mesh->nranks);
+			       round_text[round], mesh->nranks);
 	}
 	memcpy(exchange->out, &head, sizeof(head));
 	if (bytes) {
@@ -264,16 +263,16 @@ static ncclResult_t ep_net_exchange_new(struct ep_net_mesh *mesh, enum ep_net_ro
 }
 
 /* The head of a rank's message has come: does it do the same as this one? */
-static ncclResult_t ep_net_exchange_check(const struct ep_net_exchange *exchange, uint32_t r)
+static ncclResult_t exchange_check(const struct exchange *exchange, uint32_t r)
 {
-	struct ep_net_exchange_head head, own;
+	struct exchange_head head, own;
 
 	memcpy(&head, exchange->in + r * exchange->bytes, sizeof(head));
 	memcpy(&own, exchange->out, sizeof(own));
 	if (head.magic == own.magic && head.round == EP_NET_ROUND_LOST) {
 		return ep_fail(ncclRemoteError,
 			       "%s has failed, while this one would %s: see its log",
-			       exchange->mesh->who[r], ep_net_round_text[exchange->round]);
+			       exchange->mesh->who[r], round_text[exchange->round]);
 	}
 	if (head.magic != own.magic || head.round != own.round || head.number != own.number ||
 	    head.bytes != own.bytes) {
@@ -282,23 +281,23 @@ static ncclResult_t ep_net_exchange_check(const struct ep_net_exchange *exchange
 			"%s is at step %u of what all ranks do together (kind %u, %u bytes), "
 			"this one at %u, where they %s: all ranks must make the same calls",
 			exchange->mesh->who[r], head.number, head.round, head.bytes, own.number,
-			ep_net_round_text[exchange->round]);
+			round_text[exchange->round]);
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_exchange_gone(const struct ep_net_exchange *exchange, uint32_t r,
-					 enum ep_net_io_state state)
+static ncclResult_t exchange_gone(const struct exchange *exchange, uint32_t r,
+				  enum ep_net_io_state state)
 {
 	return ep_fail(ncclRemoteError, "%s %s while all ranks %s: see its log",
 		       exchange->mesh->who[r],
 		       state == EP_NET_IO_CLOSED ? "has closed the connection or has ended"
 						 : strerror(errno),
-		       ep_net_round_text[exchange->round]);
+		       round_text[exchange->round]);
 }
 
 /* Sends to and receives from a rank as much as goes now. */
-static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *exchange, uint32_t r)
+static ncclResult_t exchange_step(struct exchange *exchange, uint32_t r)
 {
 	enum ep_net_io_state sent = EP_NET_IO_DONE, state = EP_NET_IO_DONE;
 	char *in = exchange->in + r * exchange->bytes;
@@ -308,31 +307,30 @@ static ncclResult_t ep_net_exchange_step(struct ep_net_exchange *exchange, uint3
 		sent = ep_net_put(fd, exchange->out, exchange->bytes, &exchange->sent[r]);
 	}
 	if (sent == EP_NET_IO_FAILED) {
-		return ep_net_exchange_gone(exchange, r, sent);
+		return exchange_gone(exchange, r, sent);
 	}
 	/*
 	 * An end that has closed may have sent something before. And where this rank waits for room to send
 	 * more, the other one may wait until this rank receives.
 	 */
-	if (exchange->received[r] < sizeof(struct ep_net_exchange_head)) {
-		state = ep_net_take(fd, in, sizeof(struct ep_net_exchange_head),
-				    &exchange->received[r]);
+	if (exchange->received[r] < sizeof(struct exchange_head)) {
+		state = ep_net_take(fd, in, sizeof(struct exchange_head), &exchange->received[r]);
 		if (state == EP_NET_IO_DONE) {
-			EP_CHECK(ep_net_exchange_check(exchange, r));
+			EP_CHECK(exchange_check(exchange, r));
 		}
 	}
 	if (state == EP_NET_IO_DONE && exchange->received[r] < exchange->bytes) {
 		state = ep_net_take(fd, in, exchange->bytes, &exchange->received[r]);
 	}
 	if (state != EP_NET_IO_DONE && state != EP_NET_IO_AGAIN) {
-		return ep_net_exchange_gone(exchange, r, state);
+		return exchange_gone(exchange, r, state);
 	}
 	return sent == EP_NET_IO_CLOSED && state == EP_NET_IO_DONE
-		       ? ep_net_exchange_gone(exchange, r, sent)
+		       ? exchange_gone(exchange, r, sent)
 		       : ncclSuccess;
 }
 
-static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *exchange)
+static ncclResult_t exchange_all(struct exchange *exchange)
 {
 	uint64_t began = ep_now_ns();
 
@@ -345,7 +343,7 @@ static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *exchange)
 			    exchange->received[r] == exchange->bytes) {
 				continue;
 			}
-			EP_CHECK(ep_net_exchange_step(exchange, r));
+			EP_CHECK(exchange_step(exchange, r));
 			if (exchange->sent[r] < exchange->bytes ||
 			    exchange->received[r] < exchange->bytes) {
 				exchange->poll[n].fd = exchange->mesh->fd[r];
@@ -365,24 +363,23 @@ static ncclResult_t ep_net_exchange_all(struct ep_net_exchange *exchange)
 				       "processes stuck? (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)",
 				       (unsigned long long)(ep_net_setup_ns() / 1000000),
 				       exchange->mesh->who[first], (unsigned long)n - 1,
-				       ep_net_round_text[exchange->round]);
+				       round_text[exchange->round]);
 		}
 		poll(exchange->poll, n, EP_NET_POLL_MS);
 	}
 }
 
 /* Of the heads of all ranks; `code` is this one's. */
-static ncclResult_t ep_net_exchange_end(const struct ep_net_exchange *exchange, ncclResult_t code,
-					void *all)
+static ncclResult_t exchange_end(const struct exchange *exchange, ncclResult_t code, void *all)
 {
-	size_t bytes = exchange->bytes - sizeof(struct ep_net_exchange_head);
-	struct ep_net_exchange_head head;
+	size_t bytes = exchange->bytes - sizeof(struct exchange_head);
+	struct exchange_head head;
 
 	for (uint32_t r = 0; code == ncclSuccess && r < exchange->mesh->nranks; r++) {
 		memcpy(&head, exchange->in + r * exchange->bytes, sizeof(head));
 		if (head.code != ncclSuccess) {
 			return ep_fail(ncclRemoteError, "%s cannot %s: see its log",
-				       exchange->mesh->who[r], ep_net_round_text[exchange->round]);
+				       exchange->mesh->who[r], round_text[exchange->round]);
 		}
 		if (bytes) {
 			memcpy((char *)all + r * bytes,
@@ -395,7 +392,7 @@ static ncclResult_t ep_net_exchange_end(const struct ep_net_exchange *exchange, 
 ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
 				  ncclResult_t code, const void *own, size_t bytes, void *all)
 {
-	struct ep_net_exchange t;
+	struct exchange t;
 	ncclResult_t result;
 
 	pthread_mutex_lock(&mesh->lock);
@@ -403,21 +400,21 @@ ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round ro
 		result = ep_fail_again(&mesh->failed);
 		goto unlock;
 	}
-	EP_CHECK_GOTO(ep_net_exchange_new(mesh, round, code, own, bytes, &t), failed);
-	result = ep_net_exchange_all(&t);
+	EP_CHECK_GOTO(exchange_new(mesh, round, code, own, bytes, &t), failed);
+	result = exchange_all(&t);
 	if (result == ncclSuccess) {
 		mesh->rounds++;
-		result = ep_net_exchange_end(&t, code, all);
-		ep_net_exchange_free(&t);
+		result = exchange_end(&t, code, all);
+		exchange_free(&t);
 		goto unlock;
 	}
-	ep_net_exchange_free(&t);
+	exchange_free(&t);
 failed:
 	/* Ranks may be at different steps now: there is no other one. */
 	ep_error_get(NULL, &mesh->failed);
 unlock:
 	pthread_mutex_unlock(&mesh->lock);
-	ep_net_lost_send(mesh);
+	lost_send(mesh);
 	return result;
 }
 
@@ -426,7 +423,7 @@ unlock:
 ncclResult_t ep_net_mesh_listen(int dev, int tc, void *handle, void **listen_comm)
 {
 	struct ep_net_place place = { 0 };
-	struct ep_net_bootstrap *m = calloc(1, sizeof(*m));
+	struct bootstrap *m = calloc(1, sizeof(*m));
 	ncclResult_t result;
 
 	if (!m) {
@@ -447,9 +444,9 @@ err_free:
 	return result;
 }
 
-static void ep_net_bootstrap_free(void *object)
+static void bootstrap_free(void *object)
 {
-	struct ep_net_bootstrap *m = object;
+	struct bootstrap *m = object;
 
 	ep_net_acceptor_close(&m->acceptor);
 	free(m);
@@ -457,20 +454,20 @@ static void ep_net_bootstrap_free(void *object)
 
 ncclResult_t ep_net_mesh_close_listen(void *listen_comm)
 {
-	return ep_net_handle_close(EP_NET_MESH_LISTEN, listen_comm, ep_net_bootstrap_free);
+	return ep_net_handle_close(EP_NET_MESH_LISTEN, listen_comm, bootstrap_free);
 }
 
 /* ---- dialing ---- */
 
-static ncclResult_t ep_net_dial_rank(const struct ep_net_making *making, uint32_t r)
+static ncclResult_t dial_rank(const struct making *making, uint32_t r)
 {
 	struct ep_net_mesh *mesh = making->mesh;
-	const struct ep_net_mesh_handshake own = { .head = { .magic = EP_NET_MESH_MAGIC,
-							     .version = EP_NET_VERSION,
-							     .bytes = sizeof(own),
-							     .nonce = making->place[r]->nonce },
-						   .rank = mesh->rank,
-						   .nranks = mesh->nranks };
+	const struct mesh_handshake own = { .head = { .magic = EP_NET_MESH_MAGIC,
+						      .version = EP_NET_VERSION,
+						      .bytes = sizeof(own),
+						      .nonce = making->place[r]->nonce },
+					    .rank = mesh->rank,
+					    .nranks = mesh->nranks };
 	struct ep_net_dialing d;
 	size_t at = 0;
 
@@ -492,10 +489,9 @@ static ncclResult_t ep_net_dial_rank(const struct ep_net_making *making, uint32_
 /* ---- ranks that connect ---- */
 
 /* Takes a complete handshake. */
-static ncclResult_t ep_net_joining_take(struct ep_net_making *making,
-					struct ep_net_joining *joining)
+static ncclResult_t joining_take(struct making *making, struct joining *joining)
 {
-	const struct ep_net_mesh_handshake *g = &joining->handshake;
+	const struct mesh_handshake *g = &joining->handshake;
 	struct ep_net_mesh *mesh = making->mesh;
 
 	if (g->nranks != mesh->nranks || g->rank >= mesh->nranks || g->rank <= mesh->rank ||
@@ -511,12 +507,12 @@ static ncclResult_t ep_net_joining_take(struct ep_net_making *making,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_joining_poll(struct ep_net_making *making)
+static ncclResult_t joining_poll(struct making *making)
 {
 	bool done;
 
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
-		struct ep_net_joining *v = &making->joining[i];
+		struct joining *v = &making->joining[i];
 
 		if (v->accepted.fd < 0) {
 			EP_CHECK(ep_net_acceptor_poll(making->acceptor, &v->accepted));
@@ -527,7 +523,7 @@ static ncclResult_t ep_net_joining_poll(struct ep_net_making *making)
 			EP_CHECK(ep_net_message_recv(v->accepted.fd, &v->handshake.head,
 						     sizeof(v->handshake), EP_NET_MESH_MAGIC,
 						     &v->at, v->accepted.who, &done));
-			EP_CHECK(done ? ep_net_joining_take(making, v) : ncclSuccess);
+			EP_CHECK(done ? joining_take(making, v) : ncclSuccess);
 		}
 	}
 	return ncclSuccess;
@@ -535,7 +531,7 @@ static ncclResult_t ep_net_joining_poll(struct ep_net_making *making)
 
 /* ---- all together ---- */
 
-static ncclResult_t ep_net_making_late(const struct ep_net_making *making)
+static ncclResult_t making_late(const struct making *making)
 {
 	uint32_t r = 0;
 
@@ -550,17 +546,17 @@ static ncclResult_t ep_net_making_late(const struct ep_net_making *making)
 }
 
 /* Connects to all ranks. */
-static ncclResult_t ep_net_make(struct ep_net_making *making)
+static ncclResult_t ep_net_make(struct making *making)
 {
 	for (uint32_t r = 0; r < making->mesh->rank; r++) {
-		EP_CHECK(ep_net_dial_rank(making, r));
+		EP_CHECK(dial_rank(making, r));
 	}
 	while (making->missing) {
 		uint32_t before = making->missing;
 
-		EP_CHECK(ep_net_joining_poll(making));
+		EP_CHECK(joining_poll(making));
 		if (making->missing && ep_now_ns() > making->until) {
-			return ep_net_making_late(making);
+			return making_late(making);
 		}
 		if (making->missing == before) {
 			poll(NULL, 0, 1);
@@ -569,7 +565,7 @@ static ncclResult_t ep_net_make(struct ep_net_making *making)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_making_run(struct ep_net_making *making)
+static ncclResult_t making_run(struct making *making)
 {
 	struct ep_net_mesh *mesh = making->mesh;
 	const struct ep_nic_end own = mesh->end[mesh->rank];
@@ -597,8 +593,8 @@ static ncclResult_t ep_net_making_run(struct ep_net_making *making)
 ncclResult_t ep_net_mesh_connect(void *const *handles, int nranks, int rank,
 				 const void *listen_comm, struct ep_net_mesh **mesh)
 {
-	struct ep_net_making k = { .until = ep_now_ns() + ep_net_setup_ns() };
-	struct ep_net_bootstrap *m = ep_net_handle_find(EP_NET_MESH_LISTEN, listen_comm);
+	struct making k = { .until = ep_now_ns() + ep_net_setup_ns() };
+	struct bootstrap *m = ep_net_handle_find(EP_NET_MESH_LISTEN, listen_comm);
 	ncclResult_t result = ncclSuccess;
 	char addr[EP_NET_ADDR_TEXT], who[EP_NET_WHO];
 
@@ -628,7 +624,7 @@ ncclResult_t ep_net_mesh_connect(void *const *handles, int nranks, int rank,
 	}
 	k.acceptor = &m->acceptor;
 	k.missing = (uint32_t)(nranks - 1 - rank);
-	result = ep_net_making_run(&k);
+	result = making_run(&k);
 	if (result != ncclSuccess) {
 		ep_net_mesh_put(k.mesh);
 		return result;

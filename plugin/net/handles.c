@@ -14,23 +14,23 @@ struct ep_net_slot {
 };
 
 /* Memory registrations are many, and requests name connections in fewer bits: a table for each. */
-struct ep_net_handle_table {
+struct handle_table {
 	uint32_t limit, n, free; /* n: slots that were used ever */
 	struct ep_net_slot *chunk[(1u << EP_NET_SLOT_BITS) / EP_NET_CHUNK];
 };
 
-static struct ep_net_handle_table ep_net_tables[2] = {
+static struct handle_table tables[2] = {
 	{ .limit = EP_NET_COMMS, .free = EP_NET_NO_SLOT },
 	{ .limit = 1u << EP_NET_SLOT_BITS, .free = EP_NET_NO_SLOT },
 };
-static pthread_mutex_t ep_net_table_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct ep_net_handle_table *ep_net_handle_table(enum ep_net_kind kind)
+static struct handle_table *handle_table(enum ep_net_kind kind)
 {
-	return &ep_net_tables[kind == EP_NET_MR || kind == EP_NET_SYM];
+	return &tables[kind == EP_NET_MR || kind == EP_NET_SYM];
 }
 
-static struct ep_net_slot *ep_net_slot(struct ep_net_handle_table *table, uint32_t slot)
+static struct ep_net_slot *ep_net_slot(struct handle_table *table, uint32_t slot)
 {
 	struct ep_net_slot *chunk =
 		__atomic_load_n(&table->chunk[slot / EP_NET_CHUNK], __ATOMIC_ACQUIRE);
@@ -39,7 +39,7 @@ static struct ep_net_slot *ep_net_slot(struct ep_net_handle_table *table, uint32
 }
 
 /* The lock is held. */
-static uint32_t ep_net_slot_take(struct ep_net_handle_table *table)
+static uint32_t slot_take(struct handle_table *table)
 {
 	uint32_t slot = table->free;
 
@@ -61,7 +61,7 @@ static uint32_t ep_net_slot_take(struct ep_net_handle_table *table)
 	return table->n++;
 }
 
-static const char *const ep_net_kind_text[] = {
+static const char *const kind_text[] = {
 	[EP_NET_CONTEXT] = "context",
 	[EP_NET_LISTEN] = "listener",
 	[EP_NET_CONNECT] = "connection that is being made",
@@ -76,13 +76,13 @@ static const char *const ep_net_kind_text[] = {
 
 ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle)
 {
-	struct ep_net_handle_table *t = ep_net_handle_table(kind);
+	struct handle_table *t = handle_table(kind);
 	struct ep_net_slot *s;
 	uint32_t slot;
 
 	*handle = NULL;
-	pthread_mutex_lock(&ep_net_table_lock);
-	slot = ep_net_slot_take(t);
+	pthread_mutex_lock(&table_lock);
+	slot = slot_take(t);
 	if (slot != EP_NET_NO_SLOT) {
 		s = ep_net_slot(t, slot);
 		*handle = (void *)(uintptr_t)(++s->uses << (EP_NET_KIND_BITS + EP_NET_SLOT_BITS) |
@@ -90,15 +90,15 @@ ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handl
 		__atomic_store_n(&s->object, object, __ATOMIC_RELAXED);
 		__atomic_store_n(&s->handle, (uintptr_t)*handle, __ATOMIC_RELEASE);
 	}
-	pthread_mutex_unlock(&ep_net_table_lock);
+	pthread_mutex_unlock(&table_lock);
 	return *handle ? ncclSuccess
 		       : ep_fail(ncclSystemError, "no handle for one more %s, the limit is %u",
-				 ep_net_kind_text[kind], t->limit);
+				 kind_text[kind], t->limit);
 }
 
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
 {
-	struct ep_net_slot *s = ep_net_slot(ep_net_handle_table(kind), ep_net_slot_of(handle));
+	struct ep_net_slot *s = ep_net_slot(handle_table(kind), ep_net_slot_of(handle));
 
 	if (ep_net_kind_of(handle) != kind || !s ||
 	    __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE) != (uintptr_t)handle) {
@@ -107,10 +107,10 @@ void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
 	return __atomic_load_n(&s->object, __ATOMIC_RELAXED);
 }
 
-static ncclResult_t ep_net_handle_fail(enum ep_net_kind kind, const void *handle)
+static ncclResult_t handle_fail(enum ep_net_kind kind, const void *handle)
 {
 	return ep_fail(ncclInvalidArgument, "%p is no %s, or was closed before", handle,
-		       ep_net_kind_text[kind]);
+		       kind_text[kind]);
 }
 
 void *ep_net_handle_find(enum ep_net_kind kind, const void *handle)
@@ -118,7 +118,7 @@ void *ep_net_handle_find(enum ep_net_kind kind, const void *handle)
 	void *object = ep_net_handle_get(kind, handle);
 
 	if (!object) {
-		ep_net_handle_fail(kind, handle);
+		handle_fail(kind, handle);
 	}
 	return object;
 }
@@ -129,7 +129,7 @@ void *ep_net_request_owner(enum ep_net_kind kind, const void *request, enum ep_n
 	uint64_t handle = 0;
 
 	if (ep_net_kind_of(request) == kind) {
-		s = ep_net_slot(&ep_net_tables[0], ep_net_slot_of(request) & (EP_NET_COMMS - 1));
+		s = ep_net_slot(&tables[0], ep_net_slot_of(request) & (EP_NET_COMMS - 1));
 	}
 	if (s) {
 		handle = __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE);
@@ -145,7 +145,7 @@ ncclResult_t ep_net_request_fail(const void *request)
 }
 
 /* The lock is held. */
-static void *ep_net_slot_drop(struct ep_net_handle_table *table, uint32_t slot)
+static void *slot_drop(struct handle_table *table, uint32_t slot)
 {
 	struct ep_net_slot *s = ep_net_slot(table, slot);
 	void *object = s->object;
@@ -161,11 +161,11 @@ void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle)
 {
 	void *object = NULL;
 
-	pthread_mutex_lock(&ep_net_table_lock);
+	pthread_mutex_lock(&table_lock);
 	if (ep_net_handle_get(kind, handle)) {
-		object = ep_net_slot_drop(ep_net_handle_table(kind), ep_net_slot_of(handle));
+		object = slot_drop(handle_table(kind), ep_net_slot_of(handle));
 	}
-	pthread_mutex_unlock(&ep_net_table_lock);
+	pthread_mutex_unlock(&table_lock);
 	return object;
 }
 
@@ -175,7 +175,7 @@ ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
 	void *object = handle ? ep_net_handle_drop(kind, handle) : NULL;
 
 	if (handle && !object) {
-		return ep_net_handle_fail(kind, handle);
+		return handle_fail(kind, handle);
 	}
 	if (object) {
 		object_free(object);
@@ -186,18 +186,18 @@ ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
 void *ep_net_handle_drop_one(enum ep_net_kind kind,
 			     bool (*of)(const void *object, const void *what), const void *what)
 {
-	struct ep_net_handle_table *t = ep_net_handle_table(kind);
+	struct handle_table *t = handle_table(kind);
 	void *object = NULL;
 
-	pthread_mutex_lock(&ep_net_table_lock);
+	pthread_mutex_lock(&table_lock);
 	for (uint32_t i = 0; !object && i < t->n; i++) {
 		const struct ep_net_slot *s = ep_net_slot(t, i);
 
 		if (s->handle && ep_net_kind_of((void *)(uintptr_t)s->handle) == kind &&
 		    of(s->object, what)) {
-			object = ep_net_slot_drop(t, i);
+			object = slot_drop(t, i);
 		}
 	}
-	pthread_mutex_unlock(&ep_net_table_lock);
+	pthread_mutex_unlock(&table_lock);
 	return object;
 }

@@ -55,8 +55,8 @@ ncclResult_t ep_net_message_send(int fd, const void *msg, size_t bytes, size_t *
 }
 
 /* Why a head is not one of this version's. */
-static ncclResult_t ep_net_head_check(const struct ep_net_head *head, uint64_t magic, size_t bytes,
-				      const char *who)
+static ncclResult_t head_check(const struct ep_net_head *head, uint64_t magic, size_t bytes,
+			       const char *who)
 {
 	if (head->magic != magic) {
 		return ep_fail(ncclRemoteError,
@@ -82,7 +82,7 @@ ncclResult_t ep_net_message_recv(int fd, struct ep_net_head *msg, size_t bytes, 
 		state = ep_net_take(fd, msg, sizeof(*msg), at);
 	}
 	if (state == EP_NET_IO_DONE) {
-		EP_CHECK(ep_net_head_check(msg, magic, bytes, who));
+		EP_CHECK(head_check(msg, magic, bytes, who));
 		state = ep_net_take(fd, msg, bytes, at);
 	}
 	return ep_net_message_end(state, who, done);
@@ -132,8 +132,7 @@ void ep_net_acceptor_close(struct ep_net_acceptor *g)
 	close(g->fd);
 }
 
-static const char *ep_net_pending_print(const struct ep_net_pending *pending,
-					char text[EP_NET_ADDR_TEXT])
+static const char *pending_print(const struct ep_net_pending *pending, char text[EP_NET_ADDR_TEXT])
 {
 	union ep_net_addr addr = { .any.sa_family = AF_UNSPEC };
 	socklen_t size = sizeof(addr);
@@ -144,25 +143,25 @@ static const char *ep_net_pending_print(const struct ep_net_pending *pending,
 	return ep_net_addr_print(&addr, text);
 }
 
-static void ep_net_rejected_note(struct ep_net_acceptor *g, const struct ep_net_pending *pending)
+static void rejected_note(struct ep_net_acceptor *g, const struct ep_net_pending *pending)
 {
 	if (g->rejected < EP_NET_NAMED) {
-		ep_net_pending_print(pending, g->named[g->rejected]);
+		pending_print(pending, g->named[g->rejected]);
 	}
 	g->rejected++;
 }
 
-static void ep_net_pending_reject(struct ep_net_acceptor *g, struct ep_net_pending *pending)
+static void pending_reject(struct ep_net_acceptor *g, struct ep_net_pending *pending)
 {
 	EP_INFO(EP_LOG_NET, "rejected a connection to %s: it did not send the nonce", g->where);
-	ep_net_rejected_note(g, pending);
+	rejected_note(g, pending);
 	close(pending->fd);
 	pending->fd = -1;
 }
 
 /* Receives more of the head. True: it has the nonce, and the connection is accepted. */
-static bool ep_net_pending_receive(struct ep_net_acceptor *g, struct ep_net_pending *pending,
-				   struct ep_net_accepted *accepted)
+static bool pending_receive(struct ep_net_acceptor *g, struct ep_net_pending *pending,
+			    struct ep_net_accepted *accepted)
 {
 	const struct ep_net_head *head = &pending->head;
 	enum ep_net_io_state state =
@@ -171,18 +170,18 @@ static bool ep_net_pending_receive(struct ep_net_acceptor *g, struct ep_net_pend
 	if (state == EP_NET_IO_DONE && head->magic == g->magic && head->nonce == g->nonce) {
 		accepted->fd = pending->fd;
 		accepted->head = *head;
-		ep_net_pending_print(pending, accepted->who);
+		pending_print(pending, accepted->who);
 		pending->fd = -1;
 		return true;
 	}
 	if (state != EP_NET_IO_AGAIN) {
-		ep_net_pending_reject(g, pending);
+		pending_reject(g, pending);
 	}
 	return false;
 }
 
 /* Finds a free place, else the oldest connection if that has been silent for long; NULL: neither. */
-static struct ep_net_pending *ep_net_pending_find(struct ep_net_acceptor *g)
+static struct ep_net_pending *pending_find(struct ep_net_acceptor *g)
 {
 	struct ep_net_pending *oldest = &g->pending[0];
 
@@ -206,20 +205,20 @@ ncclResult_t ep_net_acceptor_poll(struct ep_net_acceptor *g, struct ep_net_accep
 
 	*accepted = (struct ep_net_accepted){ .fd = -1 };
 	for (int i = 0; i < EP_NET_MAX_PENDING; i++) {
-		if (g->pending[i].fd >= 0 && ep_net_pending_receive(g, &g->pending[i], accepted)) {
+		if (g->pending[i].fd >= 0 && pending_receive(g, &g->pending[i], accepted)) {
 			return ncclSuccess;
 		}
 	}
-	for (int i = 0; i < EP_NET_MAX_PENDING && (place = ep_net_pending_find(g)); i++) {
+	for (int i = 0; i < EP_NET_MAX_PENDING && (place = pending_find(g)); i++) {
 		EP_CHECK(ep_net_accept_one(g->fd, g->where, &fd));
 		if (fd < 0) {
 			break;
 		}
 		if (place->fd >= 0) {
-			ep_net_pending_reject(g, place);
+			pending_reject(g, place);
 		}
 		*place = (struct ep_net_pending){ .fd = fd, .since = ep_now_ns() };
-		if (ep_net_pending_receive(g, place, accepted)) {
+		if (pending_receive(g, place, accepted)) {
 			break;
 		}
 	}
@@ -233,7 +232,7 @@ void ep_net_acceptor_report(struct ep_net_acceptor *g, bool connected, const cha
 
 	for (int i = 0; i < EP_NET_MAX_PENDING && !connected; i++) {
 		if (g->pending[i].fd >= 0 && g->pending[i].since < silent) {
-			ep_net_rejected_note(g, &g->pending[i]);
+			rejected_note(g, &g->pending[i]);
 		}
 	}
 	named = (uint32_t)ep_min_u64(g->rejected, EP_NET_NAMED);

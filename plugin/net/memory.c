@@ -17,7 +17,7 @@ struct ep_net_region {
 };
 
 /* The first region that begins behind `at`. */
-static uint32_t ep_net_region_above(const struct ep_net_dev *dev, uintptr_t at)
+static uint32_t region_above(const struct ep_net_dev *dev, uintptr_t at)
 {
 	uint32_t low = 0, high = dev->nregions;
 
@@ -33,12 +33,12 @@ static uint32_t ep_net_region_above(const struct ep_net_dev *dev, uintptr_t at)
 	return low;
 }
 
-static struct ep_net_region *ep_net_region_find(const struct ep_net_dev *dev,
-						const struct ep_net_memory *memory)
+static struct ep_net_region *region_find(const struct ep_net_dev *dev,
+					 const struct ep_net_memory *memory)
 {
 	uintptr_t start = (uintptr_t)memory->data, end = start + memory->size;
 	bool gpu = memory->type == EP_NET_PTR_CUDA;
-	uint32_t i = ep_net_region_above(dev, start);
+	uint32_t i = region_above(dev, start);
 
 	for (uint32_t n = 0; i-- > 0 && n < EP_NET_MR_SCAN; n++) {
 		struct ep_net_region *r = dev->region[i];
@@ -51,7 +51,7 @@ static struct ep_net_region *ep_net_region_find(const struct ep_net_dev *dev,
 	return NULL;
 }
 
-static bool ep_net_region_insert(struct ep_net_dev *dev, struct ep_net_region *region)
+static bool region_insert(struct ep_net_dev *dev, struct ep_net_region *region)
 {
 	uint32_t at;
 
@@ -65,16 +65,16 @@ static bool ep_net_region_insert(struct ep_net_dev *dev, struct ep_net_region *r
 		dev->region = grown;
 		dev->room = room;
 	}
-	at = ep_net_region_above(dev, region->start);
+	at = region_above(dev, region->start);
 	memmove(dev->region + at + 1, dev->region + at, (dev->nregions - at) * sizeof(region));
 	dev->region[at] = region;
 	dev->nregions++;
 	return true;
 }
 
-static void ep_net_region_remove(struct ep_net_dev *dev, const struct ep_net_region *region)
+static void region_remove(struct ep_net_dev *dev, const struct ep_net_region *region)
 {
-	uint32_t i = ep_net_region_above(dev, region->start);
+	uint32_t i = region_above(dev, region->start);
 
 	while (i-- > 0 && dev->region[i] != region) {
 	}
@@ -83,8 +83,8 @@ static void ep_net_region_remove(struct ep_net_dev *dev, const struct ep_net_reg
 }
 
 /* Whole pages, so that neighbours share them; a DMA-BUF as it was given. */
-static bool ep_net_region_make(struct ep_net_dev *dev, const struct ep_net_memory *mem,
-			       struct ep_net_region *region, struct ep_reason *why)
+static bool region_make(struct ep_net_dev *dev, const struct ep_net_memory *mem,
+			struct ep_net_region *region, struct ep_reason *why)
 {
 	unsigned int access =
 		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
@@ -108,11 +108,10 @@ static bool ep_net_region_make(struct ep_net_dev *dev, const struct ep_net_memor
 }
 
 /* The device's lock is held. */
-static struct ep_net_region *ep_net_region_get(struct ep_net_dev *dev,
-					       const struct ep_net_memory *memory,
-					       struct ep_reason *why)
+static struct ep_net_region *region_get(struct ep_net_dev *dev, const struct ep_net_memory *memory,
+					struct ep_reason *why)
 {
-	struct ep_net_region *r = ep_net_region_find(dev, memory);
+	struct ep_net_region *r = region_find(dev, memory);
 
 	if (r) {
 		r->refs++;
@@ -127,10 +126,10 @@ static struct ep_net_region *ep_net_region_get(struct ep_net_dev *dev,
 	r->strict = memory->strict;
 	r->atomics = memory->atomics;
 	r->refs = 1;
-	if (!ep_net_region_make(dev, memory, r, why)) {
+	if (!region_make(dev, memory, r, why)) {
 		goto err_free;
 	}
-	if (!ep_net_region_insert(dev, r)) {
+	if (!region_insert(dev, r)) {
 		ep_reason_set(why, "out of host memory");
 		goto err_dereg;
 	}
@@ -144,25 +143,24 @@ err_free:
 }
 
 /* The device's lock is held. */
-static void ep_net_region_put(struct ep_net_dev *dev, struct ep_net_region *region)
+static void region_put(struct ep_net_dev *dev, struct ep_net_region *region)
 {
 	if (--region->refs == 0) {
-		ep_net_region_remove(dev, region);
+		region_remove(dev, region);
 		dev->nic.v->ibv_dereg_mr(region->mr);
 		free(region);
 	}
 }
 
-/* With a port of the NIC. The port is held until ep_net_mr_close(). */
-static ncclResult_t ep_net_mr_open(struct ep_net_mr *mr, int port,
-				   const struct ep_net_memory *memory)
+/* With a port of the NIC. The port is held until mr_close(). */
+static ncclResult_t mr_open(struct ep_net_mr *mr, int port, const struct ep_net_memory *memory)
 {
 	struct ep_net_dev *dev = mr->nic->dev[port];
 	struct ep_reason why = { "" };
 	struct ep_net_region *r;
 
 	pthread_mutex_lock(&dev->lock);
-	r = ep_net_region_get(dev, memory, &why);
+	r = region_get(dev, memory, &why);
 	if (r) {
 		ep_net_dev_hold_too(dev);
 	}
@@ -177,12 +175,12 @@ static ncclResult_t ep_net_mr_open(struct ep_net_mr *mr, int port,
 	return ncclSuccess;
 }
 
-static void ep_net_mr_close(struct ep_net_mr *mr, int port)
+static void mr_close(struct ep_net_mr *mr, int port)
 {
 	struct ep_net_dev *dev = mr->nic->dev[port];
 
 	pthread_mutex_lock(&dev->lock);
-	ep_net_region_put(dev, mr->region[port]);
+	region_put(dev, mr->region[port]);
 	pthread_mutex_unlock(&dev->lock);
 	ep_net_dev_drop(dev);
 }
@@ -202,14 +200,14 @@ ncclResult_t ep_net_mr_new(const struct ep_net_nic *nic, const struct ep_net_mem
 	m->end = m->start + memory->size;
 	m->gpu = memory->type == EP_NET_PTR_CUDA;
 	for (; port < nic->nports; port++) {
-		EP_CHECK_GOTO(ep_net_mr_open(m, port, memory), err_close);
+		EP_CHECK_GOTO(mr_open(m, port, memory), err_close);
 	}
 	*mr = m;
 	return ncclSuccess;
 
 err_close:
 	while (port-- > 0) {
-		ep_net_mr_close(m, port);
+		mr_close(m, port);
 	}
 	free(m);
 	return result;
@@ -218,7 +216,7 @@ err_close:
 void ep_net_mr_free(struct ep_net_mr *mr)
 {
 	for (int port = mr->nic->nports; port-- > 0;) {
-		ep_net_mr_close(mr, port);
+		mr_close(mr, port);
 	}
 	free(mr);
 }

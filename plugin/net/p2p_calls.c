@@ -8,7 +8,7 @@
  * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing under
  * way, so that what is under way here will never end.
  */
-static ncclResult_t ep_net_poll_slow(struct ep_net_comm *c)
+static ncclResult_t poll_slow(struct ep_net_comm *c)
 {
 	uint64_t now = ep_now_ns();
 
@@ -63,7 +63,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 		EP_CHECK(ep_net_slots_post(c));
 	}
 	/* (a port that comes back is not waited for until there is nothing to do) */
-	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : ep_net_poll_slow(c);
+	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : poll_slow(c);
 }
 
 /* ---- sending, and the end of requests of either kind ---- */
@@ -71,7 +71,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 /* ---- which receive a message is for ---- */
 
 /* The slot of the next group, if all of it is there. */
-static ncclResult_t ep_net_slot_get(struct ep_net_comm *c, const struct ep_net_slot_entry **slot)
+static ncclResult_t slot_get(struct ep_net_comm *c, const struct ep_net_slot_entry **slot)
 {
 	const struct ep_net_slot_entry *e = c->shared->slot[c->groups % EP_NET_SLOTS];
 	uint64_t seq = c->groups + 1;
@@ -95,8 +95,7 @@ static ncclResult_t ep_net_slot_get(struct ep_net_comm *c, const struct ep_net_s
 }
 
 /* The first receive of the group with this tag that has no message; the group's number of them: none. */
-static uint32_t ep_net_match(const struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
-			     int tag)
+static uint32_t match(const struct ep_net_comm *c, const struct ep_net_slot_entry *slot, int tag)
 {
 	uint32_t i = 0;
 
@@ -109,7 +108,7 @@ static uint32_t ep_net_match(const struct ep_net_comm *c, const struct ep_net_sl
 /* ---- its parts ---- */
 
 /* Over how many queue pairs a message goes, and how much over each but the last. */
-static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *message)
+static void divide(const struct ep_net_comm *c, struct ep_net_message *message)
 {
 	uint32_t paths = c->split ? c->nopen : message->size > EP_NET_ONE_PATH ? c->nopen_paths : 1;
 
@@ -124,7 +123,7 @@ static void ep_net_divide(const struct ep_net_comm *c, struct ep_net_message *me
 	}
 }
 
-static bool ep_net_has_room(const struct ep_net_comm *c, uint32_t parts)
+static bool has_room(const struct ep_net_comm *c, uint32_t parts)
 {
 	for (uint32_t i = 0; c->nopen && i < parts; i++) {
 		if (c->qp[c->open_qp[(c->next_open + i) % c->nopen]].room < EP_NET_PART_WR) {
@@ -134,7 +133,7 @@ static bool ep_net_has_room(const struct ep_net_comm *c, uint32_t parts)
 	return c->nopen && c->free != EP_NET_NO_REQUEST;
 }
 
-static ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *message)
+static ncclResult_t message_post(struct ep_net_comm *c, const struct ep_net_message *message)
 {
 	for (uint32_t i = 0; i < message->parts; i++) {
 		uint32_t qp = c->open_qp[c->next_open];
@@ -148,8 +147,8 @@ static ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_n
 /* ---- for NCCL ---- */
 
 /* A message for a receive of the group at the head. *request NULL: no request is free, or no room. */
-static ncclResult_t ep_net_send_to(struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
-				   struct ep_net_message *message, void **request)
+static ncclResult_t send_to(struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
+			    struct ep_net_message *message, void **request)
 {
 	struct ep_net_request *r;
 
@@ -161,8 +160,8 @@ static ncclResult_t ep_net_send_to(struct ep_net_comm *c, const struct ep_net_sl
 			       "for %u: both ends must mean the same message",
 			       message->size, message->to->tag, c->peer, message->to->size);
 	}
-	ep_net_divide(c, message);
-	if (!ep_net_has_room(c, message->parts)) {
+	divide(c, message);
+	if (!has_room(c, message->parts)) {
 		c->counts->full++;
 		return ep_net_progress(c);
 	}
@@ -171,7 +170,7 @@ static ncclResult_t ep_net_send_to(struct ep_net_comm *c, const struct ep_net_sl
 	r->left = message->parts;
 	r->size[0] = message->size;
 	r->message = *message;
-	EP_CHECK(ep_net_message_post(c, message));
+	EP_CHECK(message_post(c, message));
 	c->counts->messages++;
 	c->counts->bytes += message->size;
 	*request = ep_net_request_handle_of(c, message->request);
@@ -183,8 +182,8 @@ static ncclResult_t ep_net_send_to(struct ep_net_comm *c, const struct ep_net_sl
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_send_post(struct ep_net_comm *c, void *data, size_t size, int tag,
-				     void *mr, void **request)
+static ncclResult_t send_post(struct ep_net_comm *c, void *data, size_t size, int tag, void *mr,
+			      void **request)
 {
 	const struct ep_net_slot_entry *slot;
 	struct ep_net_message m = { .data = (uintptr_t)data, .size = (uint32_t)size };
@@ -192,20 +191,20 @@ static ncclResult_t ep_net_send_post(struct ep_net_comm *c, void *data, size_t s
 	if (size) {
 		EP_CHECK(ep_net_mr_find(c->nic, mr, data, size, &m.mr));
 	}
-	EP_CHECK(ep_net_slot_get(c, &slot));
-	m.entry = slot ? ep_net_match(c, slot, tag) : 0;
+	EP_CHECK(slot_get(c, &slot));
+	m.entry = slot ? match(c, slot, tag) : 0;
 	if (!slot || m.entry == slot[0].n) {
 		c->counts->early++;
 		return ep_net_progress(c);
 	}
-	return ep_net_send_to(c, slot, &m, request);
+	return send_to(c, slot, &m, request);
 }
 
-static ncclResult_t ep_net_slot_ask(struct ep_net_comm *c, struct ep_net_asked *asked)
+static ncclResult_t slot_ask(struct ep_net_comm *c, struct ep_net_asked *asked)
 {
 	const struct ep_net_slot_entry *slot;
 
-	EP_CHECK(ep_net_slot_get(c, &slot));
+	EP_CHECK(slot_get(c, &slot));
 	if (!slot) {
 		return ep_net_progress(c);
 	}
@@ -221,7 +220,7 @@ ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked)
 
 	*asked = (struct ep_net_asked){ 0, 0 };
 	ep_net_enter(c);
-	result = c->failed.code == ncclSuccess ? ep_net_slot_ask(c, asked) : ep_net_comm_failed(c);
+	result = c->failed.code == ncclSuccess ? slot_ask(c, asked) : ep_net_comm_failed(c);
 	ep_net_leave(c);
 	return result;
 }
@@ -242,13 +241,13 @@ ncclResult_t ep_net_isend(void *send_comm, void *data, size_t size, int tag, voi
 			       EP_NET_MAX_BYTES);
 	}
 	ep_net_enter(c);
-	result = c->failed.code == ncclSuccess ? ep_net_send_post(c, data, size, tag, mr, request)
+	result = c->failed.code == ncclSuccess ? send_post(c, data, size, tag, mr, request)
 					       : ep_net_comm_failed(c);
 	ep_net_leave(c);
 	return result;
 }
 
-static ncclResult_t ep_net_test_one(struct ep_net_comm *c, uint32_t i, int *done, int *sizes)
+static ncclResult_t test_one(struct ep_net_comm *c, uint32_t i, int *done, int *sizes)
 {
 	struct ep_net_request *r = &c->request[i];
 
@@ -278,7 +277,7 @@ ncclResult_t ep_net_test(void *request, int *done, int *sizes)
 		return ep_net_request_fail(request);
 	}
 	ep_net_enter(c);
-	result = ep_net_request_is(request, c->request[i].use) ? ep_net_test_one(c, i, done, sizes)
+	result = ep_net_request_is(request, c->request[i].use) ? test_one(c, i, done, sizes)
 							       : ep_net_request_fail(request);
 	ep_net_leave(c);
 	return result;
@@ -287,7 +286,7 @@ ncclResult_t ep_net_test(void *request, int *done, int *sizes)
 /* ---- receiving ---- */
 
 /* Whether one more group may be under way. */
-static bool ep_net_recv_room(const struct ep_net_comm *c)
+static bool recv_room(const struct ep_net_comm *c)
 {
 	/* The slot's place is free when what was written there before has been taken. */
 	return c->open < EP_NET_GROUPS &&
@@ -296,8 +295,8 @@ static bool ep_net_recv_room(const struct ep_net_comm *c)
 	       c->free != EP_NET_NO_REQUEST;
 }
 
-static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, const size_t *sizes,
-				     const int *tags, void **mr, void **request)
+static ncclResult_t recv_post(struct ep_net_comm *c, int n, void **data, const size_t *sizes,
+			      const int *tags, void **mr, void **request)
 {
 	const struct ep_net_mr *region[EP_NET_MAX_RECVS] = { NULL };
 	struct ep_net_slot_entry *slot;
@@ -309,7 +308,7 @@ static ncclResult_t ep_net_recv_post(struct ep_net_comm *c, int n, void **data, 
 			EP_CHECK(ep_net_mr_find(c->nic, mr[k], data[k], sizes[k], &region[k]));
 		}
 	}
-	if (!ep_net_recv_room(c)) {
+	if (!recv_room(c)) {
 		c->counts->full++;
 		return ep_net_progress(c);
 	}
@@ -349,9 +348,8 @@ ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, in
 	*request = NULL;
 	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
 	ep_net_enter(c);
-	result = c->failed.code == ncclSuccess
-			 ? ep_net_recv_post(c, n, data, sizes, tags, mr, request)
-			 : ep_net_comm_failed(c);
+	result = c->failed.code == ncclSuccess ? recv_post(c, n, data, sizes, tags, mr, request)
+					       : ep_net_comm_failed(c);
 	ep_net_leave(c);
 	return result;
 }

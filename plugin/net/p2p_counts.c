@@ -21,26 +21,26 @@ static struct {
 	uint32_t next;    /* where the search for a free entry begins */
 } ep_net_counted = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static size_t ep_net_counts_bytes(uint32_t entries)
+static size_t counts_bytes(uint32_t entries)
 {
 	return sizeof(struct ep_net_counts_file) + entries * sizeof(struct ep_net_counts);
 }
 
 /* Makes the file. The lock is held. Returns 0, or a code of errno. */
-static int ep_net_counts_make(void)
+static int counts_make(void)
 {
 	struct ep_net_counts_file *file;
 	char state;
 	int error;
 
 	error = ep_shared_file_make(&ep_net_counted.shared, EP_NET_COUNTS_NAME,
-				    ep_net_counts_bytes(EP_NET_COUNTS_STEP));
+				    counts_bytes(EP_NET_COUNTS_STEP));
 	if (error) {
 		return error;
 	}
 	/* (what lies behind the file's end gets memory before it is used) */
-	file = mmap(NULL, ep_net_counts_bytes(EP_NET_COUNTS_ENTRIES), PROT_READ | PROT_WRITE,
-		    MAP_SHARED, ep_net_counted.shared.fd, 0);
+	file = mmap(NULL, counts_bytes(EP_NET_COUNTS_ENTRIES), PROT_READ | PROT_WRITE, MAP_SHARED,
+		    ep_net_counted.shared.fd, 0);
 	if (file == MAP_FAILED) {
 		error = errno;
 		ep_shared_file_remove(&ep_net_counted.shared);
@@ -60,7 +60,7 @@ static int ep_net_counts_make(void)
 }
 
 /* Finds an entry that no connection uses; NULL: there is none. The lock is held. */
-static struct ep_net_counts *ep_net_counts_find(void)
+static struct ep_net_counts *counts_find(void)
 {
 	struct ep_net_counts *e;
 
@@ -74,7 +74,7 @@ static struct ep_net_counts *ep_net_counts_find(void)
 }
 
 /* Gives the file room for more entries. The lock is held. Returns 0, or a code of errno. */
-static int ep_net_counts_grow(void)
+static int counts_grow(void)
 {
 	uint32_t entries = ep_net_counted.entries + EP_NET_COUNTS_STEP;
 	int error;
@@ -82,7 +82,7 @@ static int ep_net_counts_grow(void)
 	if (entries > EP_NET_COUNTS_ENTRIES) {
 		return ENOSPC;
 	}
-	error = ep_shared_file_grow(&ep_net_counted.shared, ep_net_counts_bytes(entries));
+	error = ep_shared_file_grow(&ep_net_counted.shared, counts_bytes(entries));
 	if (!error) {
 		ep_net_counted.next = ep_net_counted.entries;
 		ep_net_counted.entries = entries;
@@ -91,7 +91,7 @@ static int ep_net_counts_grow(void)
 }
 
 /* Takes an entry for a connection; NULL: the file does not count it. */
-static struct ep_net_counts *ep_net_counts_take(void)
+static struct ep_net_counts *counts_take(void)
 {
 	struct ep_net_counts *e;
 	int error = 0;
@@ -99,12 +99,12 @@ static struct ep_net_counts *ep_net_counts_take(void)
 	pthread_mutex_lock(&ep_net_counted.lock);
 	if (!ep_net_counted.tried) {
 		ep_net_counted.tried = true;
-		error = ep_param_or_initial(EP_PARAM_NET_COUNTS) ? ep_net_counts_make() : 0;
+		error = ep_param_or_initial(EP_PARAM_NET_COUNTS) ? counts_make() : 0;
 	}
-	e = ep_net_counts_find();
+	e = counts_find();
 	if (!e && ep_net_counted.file) {
-		error = ep_net_counts_grow();
-		e = ep_net_counts_find();
+		error = counts_grow();
+		e = counts_find();
 	}
 	if (e) {
 		memset(e, 0, sizeof(*e));
@@ -133,7 +133,7 @@ void ep_net_counts_path(struct ep_net_comm *c, uint32_t path)
 
 void ep_net_counts_open(struct ep_net_comm *c)
 {
-	struct ep_net_counts *e = ep_net_counts_take();
+	struct ep_net_counts *e = counts_take();
 	struct timespec now;
 
 	e = e ? e : &c->own_counts;

@@ -60,7 +60,7 @@ ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **com
 #define EP_NET_TOGETHER 8 /* slots, of one WRITE */
 
 /* The slots of n groups, which lie one behind the other. What lies between them is old, there and here. */
-static ncclResult_t ep_net_slots_write(struct ep_net_comm *c, uint32_t n)
+static ncclResult_t slots_write(struct ep_net_comm *c, uint32_t n)
 {
 	struct ep_net_slot_entry *first = c->shared->slot[c->slots_posted % EP_NET_SLOTS];
 	struct ep_net_slot_entry *last = c->shared->slot[(c->slots_posted + n - 1) % EP_NET_SLOTS];
@@ -109,7 +109,7 @@ ncclResult_t ep_net_slots_post(struct ep_net_comm *c)
 		uint64_t n = ep_min_u64(c->groups - c->slots_posted, EP_NET_TOGETHER);
 
 		n = ep_min_u64(n, EP_NET_SLOTS - c->slots_posted % EP_NET_SLOTS);
-		EP_CHECK(ep_net_slots_write(c, (uint32_t)n));
+		EP_CHECK(slots_write(c, (uint32_t)n));
 	}
 	return ncclSuccess;
 }
@@ -117,9 +117,9 @@ ncclResult_t ep_net_slots_post(struct ep_net_comm *c)
 /* Posts parts of messages, those once more that a closed path has not brought. */
 
 /* The end of a part: the record and the immediate data, or the data itself with it. */
-static void ep_net_part_end(struct ep_net_comm *c, const struct ep_net_message *message,
-			    const struct ep_net_qp *qp, bool record, struct ibv_send_wr *wr,
-			    struct ibv_sge *sge)
+static void part_end(struct ep_net_comm *c, const struct ep_net_message *message,
+		     const struct ep_net_qp *qp, bool record, struct ibv_send_wr *wr,
+		     struct ibv_sge *sge)
 {
 	uint32_t slot = message->group % EP_NET_SLOTS;
 	struct ep_net_record *r = &c->shared->record[slot][message->entry];
@@ -141,8 +141,8 @@ static void ep_net_part_end(struct ep_net_comm *c, const struct ep_net_message *
 	}
 }
 
-static void ep_net_part_posted(struct ep_net_comm *c, struct ep_net_qp *qp, uint32_t request,
-			       uint32_t number, uint32_t size)
+static void part_posted(struct ep_net_comm *c, struct ep_net_qp *qp, uint32_t request,
+			uint32_t number, uint32_t size)
 {
 	if (qp->part) {
 		qp->part[qp->posted % c->sq_depth] =
@@ -183,7 +183,7 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 		wr[n].sg_list = &sge[n];
 		n++;
 	}
-	ep_net_part_end(c, message, q, record, &wr[n - 1], &sge[n - 1]);
+	part_end(c, message, q, record, &wr[n - 1], &sge[n - 1]);
 	wr[n - 1].next = NULL;
 	for (uint32_t i = 0; i < n; i++) {
 		wr[i].wr_id = EP_NET_WR_ID(EP_NET_WORK_SEND, qp, n, message->request) |
@@ -195,12 +195,12 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 					strerror(error));
 	}
 	q->room -= n;
-	ep_net_part_posted(c, q, message->request, number, size);
+	part_posted(c, q, message->request, number, size);
 	return ncclSuccess;
 }
 
 /* A queue pair that has room for a part; nqps: none. */
-static uint32_t ep_net_qp_with_room(struct ep_net_comm *c)
+static uint32_t qp_with_room(struct ep_net_comm *c)
 {
 	for (uint32_t i = 0; i < c->nopen; i++) {
 		uint32_t qp = c->open_qp[c->next_open];
@@ -218,7 +218,7 @@ ncclResult_t ep_net_parts_resend(struct ep_net_comm *c)
 	for (; c->again_first != c->again_last; c->again_first++) {
 		const struct ep_net_part *part =
 			&c->again[c->again_first % (c->nrequests * c->nqps)];
-		uint32_t to = ep_net_qp_with_room(c);
+		uint32_t to = qp_with_room(c);
 
 		if (to == c->nqps) {
 			return ncclSuccess;
@@ -235,7 +235,7 @@ ncclResult_t ep_net_parts_resend(struct ep_net_comm *c)
  * Flushes: data that a NIC has written to a GPU is there when a read that the same NIC makes afterwards has come
  * back: PCIe lets no read pass writes.
  */
-static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uint32_t request)
+static ncclResult_t flush_port(struct ep_net_comm *c, uint32_t local, uint32_t request)
 {
 	struct ep_net_local *l = &c->local[local];
 	struct ep_net_request *r = &c->request[request];
@@ -262,7 +262,7 @@ static ncclResult_t ep_net_flush_port(struct ep_net_comm *c, uint32_t local, uin
 }
 
 /* A flush has read by a port, or never will. */
-static void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request)
+static void flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request)
 {
 	struct ep_net_request *r = &c->request[request];
 
@@ -277,12 +277,12 @@ static void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t r
 void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local)
 {
 	for (uint32_t i = 0; c->nflushes && i < c->nrequests; i++) {
-		ep_net_flush_ended(c, local, i);
+		flush_ended(c, local, i);
 	}
 }
 
 /* The ports that data may come from. (The sender uses a path that is back before this end learns that it does.) */
-static uint32_t ep_net_flush_ports(const struct ep_net_comm *c)
+static uint32_t flush_ports(const struct ep_net_comm *c)
 {
 	uint32_t ports = 0;
 
@@ -296,7 +296,7 @@ static uint32_t ep_net_flush_ports(const struct ep_net_comm *c)
 
 ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 {
-	uint32_t open = ep_net_flush_ports(c);
+	uint32_t open = flush_ports(c);
 
 	while (c->flush_first != EP_NET_NO_REQUEST) {
 		struct ep_net_request *r = &c->request[c->flush_first];
@@ -315,7 +315,7 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 				EP_CHECK(ep_net_flush_open(&c->local[p])); /* the port was away */
 			}
 			if (c->local[p].flush_room) {
-				EP_CHECK(ep_net_flush_port(c, p, c->flush_first));
+				EP_CHECK(flush_port(c, p, c->flush_first));
 			}
 		}
 		if (r->ports) {
@@ -327,10 +327,10 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 }
 
 /* By each port that data may come from. */
-static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net_mr *region,
-				      const void *at, void **request)
+static ncclResult_t flush_post(struct ep_net_comm *c, const struct ep_net_mr *region,
+			       const void *at, void **request)
 {
-	uint32_t ports = ep_net_flush_ports(c), i;
+	uint32_t ports = flush_ports(c), i;
 	struct ep_net_request *r;
 
 	/* (NULL would mean that there is nothing to wait for) */
@@ -365,8 +365,8 @@ static ncclResult_t ep_net_flush_post(struct ep_net_comm *c, const struct ep_net
 }
 
 /* The last of the receives that has data in GPU memory is what is read. */
-static ncclResult_t ep_net_flush_find(struct ep_net_comm *c, int n, void **data, const int *sizes,
-				      void **mr, void **request)
+static ncclResult_t flush_find(struct ep_net_comm *c, int n, void **data, const int *sizes,
+			       void **mr, void **request)
 {
 	const struct ep_net_mr *region, *last = NULL;
 	const void *at = NULL;
@@ -381,7 +381,7 @@ static ncclResult_t ep_net_flush_find(struct ep_net_comm *c, int n, void **data,
 			at = data[k];
 		}
 	}
-	return last ? ep_net_flush_post(c, last, at, request) : ncclSuccess;
+	return last ? flush_post(c, last, at, request) : ncclSuccess;
 }
 
 ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void **mr,
@@ -393,7 +393,7 @@ ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void
 	*request = NULL;
 	EP_CHECK(ep_net_recv_get(recv_comm, n, &c));
 	ep_net_enter(c);
-	result = c->failed.code == ncclSuccess ? ep_net_flush_find(c, n, data, sizes, mr, request)
+	result = c->failed.code == ncclSuccess ? flush_find(c, n, data, sizes, mr, request)
 					       : ep_net_comm_failed(c);
 	ep_net_leave(c);
 	return result;
@@ -406,7 +406,7 @@ ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void
 
 /* ---- what is left to ep_net_paths_act() ---- */
 
-static void ep_net_probed_note(struct ep_net_comm *c, uint32_t path)
+static void probed_note(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
 
@@ -416,7 +416,7 @@ static void ep_net_probed_note(struct ep_net_comm *c, uint32_t path)
 }
 
 /* The first failure that shows more than that something has failed before. */
-static void ep_net_failure_note(struct ep_net_comm *c, uint32_t path, const struct ibv_wc *wc)
+static void failure_note(struct ep_net_comm *c, uint32_t path, const struct ibv_wc *wc)
 {
 	struct ep_net_path *r = &c->path[path];
 
@@ -429,22 +429,22 @@ static void ep_net_failure_note(struct ep_net_comm *c, uint32_t path, const stru
 }
 
 /* Of a flush: of all paths of the port. What it was to show is there: all that was received has been waited for. */
-static void ep_net_flush_failed(struct ep_net_comm *c, const struct ibv_wc *wc)
+static void flush_failed(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t local = EP_NET_WR_QP(wc->wr_id) - EP_NET_WR_FLUSH_QP(0);
 
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		if (c->path[i].local_port == local) {
-			ep_net_failure_note(c, i, wc);
+			failure_note(c, i, wc);
 		}
 	}
-	ep_net_flush_ended(c, local, EP_NET_WR_NUMBER(wc->wr_id));
+	flush_ended(c, local, EP_NET_WR_NUMBER(wc->wr_id));
 }
 
 /* ---- completions ---- */
 
 /* A message's part has come. */
-static ncclResult_t ep_net_arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint32_t qp)
+static ncclResult_t arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint32_t qp)
 {
 	uint32_t imm = be32toh(wc->imm_data), slot = EP_NET_IMM_SLOT(imm);
 	uint32_t entry = EP_NET_IMM_ENTRY(imm), i;
@@ -493,7 +493,7 @@ static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *
 		return ncclSuccess; /* too late: the sender was notified that it has not arrived */
 	}
 	q->received++;
-	EP_CHECK(ep_net_arrived(c, wc, qp));
+	EP_CHECK(arrived(c, wc, qp));
 	owed = ++q->owed;
 	if (owed >= ep_min_u64(c->rq_depth / 2, EP_NET_RECEIVES_TOGETHER) &&
 	    ep_net_path_lives(c, q->path)) {
@@ -503,7 +503,7 @@ static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc *wc)
+static ncclResult_t completed(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id), number = EP_NET_WR_NUMBER(wc->wr_id);
 
@@ -524,10 +524,10 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 		return ncclSuccess;
 	case EP_NET_WORK_PROBE:
 		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
-		ep_net_probed_note(c, c->qp[qp].path);
+		probed_note(c, c->qp[qp].path);
 		return ncclSuccess;
 	case EP_NET_WORK_FLUSH:
-		ep_net_flush_ended(c, qp - EP_NET_WR_FLUSH_QP(0), number);
+		flush_ended(c, qp - EP_NET_WR_FLUSH_QP(0), number);
 		return ncclSuccess;
 	default:
 		return ep_net_received(c, wc);
@@ -536,7 +536,7 @@ static ncclResult_t ep_net_completed(struct ep_net_comm *c, const struct ibv_wc 
 
 /* ---- failures ---- */
 
-static ncclResult_t ep_net_failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
+static ncclResult_t failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id);
 
@@ -547,9 +547,9 @@ static ncclResult_t ep_net_failed_one(struct ep_net_comm *c, const struct ibv_wc
 		return ep_net_comm_fail_wc(c, wc);
 	}
 	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_FLUSH) {
-		ep_net_flush_failed(c, wc);
+		flush_failed(c, wc);
 	} else {
-		ep_net_failure_note(c, c->qp[qp].path, wc);
+		failure_note(c, c->qp[qp].path, wc);
 	}
 	return ncclSuccess;
 }
@@ -565,7 +565,7 @@ static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc
 		for (int i = 0; i < n; i++) {
 			if (wc[i].status != IBV_WC_SUCCESS &&
 			    (wc[i].status == IBV_WC_WR_FLUSH_ERR) == flushed) {
-				EP_CHECK(ep_net_failed_one(c, &wc[i]));
+				EP_CHECK(failed_one(c, &wc[i]));
 			}
 		}
 	}
@@ -573,7 +573,7 @@ static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc
 }
 
 /* Leaves out completions of queue pairs that are there no more. Returns how much is left. */
-static int ep_net_forget_old(const struct ep_net_comm *c, struct ibv_wc *wc, int n)
+static int forget_old(const struct ep_net_comm *c, struct ibv_wc *wc, int n)
 {
 	int kept = 0;
 
@@ -601,11 +601,11 @@ ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool 
 	}
 	c->counts->completions += (uint32_t)n;
 	if (c->path) {
-		n = ep_net_forget_old(c, wc, n);
+		n = forget_old(c, wc, n);
 	}
 	for (int i = 0; i < n; i++) {
 		if (wc[i].status == IBV_WC_SUCCESS) {
-			EP_CHECK(ep_net_completed(c, &wc[i]));
+			EP_CHECK(completed(c, &wc[i]));
 		} else {
 			failed = true;
 		}

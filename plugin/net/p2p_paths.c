@@ -6,10 +6,10 @@
 #include "net/net.h"
 #include "net/p2p.h"
 
-static enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c);
+static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c);
 /* Sends a message about a path, now or later; fills in what all kinds have. */
-static ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind,
-				     uint32_t path, struct ep_net_ctrl_msg *msg)
+static ncclResult_t ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind, uint32_t path,
+			      struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_ctrl *t = c->ctrl;
 
@@ -25,12 +25,12 @@ static ncclResult_t ep_net_ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kin
 					EP_NET_CTRL_MSGS);
 	}
 	t->out[t->nout++ % EP_NET_CTRL_MSGS] = *msg;
-	(void)ep_net_ctrl_flush(c); /* what is not sent now, or fails, is looked after later */
+	(void)ctrl_flush(c); /* what is not sent now, or fails, is looked after later */
 	return ncclSuccess;
 }
 
 /* Sends what is to be sent as far as the socket has room. */
-static enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c)
+static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c)
 {
 	struct ep_net_ctrl *t = c->ctrl;
 
@@ -48,7 +48,7 @@ static enum ep_net_io_state ep_net_ctrl_flush(struct ep_net_comm *c)
 }
 
 /* Takes the next message, when all of it is there. */
-static enum ep_net_io_state ep_net_ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_msg *msg)
+static enum ep_net_io_state ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_ctrl *t = c->ctrl;
 	enum ep_net_io_state state = ep_net_take(c->fd, &t->in, sizeof(t->in), &t->in_at);
@@ -87,7 +87,7 @@ static enum ep_net_io_state ep_net_ctrl_recv(struct ep_net_comm *c, struct ep_ne
 
 /* ---- 1. nothing comes from it any more ---- */
 
-static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net_local *port)
+static bool local_in_use(const struct ep_net_comm *c, const struct ep_net_local *port)
 {
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		if (c->path[i].state != EP_NET_PATH_CLOSING &&
@@ -100,7 +100,7 @@ static bool ep_net_local_in_use(const struct ep_net_comm *c, const struct ep_net
 }
 
 /* A device that is broken refuses everything, and does nothing. */
-static ncclResult_t ep_net_qp_stop(struct ep_net_comm *c, uint32_t i)
+static ncclResult_t qp_stop(struct ep_net_comm *c, uint32_t i)
 {
 	const struct ep_net_local *l = &c->local[c->qp[i].local_port];
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
@@ -118,7 +118,7 @@ static ncclResult_t ep_net_qp_stop(struct ep_net_comm *c, uint32_t i)
 	return ncclSuccess;
 }
 
-static uint32_t ep_net_receives_left(const struct ep_net_comm *c, uint32_t path)
+static uint32_t receives_left(const struct ep_net_comm *c, uint32_t path)
 {
 	uint32_t left = 0;
 
@@ -129,23 +129,23 @@ static uint32_t ep_net_receives_left(const struct ep_net_comm *c, uint32_t path)
 }
 
 /* Its parts: sees to it that nothing comes from it any more; notifies the other end; both have closed it. */
-static ncclResult_t ep_net_path_drain(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t path_drain(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_local *l = &c->local[c->path[path].local_port];
 	uint64_t until = ep_now_ns() + EP_NET_DRAIN_NS;
 	bool any;
 
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
-		EP_CHECK(ep_net_qp_stop(c, i));
+		EP_CHECK(qp_stop(c, i));
 	}
 	/* A device that is broken gives nothing back any more, but what it has reported has arrived. */
 	do {
 		EP_CHECK(ep_net_poll(c, l, &any));
-	} while (ep_net_receives_left(c, path) &&
+	} while (receives_left(c, path) &&
 		 (any ||
 		  (ep_now_ns() < until && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED))));
 	c->path[path].drained = true;
-	if (l->flush_qp && !ep_net_local_in_use(c, l)) {
+	if (l->flush_qp && !local_in_use(c, l)) {
 		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
 		(void)l->dev->nic.v->ibv_modify_qp(l->flush_qp, &attr, IBV_QP_STATE);
@@ -156,8 +156,7 @@ static ncclResult_t ep_net_path_drain(struct ep_net_comm *c, uint32_t path)
 
 /* ---- 2. notifying the other end ---- */
 
-static ncclResult_t ep_net_path_send_closed(struct ep_net_comm *c, uint32_t path,
-					    enum ep_net_path_why why)
+static ncclResult_t path_send_closed(struct ep_net_comm *c, uint32_t path, enum ep_net_path_why why)
 {
 	struct ep_net_ctrl_msg msg = { .why = why };
 	uint32_t n = 0;
@@ -165,12 +164,12 @@ static ncclResult_t ep_net_path_send_closed(struct ep_net_comm *c, uint32_t path
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		msg.number[n++] = c->qp[i].received;
 	}
-	return ep_net_ctrl_send(c, EP_NET_CLOSED, path, &msg);
+	return ctrl_send(c, EP_NET_CLOSED, path, &msg);
 }
 
 /* ---- 3. what both know now ---- */
 
-static ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t parts_settle(struct ep_net_comm *c, uint32_t path)
 {
 	uint32_t k = 0;
 
@@ -196,7 +195,7 @@ static ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t path)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_path_settle(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t path_settle(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
 
@@ -205,7 +204,7 @@ static ncclResult_t ep_net_path_settle(struct ep_net_comm *c, uint32_t path)
 	}
 	r->state = EP_NET_PATH_CLOSED;
 	if (c->sender) {
-		EP_CHECK(ep_net_parts_settle(c, path));
+		EP_CHECK(parts_settle(c, path));
 	} else if (c->qp[c->slot_qp].path == path && c->nopen) {
 		c->slot_qp = c->open_qp[0];
 		c->slots_posted = c->slots_acked;
@@ -218,7 +217,7 @@ static ncclResult_t ep_net_path_settle(struct ep_net_comm *c, uint32_t path)
  * When it may be tried again: soon after the first failure, later and later after those that follow it
  * soon. So a port that comes and goes does not take up the connection.
  */
-static void ep_net_path_rest(struct ep_net_path *path, bool was_open)
+static void path_rest(struct ep_net_path *path, bool was_open)
 {
 	uint64_t least = (uint64_t)ep_net_env()->recovery_ms * 1000000;
 
@@ -230,8 +229,8 @@ static void ep_net_path_rest(struct ep_net_path *path, bool was_open)
 	path->again = path->since + path->rest;
 }
 
-static void ep_net_path_close_print(const struct ep_net_comm *c, uint32_t path, const char *what,
-				    bool was_open)
+static void path_close_print(const struct ep_net_comm *c, uint32_t path, const char *what,
+			     bool was_open)
 {
 	const char *state = ep_net_dev_print(c->local[c->path[path].local_port].dev);
 	char which[EP_NET_WHICH];
@@ -260,14 +259,14 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char 
 	r->state = EP_NET_PATH_CLOSING;
 	r->since = ep_now_ns();
 	r->offered = r->ready = r->proved = r->probed = r->failed = false;
-	ep_net_path_rest(r, was_open);
+	path_rest(r, was_open);
 	c->counts->failovers += was_open;
 	c->counts->path[path].open = 0;
 	ep_net_qps_choose(c);
-	ep_net_path_close_print(c, path, what, was_open);
-	EP_CHECK(ep_net_path_drain(c, path));
-	EP_CHECK(ep_net_path_send_closed(c, path, EP_NET_WHY_FAILED));
-	return ep_net_path_settle(c, path);
+	path_close_print(c, path, what, was_open);
+	EP_CHECK(path_drain(c, path));
+	EP_CHECK(path_send_closed(c, path, EP_NET_WHY_FAILED));
+	return path_settle(c, path);
 }
 
 /*
@@ -289,7 +288,7 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char 
 /* ---- 1. offers ---- */
 
 /* NULL: there is none, or only a smaller one. */
-static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_net_local *port)
+static struct ibv_qp *recovery_qp(const struct ep_net_comm *c, struct ep_net_local *port)
 {
 	struct ep_rc_room want = { .sq = c->sq_depth,
 				   .rq = c->sender ? 1 : c->rq_depth,
@@ -306,12 +305,12 @@ static struct ibv_qp *ep_net_recovery_qp(const struct ep_net_comm *c, struct ep_
 }
 
 /* New queue pairs for a path; false: they cannot be made, and nothing has changed. */
-static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_local *port,
-				 struct ibv_qp **qp)
+static bool recovery_make(const struct ep_net_comm *c, struct ep_net_local *port,
+			  struct ibv_qp **qp)
 {
 	uint32_t each = c->nqps / c->npaths, n = 0;
 
-	while (n < each && (qp[n] = ep_net_recovery_qp(c, port))) {
+	while (n < each && (qp[n] = recovery_qp(c, port))) {
 		n++;
 	}
 	if (n == each) {
@@ -329,7 +328,7 @@ static bool ep_net_recovery_make(const struct ep_net_comm *c, struct ep_net_loca
  * The new queue pairs take the places of the old ones. Flushed sends of the old ones may complete
  * later: polling ignores completions of an earlier generation.
  */
-static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, struct ibv_qp *const *qp)
+static void recovery_replace(struct ep_net_comm *c, uint32_t path, struct ibv_qp *const *qp)
 {
 	struct ep_net_path *r = &c->path[path];
 
@@ -347,7 +346,7 @@ static void ep_net_recovery_replace(struct ep_net_comm *c, uint32_t path, struct
 	}
 }
 
-static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t recovery_offer(struct ep_net_comm *c, uint32_t path)
 {
 	const struct ep_net_path *r = &c->path[path];
 	struct ep_net_ctrl_msg msg = { .port = r->local_port, .end = c->local[r->local_port].end };
@@ -357,11 +356,11 @@ static ncclResult_t ep_net_recovery_offer(struct ep_net_comm *c, uint32_t path)
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		msg.number[n++] = c->qp[i].qp->qp_num;
 	}
-	return ep_net_ctrl_send(c, EP_NET_OFFER, path, &msg);
+	return ctrl_send(c, EP_NET_OFFER, path, &msg);
 }
 
 /* A port that no path went by is used again: so is what flushes there, when all of it has come back. */
-static bool ep_net_recovery_flush(struct ep_net_local *port)
+static bool recovery_flush(struct ep_net_local *port)
 {
 	if (port->flush_qp && port->flush_ended) {
 		if (port->flush_room < port->flush_depth) {
@@ -374,7 +373,7 @@ static bool ep_net_recovery_flush(struct ep_net_local *port)
 	return true;
 }
 
-static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_t now)
+static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
 	struct ep_net_path *r = &c->path[path];
 	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
@@ -390,18 +389,18 @@ static ncclResult_t ep_net_recovery_begin(struct ep_net_comm *c, uint32_t path, 
 	}
 	r->since = now;
 	r->again = now + r->rest;
-	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !ep_net_recovery_flush(l) ||
-	    !ep_net_recovery_make(c, l, qp)) {
+	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !recovery_flush(l) ||
+	    !recovery_make(c, l, qp)) {
 		return ncclSuccess; /* (it may be possible later) */
 	}
-	ep_net_recovery_replace(c, path, qp);
+	recovery_replace(c, path, qp);
 	r->state = EP_NET_PATH_OFFERED;
-	return ep_net_recovery_offer(c, path);
+	return recovery_offer(c, path);
 }
 
 /* ---- 2. connecting ---- */
 
-static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+static ncclResult_t offer_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_path *r = &c->path[msg->path];
 
@@ -420,8 +419,7 @@ static ncclResult_t ep_net_offer_take(struct ep_net_comm *c, const struct ep_net
 }
 
 /* Takes a control message of the other end: it has new queue pairs, or they are connected. */
-static ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c,
-					    const struct ep_net_ctrl_msg *msg)
+static ncclResult_t recovery_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_path *r = &c->path[msg->path];
 
@@ -429,7 +427,7 @@ static ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c,
 		return ncclSuccess; /* it does not know yet */
 	}
 	if (msg->kind == EP_NET_OFFER) {
-		return ep_net_offer_take(c, msg);
+		return offer_take(c, msg);
 	}
 	if (msg->kind == EP_NET_READY_TOO ? !r->offered || r->ready
 					  : c->sender || !r->ready || r->proved) {
@@ -442,7 +440,7 @@ static ncclResult_t ep_net_recovery_receive(struct ep_net_comm *c,
 }
 
 /* 0, or errno. */
-static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t path)
+static int recovery_connect(struct ep_net_comm *c, uint32_t path)
 {
 	const struct ep_net_path *r = &c->path[path];
 	const struct ep_net_local *l = &c->local[r->local_port];
@@ -475,10 +473,10 @@ static int ep_net_recovery_connect(struct ep_net_comm *c, uint32_t path)
 	return error;
 }
 
-static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t recovery_join(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_ctrl_msg msg = { 0 };
-	int error = ep_net_recovery_connect(c, path);
+	int error = recovery_connect(c, path);
 
 	if (error) {
 		return ep_net_path_close(c, path, strerror(error));
@@ -487,12 +485,12 @@ static ncclResult_t ep_net_recovery_join(struct ep_net_comm *c, uint32_t path)
 		EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
 	}
 	c->path[path].state = EP_NET_PATH_READY;
-	return ep_net_ctrl_send(c, EP_NET_READY_TOO, path, &msg);
+	return ctrl_send(c, EP_NET_READY_TOO, path, &msg);
 }
 
 /* ---- 3. is there a path? ---- */
 
-static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t recovery_probe(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
 
@@ -521,7 +519,7 @@ static ncclResult_t ep_net_recovery_probe(struct ep_net_comm *c, uint32_t path)
 }
 
 /* Each end has been reached from the other one. */
-static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t recovery_open(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
 	enum ep_net_path_state slots = c->path[c->qp[c->slot_qp].path].state;
@@ -544,7 +542,7 @@ static ncclResult_t ep_net_recovery_open(struct ep_net_comm *c, uint32_t path)
 
 /* ---- looking after it ---- */
 
-static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t path, uint64_t now)
+static ncclResult_t recovery_step(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
 	struct ep_net_path *r = &c->path[path];
 
@@ -553,20 +551,20 @@ static ncclResult_t ep_net_recovery_step(struct ep_net_comm *c, uint32_t path, u
 	}
 	switch (r->state) {
 	case EP_NET_PATH_CLOSED:
-		return ep_net_recovery_begin(c, path, now);
+		return recovery_begin(c, path, now);
 	case EP_NET_PATH_OFFERED:
-		return r->offered ? ep_net_recovery_join(c, path) : ncclSuccess;
+		return r->offered ? recovery_join(c, path) : ncclSuccess;
 	case EP_NET_PATH_READY:
-		return r->ready ? ep_net_recovery_probe(c, path) : ncclSuccess;
+		return r->ready ? recovery_probe(c, path) : ncclSuccess;
 	case EP_NET_PATH_PROBING:
-		return r->proved ? ep_net_recovery_open(c, path) : ncclSuccess;
+		return r->proved ? recovery_open(c, path) : ncclSuccess;
 	default:
 		return ncclSuccess;
 	}
 }
 
 /* Takes the steps of paths that are on their way back, or could be. */
-static ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now)
+static ncclResult_t recovery_check(struct ep_net_comm *c, uint64_t now)
 {
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		const struct ep_net_path *r = &c->path[i];
@@ -575,7 +573,7 @@ static ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now)
 		/* As many steps as can be taken: nobody may call again for a while. */
 		do {
 			before = r->state;
-			EP_CHECK(ep_net_recovery_step(c, i, now));
+			EP_CHECK(recovery_step(c, i, now));
 		} while (r->state > before);
 	}
 	return ncclSuccess;
@@ -588,8 +586,7 @@ static ncclResult_t ep_net_recovery_check(struct ep_net_comm *c, uint64_t now)
 
 /* ---- failures ---- */
 
-static ncclResult_t ep_net_path_failed(struct ep_net_comm *c, uint32_t path,
-				       const struct ibv_wc *wc)
+static ncclResult_t path_failed(struct ep_net_comm *c, uint32_t path, const struct ibv_wc *wc)
 {
 	char why[EP_NET_WC_TEXT];
 
@@ -607,7 +604,7 @@ static ncclResult_t ep_net_path_failed(struct ep_net_comm *c, uint32_t path,
 }
 
 /* Both ends know now that there is a path there and back. */
-static ncclResult_t ep_net_path_prove(struct ep_net_comm *c, uint32_t path)
+static ncclResult_t path_prove(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
 	struct ep_net_ctrl_msg msg = { 0 };
@@ -616,7 +613,7 @@ static ncclResult_t ep_net_path_prove(struct ep_net_comm *c, uint32_t path)
 		return ncclSuccess;
 	}
 	r->proved = true;
-	return ep_net_ctrl_send(c, EP_NET_PROVED, path, &msg);
+	return ctrl_send(c, EP_NET_PROVED, path, &msg);
 }
 
 ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
@@ -631,11 +628,11 @@ ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 				struct ibv_wc wc = r->failure;
 
 				r->failed = false;
-				EP_CHECK(ep_net_path_failed(c, i, &wc));
+				EP_CHECK(path_failed(c, i, &wc));
 			}
 			if (r->probed) {
 				r->probed = false;
-				EP_CHECK(ep_net_path_prove(c, i));
+				EP_CHECK(path_prove(c, i));
 			}
 		}
 	}
@@ -644,7 +641,7 @@ ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 
 /* ---- control messages of the other end ---- */
 
-static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+static ncclResult_t nonsense(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	return ep_net_comm_fail(
 		c, ncclRemoteError, 0,
@@ -654,30 +651,30 @@ static ncclResult_t ep_net_nonsense(struct ep_net_comm *c, const struct ep_net_c
 }
 
 /* The other end has taken back an offer: so does this end, which has not made its own yet. */
-static ncclResult_t ep_net_offer_ends(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+static ncclResult_t offer_ends(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_path *r = &c->path[msg->path];
 
 	if (!r->offered) {
-		return ep_net_nonsense(c, msg);
+		return nonsense(c, msg);
 	}
 	r->offered = false;
 	r->generation++;
 	for (uint32_t i = msg->path; i < c->nqps; i += c->npaths) {
 		c->qp[i].received = 0;
 	}
-	return ep_net_path_send_closed(c, msg->path, EP_NET_WHY_FAILED);
+	return path_send_closed(c, msg->path, EP_NET_WHY_FAILED);
 }
 
-static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+static ncclResult_t closed_receive(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	struct ep_net_path *r = &c->path[msg->path];
 
 	if (r->state == EP_NET_PATH_CLOSED) {
-		return ep_net_offer_ends(c, msg);
+		return offer_ends(c, msg);
 	}
 	if (r->remote_closed) {
-		return ep_net_nonsense(c, msg);
+		return nonsense(c, msg);
 	}
 	r->remote_closed = true;
 	memcpy(r->received, msg->number, sizeof(r->received));
@@ -687,7 +684,7 @@ static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep
 		r->state = EP_NET_PATH_CLOSING;
 		r->drained = true;
 		ep_net_qps_choose(c);
-		return ep_net_path_settle(c, msg->path);
+		return path_settle(c, msg->path);
 	}
 	if (r->state != EP_NET_PATH_CLOSING) {
 		for (uint32_t i = 0; i < c->nlocals; i++) {
@@ -695,14 +692,14 @@ static ncclResult_t ep_net_closed_receive(struct ep_net_comm *c, const struct ep
 		}
 		EP_CHECK(ep_net_path_close(c, msg->path, "the peer has noticed a failure"));
 	}
-	EP_CHECK(ep_net_path_settle(c, msg->path));
+	EP_CHECK(path_settle(c, msg->path));
 	return c->nopen_paths
 		       ? ncclSuccess
 		       : ep_net_comm_fail(c, ncclRemoteError, msg->path,
 					  "all ports of the NIC or of the peer's have failed");
 }
 
-static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
+static ncclResult_t ctrl_take(struct ep_net_comm *c, const struct ep_net_ctrl_msg *msg)
 {
 	const struct ep_net_path *r = &c->path[msg->path % c->npaths];
 
@@ -710,15 +707,14 @@ static ncclResult_t ep_net_ctrl_take(struct ep_net_comm *c, const struct ep_net_
 	if (msg->magic != EP_NET_CTRL_MAGIC || msg->path >= c->npaths ||
 	    msg->kind < EP_NET_CLOSED || msg->kind > EP_NET_PROVED ||
 	    msg->generation != (uint16_t)(r->generation + (r->state == EP_NET_PATH_CLOSED))) {
-		return ep_net_nonsense(c, msg);
+		return nonsense(c, msg);
 	}
-	return msg->kind == EP_NET_CLOSED ? ep_net_closed_receive(c, msg)
-					  : ep_net_recovery_receive(c, msg);
+	return msg->kind == EP_NET_CLOSED ? closed_receive(c, msg) : recovery_receive(c, msg);
 }
 
 /* ---- looking after them ---- */
 
-static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
+static ncclResult_t ports_check(struct ep_net_comm *c, uint64_t now)
 {
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		if (__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
@@ -730,7 +726,7 @@ static ncclResult_t ep_net_ports_check(struct ep_net_comm *c, uint64_t now)
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
 		    (ep_net_dev_down(dev) && c->nopen_paths > 1)) {
-			EP_CHECK(ep_net_path_failed(c, i, NULL));
+			EP_CHECK(path_failed(c, i, NULL));
 		}
 		if (c->path[i].state == EP_NET_PATH_CLOSING && !c->gone &&
 		    now > c->path[i].since + ep_net_setup_ns()) {
@@ -749,27 +745,27 @@ ncclResult_t ep_net_paths_check(struct ep_net_comm *c)
 	enum ep_net_io_state state = EP_NET_IO_AGAIN;
 	struct ep_net_ctrl_msg msg;
 
-	while (!c->gone && (state = ep_net_ctrl_recv(c, &msg)) == EP_NET_IO_DONE) {
-		EP_CHECK(ep_net_ctrl_take(c, &msg));
+	while (!c->gone && (state = ctrl_recv(c, &msg)) == EP_NET_IO_DONE) {
+		EP_CHECK(ctrl_take(c, &msg));
 	}
 	if (!c->gone && state != EP_NET_IO_AGAIN) {
 		c->gone = ep_now_ns();
 	}
-	EP_CHECK(ep_net_ports_check(c, ep_now_ns()));
+	EP_CHECK(ports_check(c, ep_now_ns()));
 	EP_CHECK(ep_net_paths_act(c));
 	if (!c->gone) {
 		if (!c->leaving) {
-			EP_CHECK(ep_net_recovery_check(c, ep_now_ns()));
+			EP_CHECK(recovery_check(c, ep_now_ns()));
 			EP_CHECK(ep_net_paths_act(c));
 		}
-		(void)ep_net_ctrl_flush(c);
+		(void)ctrl_flush(c);
 	}
 	return ncclSuccess;
 }
 
 /* ---- while NCCL does not call ---- */
 
-static void ep_net_paths_async(const struct ep_net_async *a, void *object)
+static void paths_async(const struct ep_net_async *a, void *object)
 {
 	struct ep_net_comm *c = object;
 
@@ -789,7 +785,7 @@ static void ep_net_paths_async(const struct ep_net_async *a, void *object)
 ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c)
 {
 	if (c->path) {
-		EP_CHECK(ep_net_async_add(c->handle, c->fd, ep_net_paths_async));
+		EP_CHECK(ep_net_async_add(c->handle, c->fd, paths_async));
 		c->async = true;
 	}
 	return ncclSuccess;
@@ -813,8 +809,8 @@ void ep_net_paths_close(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->npaths && !c->sender && c->failed.code == ncclSuccess; i++) {
 		if (ep_net_path_lives(c, i)) {
 			c->path[i].state = EP_NET_PATH_CLOSING;
-			if (ep_net_path_drain(c, i) == ncclSuccess) {
-				(void)ep_net_path_send_closed(c, i, EP_NET_WHY_LAST);
+			if (path_drain(c, i) == ncclSuccess) {
+				(void)path_send_closed(c, i, EP_NET_WHY_LAST);
 			}
 		}
 	}

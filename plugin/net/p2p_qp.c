@@ -24,8 +24,7 @@ uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local)
 }
 
 /* Prints a port that no queue pair goes by. */
-static const char *ep_net_idle_print(const struct ep_net_comm *c, uint32_t local,
-				     char text[EP_NET_WHICH])
+static const char *idle_print(const struct ep_net_comm *c, uint32_t local, char text[EP_NET_WHICH])
 {
 	const struct ep_nic_end *end = &c->local[local].end;
 	char gid[EP_GID_TEXT];
@@ -62,8 +61,7 @@ ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t
 	vsnprintf(what, sizeof(what), fmt, args);
 	va_end(args);
 	code = ep_fail(code, "%s: %s%s",
-		       qp < c->nqps ? ep_net_qp_print(c, qp, which)
-				    : ep_net_idle_print(c, local, which),
+		       qp < c->nqps ? ep_net_qp_print(c, qp, which) : idle_print(c, local, which),
 		       what, ep_net_dev_print(c->local[local].dev));
 	ep_error_get(NULL, &c->failed);
 	c->counts->failed = (uint32_t)code;
@@ -87,7 +85,7 @@ ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc)
 
 /* ---- making ---- */
 
-static ncclResult_t ep_net_qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint32_t i)
+static ncclResult_t qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint32_t i)
 {
 	struct ep_net_qp *q = &c->qp[i];
 	char text[EP_NIC_ERROR_TEXT];
@@ -136,7 +134,7 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 				       &l->cq_lost, &l->cq));
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {
-		EP_CHECK(ep_net_qp_open(c, &room, i));
+		EP_CHECK(qp_open(c, &room, i));
 	}
 	/* (there may be less on the way) */
 	c->sq_depth = room.sq;

@@ -10,7 +10,7 @@
 
 /* ---- making ---- */
 
-static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
+static ncclResult_t comm_memory(struct ep_net_comm *c)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = ep_round_up(sizeof(*c->shared), page);
 
@@ -28,7 +28,7 @@ static ncclResult_t ep_net_comm_memory(struct ep_net_comm *c)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
+static ncclResult_t comm_requests(struct ep_net_comm *c)
 {
 	uint32_t use = ep_net_use_first();
 
@@ -48,7 +48,7 @@ static ncclResult_t ep_net_comm_requests(struct ep_net_comm *c)
 	return ncclSuccess;
 }
 
-static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
+static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 {
 	const struct ep_ib_env *env = ep_net_env();
 
@@ -78,7 +78,7 @@ static void ep_net_comm_ports(struct ep_net_comm *c, const struct ep_net_class *
 }
 
 /* Makes what several paths need beyond queue pairs. */
-static ncclResult_t ep_net_comm_paths(struct ep_net_comm *c)
+static ncclResult_t comm_paths(struct ep_net_comm *c)
 {
 	pthread_mutex_init(&c->lock, NULL);
 	c->nopen_paths = c->npaths;
@@ -114,10 +114,10 @@ ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t
 		free(c);
 		return result;
 	}
-	ep_net_comm_ports(c, class);
-	EP_CHECK_GOTO(ep_net_comm_paths(c), err_free);
-	EP_CHECK_GOTO(ep_net_comm_memory(c), err_free);
-	EP_CHECK_GOTO(ep_net_comm_requests(c), err_free);
+	comm_ports(c, class);
+	EP_CHECK_GOTO(comm_paths(c), err_free);
+	EP_CHECK_GOTO(comm_memory(c), err_free);
+	EP_CHECK_GOTO(comm_requests(c), err_free);
 	EP_CHECK_GOTO(ep_net_qps_new(c), err_free);
 	*comm = c;
 	return ncclSuccess;
@@ -128,7 +128,7 @@ err_free:
 }
 
 /* The other end is ready, too: gives the connection its handle, and begins to count. */
-static ncclResult_t ep_net_comm_open(struct ep_net_comm *c)
+static ncclResult_t comm_open(struct ep_net_comm *c)
 {
 	enum ep_net_kind kind = c->sender ? EP_NET_SEND : EP_NET_RECV;
 	ncclResult_t result;
@@ -144,7 +144,7 @@ static ncclResult_t ep_net_comm_open(struct ep_net_comm *c)
 
 /* ---- ending ---- */
 
-static void ep_net_local_free(struct ep_net_local *port)
+static void local_free(struct ep_net_local *port)
 {
 	const struct ep_verbs *v = port->dev->nic.v;
 
@@ -174,7 +174,7 @@ void ep_net_comm_free(struct ep_net_comm *c)
 		free(c->qp[i].part);
 	}
 	for (uint32_t i = 0; i < c->nlocals; i++) {
-		ep_net_local_free(&c->local[i]);
+		local_free(&c->local[i]);
 	}
 	if (c->fd >= 0) {
 		close(c->fd);
@@ -223,22 +223,22 @@ ncclResult_t ep_net_reg(void *comm, const struct ep_net_memory *memory, void **m
 	return c ? ep_net_memory_reg(c->nic, memory, mr) : ncclInvalidArgument;
 }
 
-static void ep_net_comm_close(void *object)
+static void comm_close(void *object)
 {
 	ep_net_comm_free(object);
 }
 
 ncclResult_t ep_net_close_send(void *send_comm)
 {
-	return ep_net_handle_close(EP_NET_SEND, send_comm, ep_net_comm_close);
+	return ep_net_handle_close(EP_NET_SEND, send_comm, comm_close);
 }
 
 ncclResult_t ep_net_close_recv(void *recv_comm)
 {
-	return ep_net_handle_close(EP_NET_RECV, recv_comm, ep_net_comm_close);
+	return ep_net_handle_close(EP_NET_RECV, recv_comm, comm_close);
 }
 
-static void ep_net_head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *head)
+static void head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *head)
 {
 	*head = (struct ep_net_head){ .magic = EP_NET_MAGIC,
 				      .version = EP_NET_VERSION,
@@ -246,8 +246,7 @@ static void ep_net_head_fill(uint64_t nonce, size_t bytes, struct ep_net_head *h
 				      .nonce = nonce };
 }
 
-static void ep_net_ports_fill(const struct ep_net_comm *c, struct ep_net_remote *port,
-			      uint32_t *qpn)
+static void ports_fill(const struct ep_net_comm *c, struct ep_net_remote *port, uint32_t *qpn)
 {
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		port[i].end = c->local[i].end;
@@ -260,45 +259,43 @@ static void ep_net_ports_fill(const struct ep_net_comm *c, struct ep_net_remote 
 }
 
 /* Fills in this end's message. */
-static void ep_net_connect_req_fill(const struct ep_net_comm *c, uint64_t nonce,
-				    struct ep_net_connect_req *req)
+static void connect_req_fill(const struct ep_net_comm *c, uint64_t nonce,
+			     struct ep_net_connect_req *req)
 {
 	memset(req, 0, sizeof(*req));
-	ep_net_head_fill(nonce, sizeof(*req), &req->head);
+	head_fill(nonce, sizeof(*req), &req->head);
 	req->shared = (uintptr_t)c->shared;
 	req->nqps = c->nqps;
 	req->tc = c->local[0].tc;
 	req->sl = c->local[0].sl;
 	req->ports = c->nlocals;
 	req->rank = c->rank;
-	ep_net_ports_fill(c, req->port, req->qpn);
+	ports_fill(c, req->port, req->qpn);
 }
 
-static void ep_net_connect_rep_fill(const struct ep_net_comm *c, uint64_t nonce,
-				    struct ep_net_connect_rep *rep)
+static void connect_rep_fill(const struct ep_net_comm *c, uint64_t nonce,
+			     struct ep_net_connect_rep *rep)
 {
 	memset(rep, 0, sizeof(*rep));
-	ep_net_head_fill(nonce, sizeof(*rep), &rep->head);
+	head_fill(nonce, sizeof(*rep), &rep->head);
 	rep->shared = (uintptr_t)c->shared;
 	rep->ports = c->nlocals;
-	ep_net_ports_fill(c, rep->port, rep->qpn);
+	ports_fill(c, rep->port, rep->qpn);
 }
 
-static void ep_net_connect_rep_refuse(ncclResult_t code, uint64_t nonce,
-				      struct ep_net_connect_rep *rep)
+static void connect_rep_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_connect_rep *rep)
 {
 	struct ep_error error;
 
 	ep_error_get(NULL, &error);
 	memset(rep, 0, sizeof(*rep));
-	ep_net_head_fill(nonce, sizeof(*rep), &rep->head);
+	head_fill(nonce, sizeof(*rep), &rep->head);
 	rep->code = code;
 	snprintf(rep->text, sizeof(rep->text), "%.*s", EP_NET_TEXT - 1, error.text);
 }
 
 /* Whether the other end's values are possible, of an end with so many paths. */
-static ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t npaths,
-				      const char *who)
+static ncclResult_t peer_check(const struct ep_net_peer *peer, uint32_t npaths, const char *who)
 {
 	if (peer->nremotes < 1 || peer->nremotes > EP_NET_NIC_PORTS || peer->nqps % npaths != 0) {
 		return ep_fail(ncclRemoteError,
@@ -314,7 +311,7 @@ static ncclResult_t ep_net_peer_check(const struct ep_net_peer *peer, uint32_t n
 
 /* ---- the receiver's end of a connection in the making ---- */
 
-enum ep_net_listen_stage {
+enum listen_stage {
 	EP_NET_WAIT_PEER,
 	EP_NET_RECV_REQ,
 	EP_NET_SEND_REP,
@@ -326,7 +323,7 @@ struct ep_net_listen {
 	int tc;         /* of the context that listens; -1: none given */
 	uint64_t began; /* first accept; 0: not yet */
 	struct ep_net_acceptor acceptor;
-	enum ep_net_listen_stage stage;
+	enum listen_stage stage;
 	struct ep_net_accepted accepted; /* until there is `comm` */
 	struct ep_net_connect_req req;
 	struct ep_net_comm *comm;
@@ -335,7 +332,7 @@ struct ep_net_listen {
 	size_t at; /* of the message under way */
 };
 
-static void ep_net_accepted_close(struct ep_net_listen *listener)
+static void accepted_close(struct ep_net_listen *listener)
 {
 	if (listener->accepted.fd >= 0) {
 		close(listener->accepted.fd);
@@ -343,11 +340,11 @@ static void ep_net_accepted_close(struct ep_net_listen *listener)
 	}
 }
 
-static void ep_net_listen_free(void *object)
+static void listen_free(void *object)
 {
 	struct ep_net_listen *listener = object;
 
-	ep_net_accepted_close(listener);
+	accepted_close(listener);
 	ep_net_acceptor_close(&listener->acceptor);
 	ep_net_comm_free(listener->comm);
 	free(listener);
@@ -394,15 +391,15 @@ ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **
 /* ---- stages ---- */
 
 /* Refuses the connection, and sends the reason as far as the socket has room. */
-static void ep_net_refuse(struct ep_net_listen *listener, ncclResult_t code)
+static void refuse(struct ep_net_listen *listener, ncclResult_t code)
 {
 	size_t at = 0;
 
-	ep_net_connect_rep_refuse(code, listener->acceptor.nonce, &listener->rep);
+	connect_rep_refuse(code, listener->acceptor.nonce, &listener->rep);
 	(void)ep_net_put(listener->accepted.fd, &listener->rep, sizeof(listener->rep), &at);
 }
 
-static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *listener)
+static ncclResult_t accepted_connect(struct ep_net_listen *listener)
 {
 	const struct ep_net_connect_req *h = &listener->req;
 	const char *who = listener->accepted.who;
@@ -415,7 +412,7 @@ static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *listener)
 	uint32_t paths = ep_net_paths((uint32_t)listener->nic->nports, h->ports);
 	ncclResult_t result;
 
-	EP_CHECK(ep_net_peer_check(&peer, paths, who));
+	EP_CHECK(peer_check(&peer, paths, who));
 	EP_CHECK(ep_net_comm_new(listener->nic, false, paths, h->nqps, &class, &listener->comm));
 	strcpy(listener->comm->peer, who);
 	listener->comm->rank = h->rank;
@@ -428,32 +425,32 @@ static ncclResult_t ep_net_accepted_connect(struct ep_net_listen *listener)
 }
 
 /* The request has come, all of it: the connection is made, or refused. */
-static ncclResult_t ep_net_take_req(struct ep_net_listen *listener)
+static ncclResult_t take_req(struct ep_net_listen *listener)
 {
-	EP_CHECK(ep_net_accepted_connect(listener));
-	ep_net_connect_rep_fill(listener->comm, listener->acceptor.nonce, &listener->rep);
+	EP_CHECK(accepted_connect(listener));
+	connect_rep_fill(listener->comm, listener->acceptor.nonce, &listener->rep);
 	listener->comm->fd = listener->accepted.fd;
 	listener->accepted.fd = -1;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_do_recv_req(struct ep_net_listen *listener, bool *done)
+static ncclResult_t do_recv_req(struct ep_net_listen *listener, bool *done)
 {
 	ncclResult_t result = ep_net_message_recv(listener->accepted.fd, &listener->req.head,
 						  sizeof(listener->req), EP_NET_MAGIC,
 						  &listener->at, listener->accepted.who, done);
 
 	if (result == ncclSuccess && *done) {
-		result = ep_net_take_req(listener);
+		result = take_req(listener);
 	}
 	if (result != ncclSuccess) {
-		ep_net_refuse(listener, result);
+		refuse(listener, result);
 	}
 	return result;
 }
 
 /* Does the work of the stage, as far as it goes. *done: all of it. */
-static ncclResult_t ep_net_listen_do(struct ep_net_listen *listener, bool *done)
+static ncclResult_t listen_do(struct ep_net_listen *listener, bool *done)
 {
 	struct ep_net_comm *c = listener->comm;
 
@@ -468,7 +465,7 @@ static ncclResult_t ep_net_listen_do(struct ep_net_listen *listener, bool *done)
 		}
 		return ncclSuccess;
 	case EP_NET_RECV_REQ:
-		return ep_net_do_recv_req(listener, done);
+		return do_recv_req(listener, done);
 	case EP_NET_SEND_REP:
 		return ep_net_message_send(c->fd, &listener->rep, sizeof(listener->rep),
 					   &listener->at, c->peer, done);
@@ -479,10 +476,10 @@ static ncclResult_t ep_net_listen_do(struct ep_net_listen *listener, bool *done)
 	}
 }
 
-static ncclResult_t ep_net_listen_step(struct ep_net_listen *listener, bool *done)
+static ncclResult_t listen_step(struct ep_net_listen *listener, bool *done)
 {
 	for (;;) {
-		EP_CHECK(ep_net_listen_do(listener, done));
+		EP_CHECK(listen_do(listener, done));
 		if (!*done || listener->stage == EP_NET_RECV_READY) {
 			break;
 		}
@@ -519,20 +516,20 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 		return ncclInvalidArgument;
 	}
 	l->began = l->began ? l->began : ep_now_ns();
-	result = ep_net_listen_step(l, &done);
+	result = listen_step(l, &done);
 	if (result == ncclSuccess && !done) {
 		return ncclSuccess;
 	}
 	if (l->stage == EP_NET_WAIT_PEER) {
 		ep_net_acceptor_report(&l->acceptor, false, "a sender");
 	}
-	ep_net_accepted_close(l);
+	accepted_close(l);
 	c = l->comm;
 	l->comm = NULL;
 	l->stage = EP_NET_WAIT_PEER;
 	l->began = 0;
 	if (result == ncclSuccess) {
-		result = ep_net_comm_open(c);
+		result = comm_open(c);
 	}
 	if (result != ncclSuccess) {
 		ep_net_comm_free(c);
@@ -544,22 +541,22 @@ ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm)
 
 ncclResult_t ep_net_close_listen(void *listen_comm)
 {
-	return listen_comm ? ep_net_handle_close(EP_NET_LISTEN, listen_comm, ep_net_listen_free)
+	return listen_comm ? ep_net_handle_close(EP_NET_LISTEN, listen_comm, listen_free)
 			   : ep_fail(ncclInvalidArgument, "no listener to be closed");
 }
 
 /* The sender's end of a connection in the making. NCCL calls again and again until it is made. */
 
-enum ep_net_connect_stage {
+enum connect_stage {
 	EP_NET_DIALING,
 	EP_NET_SEND_REQ,
 	EP_NET_RECV_REP,
 	EP_NET_SEND_READY
 };
 
-struct ep_net_connecting {
+struct connecting {
 	const void *ctx; /* NULL: of a table that has none */
-	enum ep_net_connect_stage stage;
+	enum connect_stage stage;
 	struct ep_net_comm *comm;
 	struct ep_net_dialing dialing;
 	uint64_t nonce, began;
@@ -569,7 +566,7 @@ struct ep_net_connecting {
 	struct ep_net_connect_rep rep;
 };
 
-static void ep_net_connecting_free(struct ep_net_connecting *connecting)
+static void connecting_free(struct connecting *connecting)
 {
 	if (connecting) {
 		ep_net_dialing_end(&connecting->dialing);
@@ -579,33 +576,33 @@ static void ep_net_connecting_free(struct ep_net_connecting *connecting)
 }
 
 /* Whether it is of a context that ends; `ctx` NULL: of all. */
-static bool ep_net_connecting_of(const void *object, const void *ctx)
+static bool connecting_of(const void *object, const void *ctx)
 {
-	return !ctx || ((const struct ep_net_connecting *)object)->ctx == ctx;
+	return !ctx || ((const struct connecting *)object)->ctx == ctx;
 }
 
 /* Frees those that NCCL has abandoned. */
-static void ep_net_connecting_sweep(const void *ctx)
+static void connecting_sweep(const void *ctx)
 {
-	struct ep_net_connecting *s;
+	struct connecting *s;
 
-	while ((s = ep_net_handle_drop_one(EP_NET_CONNECT, ep_net_connecting_of, ctx))) {
+	while ((s = ep_net_handle_drop_one(EP_NET_CONNECT, connecting_of, ctx))) {
 		EP_INFO(EP_LOG_NET, "a connection to %s was never finished", s->comm->peer);
-		ep_net_connecting_free(s);
+		connecting_free(s);
 	}
 }
 
-static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_handle *handle,
-					  struct ep_net_connecting **out)
+static ncclResult_t connecting_new(int dev, int tc, const struct ep_net_handle *handle,
+				   struct connecting **out)
 {
 	const struct ep_net_nic *nic;
 	const struct ep_net_class class = { tc, tc };
-	struct ep_net_connecting *s;
+	struct connecting *s;
 	uint32_t paths, qps;
 	ncclResult_t result;
 
 	EP_CHECK(ep_net_nic_get(dev, &nic));
-	ep_net_sweep_with(ep_net_connecting_sweep);
+	ep_net_sweep_with(connecting_sweep);
 	paths = ep_net_paths((uint32_t)nic->nports, handle->place.number);
 	qps = (uint32_t)ep_min_u64((uint64_t)ep_net_env()->qps, EP_NET_MAX_QPS / paths);
 	s = calloc(1, sizeof(*s));
@@ -624,14 +621,14 @@ static ncclResult_t ep_net_connecting_new(int dev, int tc, const struct ep_net_h
 	snprintf(s->where, sizeof(s->where), "%s, where a receiver should listen,", s->comm->peer);
 	ep_net_dialing_begin(&s->dialing, &handle->place.addr, s->where,
 			     s->began + ep_net_setup_ns());
-	ep_net_connect_req_fill(s->comm, s->nonce, &s->req);
+	connect_req_fill(s->comm, s->nonce, &s->req);
 	*out = s;
 	return ncclSuccess;
 }
 
 /* ---- stages ---- */
 
-static ncclResult_t ep_net_take_rep(struct ep_net_connecting *connecting)
+static ncclResult_t take_rep(struct connecting *connecting)
 {
 	const struct ep_net_connect_rep *a = &connecting->rep;
 	struct ep_net_peer peer = { .nremotes = a->ports,
@@ -644,12 +641,12 @@ static ncclResult_t ep_net_take_rep(struct ep_net_connecting *connecting)
 		return ep_fail(ncclRemoteError, "%s refuses: %.*s", connecting->comm->peer,
 			       EP_NET_TEXT - 1, a->text);
 	}
-	EP_CHECK(ep_net_peer_check(&peer, connecting->comm->npaths, connecting->comm->peer));
+	EP_CHECK(peer_check(&peer, connecting->comm->npaths, connecting->comm->peer));
 	return ep_net_comm_connect(connecting->comm, &peer);
 }
 
 /* Does the work of the stage, as far as it goes. *done: all of it. */
-static ncclResult_t ep_net_connecting_do(struct ep_net_connecting *connecting, bool *done)
+static ncclResult_t connecting_do(struct connecting *connecting, bool *done)
 {
 	static const uint32_t ready = EP_NET_READY;
 	struct ep_net_comm *c = connecting->comm;
@@ -665,19 +662,19 @@ static ncclResult_t ep_net_connecting_do(struct ep_net_connecting *connecting, b
 	case EP_NET_RECV_REP:
 		EP_CHECK(ep_net_message_recv(c->fd, &connecting->rep.head, sizeof(connecting->rep),
 					     EP_NET_MAGIC, &connecting->at, c->peer, done));
-		return *done ? ep_net_take_rep(connecting) : ncclSuccess;
+		return *done ? take_rep(connecting) : ncclSuccess;
 	default:
 		return ep_net_message_send(c->fd, &ready, sizeof(ready), &connecting->at, c->peer,
 					   done);
 	}
 }
 
-static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *connecting, bool *done)
+static ncclResult_t connecting_step(struct connecting *connecting, bool *done)
 {
 	static const char *const what[] = { "connect to", "send to", "receive from", "confirm to" };
 
 	for (;;) {
-		EP_CHECK(ep_net_connecting_do(connecting, done));
+		EP_CHECK(connecting_do(connecting, done));
 		if (!*done || connecting->stage == EP_NET_SEND_READY) {
 			break;
 		}
@@ -696,7 +693,7 @@ static ncclResult_t ep_net_connecting_step(struct ep_net_connecting *connecting,
 
 /* ---- for NCCL ---- */
 
-static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
+static ncclResult_t handle_check(const struct ep_net_handle *handle)
 {
 	uint32_t ports = handle->place.number;
 
@@ -710,11 +707,11 @@ static ncclResult_t ep_net_handle_check(const struct ep_net_handle *handle)
 }
 
 /* The connection is made: what was its making goes. */
-static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *connecting, void **send_comm)
+static ncclResult_t connect_finish(struct connecting *connecting, void **send_comm)
 {
 	struct ep_net_comm *c = connecting->comm;
 
-	EP_CHECK(ep_net_comm_open(c));
+	EP_CHECK(comm_open(c));
 	connecting->comm = NULL;
 	*send_comm = c->handle;
 	EP_INFO(EP_LOG_NET, "%s sends to %s, %s:%u%s, by %u queue pairs", c->nic->label, c->peer,
@@ -726,18 +723,18 @@ static ncclResult_t ep_net_connect_finish(struct ep_net_connecting *connecting, 
 ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void **send_comm)
 {
 	struct ep_net_handle *h = handle;
-	struct ep_net_connecting *s = NULL;
+	struct connecting *s = NULL;
 	ncclResult_t result;
 	bool done = false;
 
 	*send_comm = NULL;
-	EP_CHECK(ep_net_handle_check(h));
+	EP_CHECK(handle_check(h));
 	if (!h->parked) {
-		EP_CHECK(ep_net_connecting_new(dev, tc, h, &s));
+		EP_CHECK(connecting_new(dev, tc, h, &s));
 		s->ctx = ctx;
 		result = ep_net_handle_new(EP_NET_CONNECT, s, &h->parked);
 		if (result != ncclSuccess) {
-			ep_net_connecting_free(s);
+			connecting_free(s);
 			return result;
 		}
 	}
@@ -746,20 +743,20 @@ ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void
 		return ep_fail(ncclInvalidArgument,
 			       "the handle of a receiver was changed since it was first used");
 	}
-	result = ep_net_connecting_step(s, &done);
+	result = connecting_step(s, &done);
 	if (result == ncclSuccess && !done) {
 		return ncclSuccess;
 	}
 	if (result == ncclSuccess) {
-		result = ep_net_connect_finish(s, send_comm);
+		result = connect_finish(s, send_comm);
 	}
-	ep_net_connecting_free(ep_net_handle_drop(EP_NET_CONNECT, h->parked));
+	connecting_free(ep_net_handle_drop(EP_NET_CONNECT, h->parked));
 	h->parked = NULL;
 	return result;
 }
 
 void ep_net_connect_end(struct ep_net_handle *handle)
 {
-	ep_net_connecting_free(ep_net_handle_drop(EP_NET_CONNECT, handle->parked));
+	connecting_free(ep_net_handle_drop(EP_NET_CONNECT, handle->parked));
 	handle->parked = NULL;
 }

@@ -9,21 +9,20 @@
 
 #define EP_NET_NICS 256
 
-static pthread_mutex_t ep_net_nics_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ep_net_nic
-	*ep_net_nics[EP_NET_NICS]; /* entries are atomic, and stay once they are set */
+static pthread_mutex_t nics_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_net_nic *nics[EP_NET_NICS]; /* entries are atomic, and stay once they are set */
 /* By NCCL, for each of its tables. 0: not yet asked for. */
-static int ep_net_nics_counted[EP_NET_TABLES];
+static int nics_counted[EP_NET_TABLES];
 
 /* The first ones, one for each device. The lock is held. */
-static int ep_net_nics_begin(void)
+static int nics_begin(void)
 {
 	struct ep_net_dev *dev;
 	struct ep_reason why;
 	int n;
 
 	ep_net_devs(&dev, &n, &why);
-	for (int i = 0; i < n && i < EP_NET_NICS && !ep_net_nics[i]; i++) {
+	for (int i = 0; i < n && i < EP_NET_NICS && !nics[i]; i++) {
 		struct ep_net_nic *nic = calloc(1, sizeof(*nic));
 
 		if (!nic) {
@@ -33,54 +32,53 @@ static int ep_net_nics_begin(void)
 		nic->nports = 1;
 		nic->dev[0] = &dev[i];
 		snprintf(nic->label, sizeof(nic->label), "%s", dev[i].label);
-		__atomic_store_n(&ep_net_nics[i], nic, __ATOMIC_RELEASE);
+		__atomic_store_n(&nics[i], nic, __ATOMIC_RELEASE);
 	}
 	return n < EP_NET_NICS ? n : EP_NET_NICS;
 }
 
 int ep_net_nic_count(enum ep_net_table table)
 {
-	int *counted = &ep_net_nics_counted[table], n;
+	int *counted = &nics_counted[table], n;
 
-	pthread_mutex_lock(&ep_net_nics_lock);
-	n = ep_net_nics_begin();
+	pthread_mutex_lock(&nics_lock);
+	n = nics_begin();
 	if (*counted < n) {
 		*counted = n;
 	}
 	n = *counted;
-	pthread_mutex_unlock(&ep_net_nics_lock);
+	pthread_mutex_unlock(&nics_lock);
 	return n;
 }
 
-static const struct ep_net_nic *ep_net_nic_at(int index)
+static const struct ep_net_nic *nic_at(int index)
 {
-	return index >= 0 && index < EP_NET_NICS
-		       ? __atomic_load_n(&ep_net_nics[index], __ATOMIC_ACQUIRE)
-		       : NULL;
+	return index >= 0 && index < EP_NET_NICS ? __atomic_load_n(&nics[index], __ATOMIC_ACQUIRE)
+						 : NULL;
 }
 
 ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic)
 {
 	int n = ep_net_nic_count(EP_NET_TABLE_NET);
 
-	*nic = ep_net_nic_at(index);
+	*nic = nic_at(index);
 	return *nic ? ncclSuccess
 		    : ep_fail(ncclInvalidArgument, "there is no device %d, devices are 0..%d",
 			      index, n - 1);
 }
 
 /* NCCL forgets what it has had merged: only NICs of one port are counted, until one is merged again. */
-static void ep_net_nics_forget(void)
+static void nics_forget(void)
 {
-	pthread_mutex_lock(&ep_net_nics_lock);
-	memset(ep_net_nics_counted, 0, sizeof(ep_net_nics_counted));
-	pthread_mutex_unlock(&ep_net_nics_lock);
+	pthread_mutex_lock(&nics_lock);
+	memset(nics_counted, 0, sizeof(nics_counted));
+	pthread_mutex_unlock(&nics_lock);
 }
 
 /* ---- merging ---- */
 
 /* A NIC of these ports, for its caller to free or keep. */
-static ncclResult_t ep_net_nic_new(const int *indices, int n, struct ep_net_nic *nic)
+static ncclResult_t nic_new(const int *indices, int n, struct ep_net_nic *nic)
 {
 	size_t at = 0;
 
@@ -115,13 +113,13 @@ static ncclResult_t ep_net_nic_new(const int *indices, int n, struct ep_net_nic 
 }
 
 /* One of the same ports in the same order, or a free place; EP_NET_NICS: there is none. */
-static int ep_net_nic_place(const struct ep_net_nic *nic)
+static int nic_place(const struct ep_net_nic *nic)
 {
 	int i = 0;
 
-	while (i < EP_NET_NICS && ep_net_nics[i] &&
-	       (ep_net_nics[i]->nports != nic->nports ||
-		memcmp(ep_net_nics[i]->dev, nic->dev, sizeof(nic->dev)) != 0)) {
+	while (i < EP_NET_NICS && nics[i] &&
+	       (nics[i]->nports != nic->nports ||
+		memcmp(nics[i]->dev, nic->dev, sizeof(nic->dev)) != 0)) {
 		i++;
 	}
 	return i;
@@ -142,22 +140,22 @@ ncclResult_t ep_net_nic_merge(enum ep_net_table table, const int *indices, int n
 		EP_INFO(EP_LOG_NET, "devices are not merged: NCCL_IB_MERGE_NICS=0");
 		return ncclInvalidUsage;
 	}
-	EP_CHECK(ep_net_nic_new(indices, n, &made));
-	pthread_mutex_lock(&ep_net_nics_lock);
-	i = ep_net_nic_place(&made);
-	if (i < EP_NET_NICS && !ep_net_nics[i]) {
+	EP_CHECK(nic_new(indices, n, &made));
+	pthread_mutex_lock(&nics_lock);
+	i = nic_place(&made);
+	if (i < EP_NET_NICS && !nics[i]) {
 		kept = malloc(sizeof(*kept));
 		if (kept) {
 			made.index = i;
 			*kept = made;
-			__atomic_store_n(&ep_net_nics[i], kept, __ATOMIC_RELEASE);
+			__atomic_store_n(&nics[i], kept, __ATOMIC_RELEASE);
 		}
 	}
-	there = i < EP_NET_NICS && ep_net_nics[i];
-	if (there && ep_net_nics_counted[table] <= i) {
-		ep_net_nics_counted[table] = i + 1;
+	there = i < EP_NET_NICS && nics[i];
+	if (there && nics_counted[table] <= i) {
+		nics_counted[table] = i + 1;
 	}
-	pthread_mutex_unlock(&ep_net_nics_lock);
+	pthread_mutex_unlock(&nics_lock);
 	if (!there) {
 		return ep_fail(ncclSystemError, "%s cannot be merged: %s", made.label,
 			       i == EP_NET_NICS ? "there are too many NICs" : "out of host memory");
@@ -203,20 +201,20 @@ void ep_net_nic_drop(const struct ep_net_nic *nic)
 
 /* ---- contexts, NCCL's logger, properties of NICs, and registration of memory ---- */
 
-struct ep_net_context {
+struct context {
 	int traffic_class;
 };
 
-static pthread_mutex_t ep_net_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t ep_net_contexts;
-static ep_net_log_fn *ep_net_logger;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t contexts;
+static ep_net_log_fn *logger;
 static void (*ep_net_sweep)(const void *ctx);
 
 /* ---- NCCL's logger ---- */
 
 static bool ep_net_log(enum ep_log_level level, unsigned int subsys, const char *text)
 {
-	ep_net_log_fn *log = __atomic_load_n(&ep_net_logger, __ATOMIC_ACQUIRE);
+	ep_net_log_fn *log = __atomic_load_n(&logger, __ATOMIC_ACQUIRE);
 
 	if (log) {
 		log((int)level, subsys, "NET/" EP_NET_NAME, 0, "NET/" EP_NET_NAME " : %s", text);
@@ -226,7 +224,7 @@ static bool ep_net_log(enum ep_log_level level, unsigned int subsys, const char 
 
 bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text)
 {
-	ep_net_log_fn *log = __atomic_load_n(&ep_net_logger, __ATOMIC_ACQUIRE);
+	ep_net_log_fn *log = __atomic_load_n(&logger, __ATOMIC_ACQUIRE);
 
 	if (log) {
 		log(level, subsys, "EP", 0, "EP %s", text);
@@ -234,9 +232,9 @@ bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text)
 	return log != NULL;
 }
 
-static void ep_net_log_to(ep_net_log_fn *log)
+static void log_to(ep_net_log_fn *log)
 {
-	__atomic_store_n(&ep_net_logger, log, __ATOMIC_RELEASE);
+	__atomic_store_n(&logger, log, __ATOMIC_RELEASE);
 	ep_log_to(log ? ep_net_log : NULL);
 }
 
@@ -249,7 +247,7 @@ ncclResult_t ep_net_init(ep_net_log_fn *log)
 	int n;
 
 	if (log) {
-		ep_net_log_to(log);
+		log_to(log);
 	}
 	if (!ep_net_devs(&dev, &n, &why)) {
 		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "not used, there is no device for it: %s",
@@ -270,7 +268,7 @@ ncclResult_t ep_net_init(ep_net_log_fn *log)
 
 ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx)
 {
-	struct ep_net_context *context;
+	struct context *context;
 	ncclResult_t result;
 
 	EP_CHECK(ep_net_init(log));
@@ -284,44 +282,44 @@ ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ct
 		free(context);
 		return result;
 	}
-	pthread_mutex_lock(&ep_net_lock);
-	ep_net_contexts++;
-	pthread_mutex_unlock(&ep_net_lock);
+	pthread_mutex_lock(&lock);
+	contexts++;
+	pthread_mutex_unlock(&lock);
 	return ncclSuccess;
 }
 
 ncclResult_t ep_net_context_free(void *ctx)
 {
-	struct ep_net_context *context = ep_net_handle_drop(EP_NET_CONTEXT, ctx);
+	struct context *context = ep_net_handle_drop(EP_NET_CONTEXT, ctx);
 	bool last;
 
 	if (!context) {
 		return ncclSuccess;
 	}
 	free(context);
-	pthread_mutex_lock(&ep_net_lock);
-	last = --ep_net_contexts == 0;
+	pthread_mutex_lock(&lock);
+	last = --contexts == 0;
 	if (ep_net_sweep) {
 		ep_net_sweep(last ? NULL : ctx);
 	}
 	if (last) {
-		ep_net_nics_forget();
-		ep_net_log_to(NULL);
+		nics_forget();
+		log_to(NULL);
 	}
-	pthread_mutex_unlock(&ep_net_lock);
+	pthread_mutex_unlock(&lock);
 	return ncclSuccess;
 }
 
 void ep_net_sweep_with(void (*sweep)(const void *ctx))
 {
-	pthread_mutex_lock(&ep_net_lock);
+	pthread_mutex_lock(&lock);
 	ep_net_sweep = sweep;
-	pthread_mutex_unlock(&ep_net_lock);
+	pthread_mutex_unlock(&lock);
 }
 
 ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class)
 {
-	const struct ep_net_context *context = ep_net_handle_find(EP_NET_CONTEXT, ctx);
+	const struct context *context = ep_net_handle_find(EP_NET_CONTEXT, ctx);
 
 	if (!context) {
 		return ncclInvalidArgument;
@@ -348,7 +346,7 @@ ncclResult_t ep_net_count_ports(int *ndevs)
 }
 
 /* Combines properties of ports that are merged. */
-static void ep_net_properties_sum(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
+static void properties_sum(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
 {
 	props->ptr_support = ~0;
 	props->max_comms = INT_MAX;
@@ -365,7 +363,7 @@ static void ep_net_properties_sum(const struct ep_net_nic *nic, struct ep_net_pr
 }
 
 /* A plane's number among those of all devices, in their order: 0, 1, ... */
-static int ep_net_plane_number(int plane)
+static int plane_number(int plane)
 {
 	struct ep_net_dev *dev;
 	struct ep_reason why;
@@ -387,12 +385,12 @@ static int ep_net_plane_number(int plane)
  * As NCCL's own transport has them: ports that are merged have the rail that all of them have, and a bit
  * for each of their planes, beside one that marks them as bits.
  */
-static void ep_net_properties_place(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
+static void properties_place(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
 {
 	int rail = nic->dev[0]->rail, planes = EP_NET_PLANES_MERGED;
 
 	for (int i = 0; i < nic->nports; i++) {
-		int number = ep_net_plane_number(nic->dev[i]->plane);
+		int number = plane_number(nic->dev[i]->plane);
 
 		rail = nic->dev[i]->rail == rail ? rail : -1;
 		planes |= number < EP_NET_PLANES ? 1 << number : 0;
@@ -421,8 +419,8 @@ ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props)
 		.max_coll_bytes = EP_NET_LONG_BYTES,
 		.max_multi_request = 1,
 	};
-	ep_net_properties_sum(nic, props);
-	ep_net_properties_place(nic, props);
+	properties_sum(nic, props);
+	properties_place(nic, props);
 	return ncclSuccess;
 }
 
@@ -461,7 +459,7 @@ ncclResult_t ep_net_memory_reg(const struct ep_net_nic *nic, const struct ep_net
 	return result;
 }
 
-static void ep_net_memory_dereg(void *object)
+static void memory_dereg(void *object)
 {
 	ep_net_mr_free(object);
 }
@@ -469,7 +467,7 @@ static void ep_net_memory_dereg(void *object)
 /* The connection may be closed already: memory belongs to the device. */
 ncclResult_t ep_net_dereg(void *comm, void *mr)
 {
-	return ep_net_handle_close(EP_NET_MR, mr, ep_net_memory_dereg);
+	return ep_net_handle_close(EP_NET_MR, mr, memory_dereg);
 }
 
 /* ---- properties in the forms of older versions ---- */

@@ -36,7 +36,7 @@ const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_AD
 	return text;
 }
 
-static socklen_t ep_net_addr_size(const union ep_net_addr *addr)
+static socklen_t addr_size(const union ep_net_addr *addr)
 {
 	return addr->any.sa_family == AF_INET6 ? sizeof(addr->v6) : sizeof(addr->v4);
 }
@@ -55,8 +55,8 @@ ncclResult_t ep_net_listen_at(union ep_net_addr *addr, int *fd)
 		addr->v4.sin_port = 0;
 	}
 	s = socket(addr->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (s < 0 || bind(s, &addr->any, ep_net_addr_size(addr)) != 0 ||
-	    listen(s, SOMAXCONN) != 0 || getsockname(s, &addr->any, &size) != 0) {
+	if (s < 0 || bind(s, &addr->any, addr_size(addr)) != 0 || listen(s, SOMAXCONN) != 0 ||
+	    getsockname(s, &addr->any, &size) != 0) {
 		ncclResult_t result = ep_fail(ncclSystemError, "cannot listen on %s: %s",
 					      ep_net_addr_print(addr, text), strerror(errno));
 
@@ -69,7 +69,7 @@ ncclResult_t ep_net_listen_at(union ep_net_addr *addr, int *fd)
 	return ncclSuccess;
 }
 
-static void ep_net_sock_tune(int fd)
+static void sock_tune(int fd)
 {
 	int one = 1, idle = EP_NET_ASK_IDLE_S, every = EP_NET_ASK_EVERY_S, times = EP_NET_ASK_TIMES;
 
@@ -85,12 +85,12 @@ static void ep_net_sock_tune(int fd)
 }
 
 /* Whether an error of a new socket is this machine's own, whoever it leads to. */
-static bool ep_net_own_error(int error)
+static bool own_error(int error)
 {
 	return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
 }
 
-static ncclResult_t ep_net_fail_own(int error, const char *what, const char *where)
+static ncclResult_t fail_own(int error, const char *what, const char *where)
 {
 	return ep_fail(ncclSystemError, "this process cannot %s %s: %s%s", what, where,
 		       strerror(error),
@@ -103,9 +103,9 @@ ncclResult_t ep_net_accept_one(int listen_fd, const char *where, int *fd)
 {
 	*fd = accept4(listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (*fd >= 0) {
-		ep_net_sock_tune(*fd);
-	} else if (ep_net_own_error(errno)) {
-		return ep_net_fail_own(errno, "take the connection of a peer at", where);
+		sock_tune(*fd);
+	} else if (own_error(errno)) {
+		return fail_own(errno, "take the connection of a peer at", where);
 	}
 	return ncclSuccess;
 }
@@ -118,8 +118,8 @@ int ep_net_dial(const union ep_net_addr *addr)
 	if (fd < 0) {
 		return -1;
 	}
-	ep_net_sock_tune(fd);
-	if (connect(fd, &addr->any, ep_net_addr_size(addr)) != 0 && errno != EINPROGRESS) {
+	sock_tune(fd);
+	if (connect(fd, &addr->any, addr_size(addr)) != 0 && errno != EINPROGRESS) {
 		error = errno;
 		close(fd);
 		errno = error;
@@ -128,7 +128,7 @@ int ep_net_dial(const union ep_net_addr *addr)
 	return fd;
 }
 
-static enum ep_net_io_state ep_net_dialed(int fd)
+static enum ep_net_io_state dialed(int fd)
 {
 	struct pollfd p = { .fd = fd, .events = POLLOUT };
 	socklen_t size = sizeof(int);
@@ -142,7 +142,7 @@ static enum ep_net_io_state ep_net_dialed(int fd)
 	return error ? EP_NET_IO_FAILED : EP_NET_IO_DONE;
 }
 
-static enum ep_net_io_state ep_net_io_result(ssize_t n, bool taking)
+static enum ep_net_io_state io_result(ssize_t n, bool taking)
 {
 	if (n == 0 && taking) {
 		return EP_NET_IO_CLOSED;
@@ -159,7 +159,7 @@ enum ep_net_io_state ep_net_put(int fd, const void *message, size_t size, size_t
 		ssize_t n = send(fd, (const char *)message + *at, size - *at, MSG_NOSIGNAL);
 
 		if (n <= 0) {
-			return ep_net_io_result(n, false);
+			return io_result(n, false);
 		}
 		*at += (size_t)n;
 	}
@@ -172,7 +172,7 @@ enum ep_net_io_state ep_net_take(int fd, void *message, size_t size, size_t *at)
 		ssize_t n = recv(fd, (char *)message + *at, size - *at, 0);
 
 		if (n <= 0) {
-			return ep_net_io_result(n, true);
+			return io_result(n, true);
 		}
 		*at += (size_t)n;
 	}
@@ -191,7 +191,7 @@ bool ep_net_gone(int fd)
 #define EP_NET_ID_HOST 256
 
 /* Of lists of names, in NCCL's order. */
-static const char *const ep_net_iface_pass[] = {
+static const char *const iface_pass[] = {
 	"ib", NULL /* NCCL_COMM_ID */, "^docker,lo,virbr", "docker", "lo", "virbr"
 };
 
@@ -215,14 +215,14 @@ bool ep_net_ifname_match(const char *text, const char *name)
 }
 
 /* NCCL takes a name of one character for none. */
-static const char *ep_net_iface_names(void)
+static const char *iface_names(void)
 {
 	const char *names = getenv("NCCL_SOCKET_IFNAME");
 
 	return names && strlen(names) > 1 ? names : NULL;
 }
 
-static int ep_net_iface_family(void)
+static int iface_family(void)
 {
 	const char *word = getenv("NCCL_SOCKET_FAMILY");
 
@@ -233,7 +233,7 @@ static int ep_net_iface_family(void)
 }
 
 /* "10.1.2.3:4567", "host:4567" or "[fe80::1%eth0]:4567"; of the interface only the address counts. */
-static bool ep_net_id_parse(const char *text, union ep_net_addr *addr)
+static bool id_parse(const char *text, union ep_net_addr *addr)
 {
 	const struct addrinfo hints = { .ai_family = *text == '[' ? AF_INET6 : AF_UNSPEC,
 					.ai_socktype = SOCK_STREAM };
@@ -258,7 +258,7 @@ static bool ep_net_id_parse(const char *text, union ep_net_addr *addr)
 
 /* ---- interfaces ---- */
 
-static const void *ep_net_bytes(const struct sockaddr *a)
+static const void *bytes(const struct sockaddr *a)
 {
 	const void *p = a;
 
@@ -266,7 +266,7 @@ static const void *ep_net_bytes(const struct sockaddr *a)
 				       : &((const struct sockaddr_in6 *)p)->sin6_addr;
 }
 
-static bool ep_net_iface_subnet(const struct ifaddrs *ifaddr, const union ep_net_addr *of)
+static bool iface_subnet(const struct ifaddrs *ifaddr, const union ep_net_addr *of)
 {
 	const uint8_t *own, *mask, *remote;
 	size_t n = of->any.sa_family == AF_INET ? 4 : 16;
@@ -275,8 +275,8 @@ static bool ep_net_iface_subnet(const struct ifaddrs *ifaddr, const union ep_net
 	if (ifaddr->ifa_addr->sa_family != of->any.sa_family || !ifaddr->ifa_netmask) {
 		return false;
 	}
-	own = ep_net_bytes(ifaddr->ifa_addr);
-	remote = ep_net_bytes(&of->any);
+	own = bytes(ifaddr->ifa_addr);
+	remote = bytes(&of->any);
 	/* (the mask's family is not always filled in) */
 	mask = n == 4 ? (const void *)&((const struct sockaddr_in *)(void *)ifaddr->ifa_netmask)
 				->sin_addr
@@ -289,7 +289,7 @@ static bool ep_net_iface_subnet(const struct ifaddrs *ifaddr, const union ep_net
 }
 
 /* Smaller is better. A link-local address means nothing to other hosts but on a link of the same number. */
-static int ep_net_iface_rank(const struct ifaddrs *ifaddr)
+static int iface_rank(const struct ifaddrs *ifaddr)
 {
 	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)ifaddr->ifa_addr;
 	int family = ifaddr->ifa_addr ? ifaddr->ifa_addr->sa_family : AF_UNSPEC;
@@ -302,16 +302,16 @@ static int ep_net_iface_rank(const struct ifaddrs *ifaddr)
 }
 
 /* The best one of a list of names, or of the subnet of an address; NULL: none is running. */
-static const struct ifaddrs *ep_net_iface_best(const struct ifaddrs *all, const char *names,
-					       const union ep_net_addr *near)
+static const struct ifaddrs *iface_best(const struct ifaddrs *all, const char *names,
+					const union ep_net_addr *near)
 {
 	const struct ifaddrs *found = NULL;
-	int family = ep_net_iface_family(), best = EP_NET_NOT_USED;
+	int family = iface_family(), best = EP_NET_NOT_USED;
 
 	for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
-		int rank = ep_net_iface_rank(i);
+		int rank = iface_rank(i);
 
-		if (rank < best && (near ? ep_net_iface_subnet(i, near)
+		if (rank < best && (near ? iface_subnet(i, near)
 					 : (!family || i->ifa_addr->sa_family == family) &&
 						    ep_net_ifname_match(names, i->ifa_name))) {
 			best = rank;
@@ -322,17 +322,17 @@ static const struct ifaddrs *ep_net_iface_best(const struct ifaddrs *all, const 
 }
 
 /* *result: an error of NCCL_COMM_ID. */
-static const struct ifaddrs *ep_net_iface_pass_all(const struct ifaddrs *all, ncclResult_t *result)
+static const struct ifaddrs *iface_pass_all(const struct ifaddrs *all, ncclResult_t *result)
 {
 	const struct ifaddrs *found = NULL;
 	const char *id = getenv("NCCL_COMM_ID");
 	union ep_net_addr near;
 
-	for (size_t p = 0; p < EP_ARRAY_SIZE(ep_net_iface_pass) && !found; p++) {
-		if (ep_net_iface_pass[p]) {
-			found = ep_net_iface_best(all, ep_net_iface_pass[p], NULL);
+	for (size_t p = 0; p < EP_ARRAY_SIZE(iface_pass) && !found; p++) {
+		if (iface_pass[p]) {
+			found = iface_best(all, iface_pass[p], NULL);
 		} else if (id && strlen(id) > 1) {
-			if (!ep_net_id_parse(id, &near)) {
+			if (!id_parse(id, &near)) {
 				*result = ep_fail(ncclInvalidUsage,
 						  "environment variable NCCL_COMM_ID=%.128s is not "
 						  "host:port or [address]:port of a host that is "
@@ -340,24 +340,24 @@ static const struct ifaddrs *ep_net_iface_pass_all(const struct ifaddrs *all, nc
 						  id);
 				return NULL;
 			}
-			found = ep_net_iface_best(all, NULL, &near);
+			found = iface_best(all, NULL, &near);
 		}
 	}
 	return found;
 }
 
-static void ep_net_iface_log(const struct ifaddrs *ifaddr, const char *names)
+static void iface_log(const struct ifaddrs *ifaddr, const char *names)
 {
 	char text[INET6_ADDRSTRLEN] = "?";
 
-	inet_ntop(ifaddr->ifa_addr->sa_family, ep_net_bytes(ifaddr->ifa_addr), text, sizeof(text));
+	inet_ntop(ifaddr->ifa_addr->sa_family, bytes(ifaddr->ifa_addr), text, sizeof(text));
 	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "peers meet at %s of interface %s%s%s", text,
 		ifaddr->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
 }
 
 ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
 {
-	const char *names = ep_net_iface_names(), *word = getenv("NCCL_SOCKET_FAMILY");
+	const char *names = iface_names(), *word = getenv("NCCL_SOCKET_FAMILY");
 	const struct ifaddrs *found;
 	struct ifaddrs *all = NULL;
 	ncclResult_t result = ncclSuccess;
@@ -366,12 +366,12 @@ ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
 		return ep_fail(ncclSystemError, "network interfaces cannot be listed: %s",
 			       strerror(errno));
 	}
-	found = names ? ep_net_iface_best(all, names, NULL) : ep_net_iface_pass_all(all, &result);
+	found = names ? iface_best(all, names, NULL) : iface_pass_all(all, &result);
 	if (found) {
 		memset(addr, 0, sizeof(*addr));
 		memcpy(addr, found->ifa_addr,
 		       found->ifa_addr->sa_family == AF_INET ? sizeof(addr->v4) : sizeof(addr->v6));
-		ep_net_iface_log(found, names);
+		iface_log(found, names);
 	} else if (result == ncclSuccess) {
 		result = ep_fail(ncclInvalidUsage,
 				 "no running interface has an address to meet peers at "
@@ -417,13 +417,13 @@ void ep_net_dialing_end(struct ep_net_dialing *dialing)
 }
 
 /* Whether the failure may pass: an ARP answer or a route that is late, a listener that is full. */
-static bool ep_net_dial_passing(int error)
+static bool dial_passing(int error)
 {
 	return error == ECONNREFUSED || error == ETIMEDOUT || error == EHOSTUNREACH ||
 	       error == ENETUNREACH || error == EAGAIN || error == EINTR;
 }
 
-static ncclResult_t ep_net_dialing_fail(struct ep_net_dialing *dialing, const char *next)
+static ncclResult_t dialing_fail(struct ep_net_dialing *dialing, const char *next)
 {
 	ep_net_dialing_end(dialing);
 	return ep_fail(ncclRemoteError,
@@ -435,20 +435,20 @@ static ncclResult_t ep_net_dialing_fail(struct ep_net_dialing *dialing, const ch
 }
 
 /* A try has failed. */
-static ncclResult_t ep_net_dialing_failed(struct ep_net_dialing *dialing, int error)
+static ncclResult_t dialing_failed(struct ep_net_dialing *dialing, int error)
 {
 	const struct ep_ib_env *env = ep_net_env();
 
 	ep_net_dialing_end(dialing);
 	dialing->error = error;
-	if (ep_net_own_error(error)) {
-		return ep_net_fail_own(error, "dial", dialing->who);
+	if (own_error(error)) {
+		return fail_own(error, "dial", dialing->who);
 	}
-	if (!ep_net_dial_passing(error)) {
-		return ep_net_dialing_fail(dialing, "");
+	if (!dial_passing(error)) {
+		return dialing_fail(dialing, "");
 	}
 	if (dialing->tries > (uint32_t)env->dial_cnt) {
-		return ep_net_dialing_fail(dialing, " (NCCL_SOCKET_RETRY_CNT)");
+		return dialing_fail(dialing, " (NCCL_SOCKET_RETRY_CNT)");
 	}
 	dialing->next = ep_now_ns() + (uint64_t)dialing->tries * (uint64_t)env->dial_ms * 1000000;
 	EP_INFO(EP_LOG_NET, "%s cannot be reached: %s, try %u of %d", dialing->who, strerror(error),
@@ -467,7 +467,7 @@ ncclResult_t ep_net_dialing_step(struct ep_net_dialing *dialing, int *fd)
 		state = dialing->fd < 0 ? EP_NET_IO_FAILED : state;
 	}
 	if (dialing->fd >= 0) {
-		state = ep_net_dialed(dialing->fd);
+		state = dialed(dialing->fd);
 	}
 	if (state == EP_NET_IO_DONE) {
 		*fd = dialing->fd;
@@ -475,9 +475,9 @@ ncclResult_t ep_net_dialing_step(struct ep_net_dialing *dialing, int *fd)
 		return ncclSuccess;
 	}
 	if (state != EP_NET_IO_AGAIN) {
-		EP_CHECK(ep_net_dialing_failed(dialing, errno));
+		EP_CHECK(dialing_failed(dialing, errno));
 	}
 	return ep_now_ns() > dialing->until
-		       ? ep_net_dialing_fail(dialing, " (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)")
+		       ? dialing_fail(dialing, " (NCCL_EP_BOOTSTRAP_TIMEOUT_MS)")
 		       : ncclSuccess;
 }

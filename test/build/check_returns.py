@@ -23,13 +23,14 @@ FUNCTION = re.compile(r'^(?:[A-Za-z_][^\n;{}()]*?\b)?(\w+)\([^;{}]*?\)\s*\n\{\n(
 MACRO = re.compile(r'^#define (\w+)\([^)]*\)((?:.*\\\n)*.*)', re.M)
 DISCARDED = re.compile(r'\(void\)\s*\w+\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)')
 # The beginning of a call, and failures of operations that it finds: what every call has.
-COMMON = re.compile(r'ep_call_(?:begin(?!_masked)|check|claim|finds|poll|take)\w*|ep_handle_expect\w*|ep_record_\w+|ep_show_\w+')
+COMMON = re.compile(r'(?:ep_)?(?:call_(?:begin(?!_masked)|check|claim|finds|poll|take)\w*|handle_expect\w*|record_\w+|show_\w+)')
 # CUDA refuses something, or the library is wrong: any call may find that.
 ANYWHERE = {'ncclUnhandledCudaError', 'ncclInternalError'}
 # ncclEpMaskClean passes a pointer of its own to a check for NULL.
 IMPOSSIBLE = {('ncclEpMaskClean', 'ncclInvalidArgument')}
 
-bodies, pointers, problems = {}, {}, 0
+# Functions by name, those of one file with its name before theirs; where each is; what members point to.
+bodies, files, pointers, problems = {}, {}, {}, 0
 
 
 def complain(text):
@@ -42,10 +43,14 @@ def read_sources():
     for part in PARTS:
         for file in sorted((ROOT / part).rglob('*.[ch]')):
             text = TEXT.sub('', file.read_text(encoding='utf-8'))
+            here = '%s:' % file.relative_to(ROOT)
+            statics = set(re.findall(r'^(?:EP_PRINTF\([^)]*\)\n)?static [^\n;{}()]*?\b(\w+)\(', text, re.M))
             for name, body in FUNCTION.findall(text) + MACRO.findall(text):
-                bodies[name] = bodies.get(name, '') + body
-            for member, name in re.findall(r'\.(\w+)\s*=\s*(ep_\w+)\b', text):
-                pointers.setdefault(member, set()).add(name)
+                key = here + name if name in statics else name
+                bodies[key] = bodies.get(key, '') + body
+                files.setdefault(key, here)
+            for member, name in re.findall(r'\.(\w+)\s*=\s*(\w+)\b', text):
+                pointers.setdefault(member, set()).add(here + name if name in statics else name)
 
 
 def reached(call, stop):
@@ -55,12 +60,13 @@ def reached(call, stop):
         name = ahead.pop()
         if name in seen or name not in bodies:
             continue
-        if stop and COMMON.fullmatch(name):
+        if stop and COMMON.fullmatch(name.rpartition(':')[2]):
             common = True
             continue
         seen.add(name)
         body = DISCARDED.sub('', bodies[name]) if stop else bodies[name]
-        ahead += re.findall(r'\b\w+\b', body)
+        here = files[name]
+        ahead += [here + word if here + word in bodies else word for word in re.findall(r'\b\w+\b', body)]
         for member in re.findall(r'(?:->|\.)(\w+)\(', body):
             ahead += pointers.get(member, ())
     return seen, common
@@ -75,7 +81,7 @@ def classes_of(call):
     body = bodies[call]
     if call == 'ncclEpCreateGroup':
         return ['that use the GPU']
-    begin = re.search(r'\bep_call_(begin_(\w+)|async_error)\((?:[^()]|\([^()]*\))*\)', body)
+    begin = re.search(r'\b(?:ep_)?call_(begin_(\w+)|async_error)\((?:[^()]|\([^()]*\))*\)', body)
     if not begin:
         return []
     if begin[2] != 'end' and re.search(r',\s*false\b', begin[0]):

@@ -13,9 +13,9 @@ MUTANTS = [
      "new": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, from->entry->stream),", "tests": ["nth_wait"]},
     # No rank takes the old heap away before all have filled the new one.
     {"name": "growth_alone", "file": "plugin/ep/group_heap.c",
-     "old": ("\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),\n"
+     "old": ("\t\tresult = ep_boot_agree(&boot, group_keep_rounds(g, &grown, &heap),\n"
              "\t\t\t\t       \"replacing the group's memory\");"),
-     "new": "\t\tresult = ep_group_keep_rounds(g, &grown, &heap);", "tests": ["nth_call_each"]},
+     "new": "\t\tresult = group_keep_rounds(g, &grown, &heap);", "tests": ["nth_call_each"]},
     # A rank that cannot register its memory with NCCL says so before the others wait there.
     {"name": "window_alone", "file": "plugin/peer/peer_window.c",
      "old": "\tresult = ep_boot_agree(boot, result, \"registering the group's memory with NCCL\");\n",
@@ -35,7 +35,7 @@ MUTANTS = [
      "old": "return lost ? -1 : entry->rank;", "new": "(void)lost;\n\t\treturn -1;", "tests": ["nth_kept"]},
     # What a collective holds up comes back when it has ended.
     {"name": "stuck_forgotten", "file": "plugin/ep/group_end.c",
-     "old": "\tif (ep_remains_start(&r)) {\n\t\treturn;",
+     "old": "\tif (remains_start(&r)) {\n\t\treturn;",
      "new": "\tif (true) {\n\t\treturn;", "tests": ["nth_call_each"]},
     # ... also where the thread for that can only be had later.
     {"name": "stuck_threadless", "file": "plugin/ep/group.c",
@@ -68,10 +68,10 @@ MUTANTS = [
      "old": "\tif (file->pid == getpid()) {", "new": "\tif (true) {", "tests": ["shared_file"]},
     # Entries of the plugin's counters have memory before they are used.
     {"name": "counts_room", "file": "plugin/net/p2p_counts.c",
-     "old": "error = ep_shared_file_grow(&ep_net_counted.shared, ep_net_counts_bytes(entries));", "new": "error = 0;",
+     "old": "error = ep_shared_file_grow(&ep_net_counted.shared, counts_bytes(entries));", "new": "error = 0;",
      "tests": ["counts_room_some"]},
     {"name": "gone_unread", "file": "plugin/core/ident.c",
-     "old": "return !ep_exhausted(errno) && access", "new": "return access", "tests": ["ident"]},
+     "old": "return !exhausted(errno) && access", "new": "return access", "tests": ["ident"]},
     # The library's threads go on when a program has closed the library.
     {"name": "unloaded", "file": "meson.build",
      "old": " '-Wl,-z,nodelete',\n", "new": "\n", "tests": ["unload", "library_vcluster"]},
@@ -134,8 +134,8 @@ MUTANTS += [
     # ---- calls beside other calls ----
     # A child of fork() waits for no thread that it lacks.
     {"name": "forked_gate", "file": "plugin/ep/call.c",
-     "old": "\tEP_CHECK(ep_call_check_group(group));\n\tpthread_mutex_lock(&ep_call_gate);",
-     "new": "\tpthread_mutex_lock(&ep_call_gate);", "tests": ["leave_forked"]},
+     "old": "\tEP_CHECK(call_check_group(group));\n\tpthread_mutex_lock(&call_gate);",
+     "new": "\tpthread_mutex_lock(&call_gate);", "tests": ["leave_forked"]},
     # A call on the group from its own alloc_fn is refused, and waits for nothing.
     {"name": "entered_twice", "file": "plugin/ep/group.c",
      "old": "PTHREAD_MUTEX_ERRORCHECK", "new": "PTHREAD_MUTEX_NORMAL", "tests": ["group_life"]},
@@ -193,8 +193,8 @@ MUTANTS += [
      "old": "\t\t(void)ep_fail_again(&first);\n", "new": "", "tests": ["bootstrap"]},
     # A rank that waits for one that has destroyed its group says that it has left.
     {"name": "left_unsaid", "file": "plugin/ep/record.c",
-     "old": "left = behind[0] && ep_record_left(group, record->peer);",
-     "new": "left = behind[0] && !ep_record_left(group, record->peer);", "tests": ["leave_early_ipc"]},
+     "old": "left = behind[0] && record_left(group, record->peer);",
+     "new": "left = behind[0] && !record_left(group, record->peer);", "tests": ["leave_early_ipc"]},
     # A rank that refuses its call where the heap may have to grow is named by those who wait,
     {"name": "refused_untold", "file": "plugin/ep/handle.c",
      "old": "\t\tep_group_heap_refuse(g);\n", "new": "\t\t(void)ep_group_heap_refuse;\n", "tests": ["group_life"]},

@@ -47,9 +47,9 @@ MUTANTS = [
      "new": "if (owner > self + 1) {", "tests": ["leave_forked_nodes", "leave_forked"]},
     # A group can be made while a stream is being captured.
     {"name": "create_captured", "file": "plugin/ep/api.c",
-     "old": ("\tmode = ep_capture_mode(cudaStreamCaptureModeRelaxed);\n"
+     "old": ("\tmode = capture_mode(cudaStreamCaptureModeRelaxed);\n"
              "\tresult = ep_group_create("),
-     "new": ("\tmode = ep_capture_mode(cudaStreamCaptureModeGlobal);\n"
+     "new": ("\tmode = capture_mode(cudaStreamCaptureModeGlobal);\n"
              "\tresult = ep_group_create("),
      "tests": ["memory"]},
     # The last vector of a row comes back.
@@ -269,8 +269,8 @@ MUTANTS = [
      "tests": ["mismatch"]},
     # and each value is said of its rank.
     {"name": "signature_swapped", "file": "plugin/ep/signature.c",
-     "old": "ep_signature_print(theirs, i, its, sizeof(its));\n\tep_signature_print(ours, i, mine,",
-     "new": "ep_signature_print(ours, i, its, sizeof(its));\n\tep_signature_print(theirs, i, mine,",
+     "old": "signature_print(theirs, i, its, sizeof(its));\n\tsignature_print(ours, i, mine,",
+     "new": "signature_print(ours, i, its, sizeof(its));\n\tsignature_print(theirs, i, mine,",
      "tests": ["mismatch", "ht_mismatch"]},
     # Ranks that make a heap grow for another top-k do not get heaps of different forms.
     {"name": "growth_topk", "file": "plugin/ep/group_heap.c",
@@ -432,13 +432,13 @@ MUTANTS = [
      "new": "if (g->windows.known[i].win == tensor->win_hdl) {", "tests": ["ht_window"]},
     # A heap that grows keeps the rounds of masks.
     {"name": "h_rounds", "file": "plugin/ep/group_heap.c",
-     "old": "\t\tresult = ep_boot_agree(&boot, ep_group_keep_rounds(g, &grown, &heap),",
-     "new": "\t\t(void)ep_group_keep_rounds;\n\t\tresult = ep_boot_agree(&boot, ncclSuccess,",
+     "old": "\t\tresult = ep_boot_agree(&boot, group_keep_rounds(g, &grown, &heap),",
+     "new": "\t\t(void)group_keep_rounds;\n\t\tresult = ep_boot_agree(&boot, ncclSuccess,",
      "tests": ["clean", "memory", "steps_growth"]},
     # MaskUpdate ends when its kernel is in the stream.
     {"name": "h_settle", "file": "plugin/ep/mask.c",
-     "old": "\treturn ep_mask_settle(g, stream);",
-     "new": ("\t(void)ep_mask_settle;\n"
+     "old": "\treturn mask_settle(g, stream);",
+     "new": ("\t(void)mask_settle;\n"
              "\treturn ncclSuccess;"),
      "tests": ["masks", "net_masks_hand", "nodes_masks"]},
 ]

@@ -82,7 +82,7 @@ MUTANTS = [
      "old": "\tep_board_end_exchange(boot->board);\n", "new": "", "tests": ["seen_stopped_make"]},
     # The log has a wait at a tenth of the timeout ...
     {"name": "wait_unlogged", "file": "plugin/ep/show.c",
-     "old": "\t\tep_watch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\tep_watch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
+     "old": "\t\twatch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\twatch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
     # ... once.
     {"name": "wait_logged_again", "file": "plugin/ep/show.c",
      "old": "\t\twatch->logged[r] = step;\n", "new": "", "tests": ["seen_stopped"]},

@@ -194,8 +194,8 @@ MUTANTS = [
     # ---- the network plugin ----
     # A flush goes by each port that data may have come from.
     {"name": "flush_first", "file": "plugin/net/p2p_data.c",
-     "old": "\tuint32_t ports = ep_net_flush_ports(c), i;",
-     "new": "\tuint32_t ports = ep_net_flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
+     "old": "\tuint32_t ports = flush_ports(c), i;",
+     "new": "\tuint32_t ports = flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
     # A long message goes ahead of its notice where packets find ways of their own.
     {"name": "plain_limit", "file": "plugin/net/p2p_data.c",
      "old": "bool record = message->size > c->plain_limit || size > most;",
@@ -226,7 +226,7 @@ MUTANTS = [
      "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
     # A failure that polling has noted closes the path.
     {"name": "failure_dropped", "file": "plugin/net/p2p_paths.c",
-     "old": "EP_CHECK(ep_net_path_failed(c, i, &wc));", "new": "(void)wc;",
+     "old": "EP_CHECK(path_failed(c, i, &wc));", "new": "(void)wc;",
      "tests": ["fails_lost", "counts", "merged_all"]},
     # The error of a connection, and of a mesh, says what the NIC reports.
     {"name": "status_unreported", "file": "plugin/net/queue.c",
@@ -301,8 +301,7 @@ MUTANTS = [
      "old": "EP_CHECK(ep_net_iflush(c->recv[r], 1,", "new": "EP_CHECK(ep_net_iflush(c->recv[0], 1,", "tests": ["ports"]},
     # and a rank that fails notifies the others.
     {"name": "lost_gather", "file": "plugin/net/coll.c",
-     "old": "\t\tep_error_get(NULL, &c->failed);\n\t\tep_net_coll_leave(c);\n", "new": "\t\tep_error_get(NULL, &c->failed);\n", "tests": ["coll_lost_retry"]},
-    # It is the port of the context that failed which is named, also of a merged NIC.
+     "old": "\t\tep_error_get(NULL, &c->failed);\n\t\tcoll_leave(c);\n", "new": "\t\tep_error_get(NULL, &c->failed);\n", "tests": ["coll_lost_retry"]},
     # Rails and planes of NCCL_IB_HCA reach NCCL,
     {"name": "plane_zero", "file": "plugin/net/plugin.c",
      "old": "(nic->nports > 1 ? planes : nic->dev[0]->plane)",
@@ -323,7 +322,7 @@ MUTANTS = [
     # ---- connections of the network plugin ----
     # A stage that fails is no connection.
     {"name": "connect_failed", "file": "plugin/net/p2p_setup.c",
-     "old": "\tif (result == ncclSuccess) {\n\t\tresult = ep_net_connect_finish", "new": "\tif (done) {\n\t\tresult = ep_net_connect_finish",
+     "old": "\tif (result == ncclSuccess) {\n\t\tresult = connect_finish", "new": "\tif (done) {\n\t\tresult = connect_finish",
      "tests": ["refused_by_receiver", "refused_by_sender"]},
     # A process listens at one address.
     {"name": "iface_again", "file": "plugin/net/handshake.c",

@@ -4,24 +4,23 @@
 #include "ep/ep.h"
 #include "ep/ht/ht.h"
 
-static struct ep_group_heap ep_ht_group_heap(const struct ep_shape *shape, uint32_t topk)
+static struct ep_group_heap ht_group_heap(const struct ep_shape *shape, uint32_t topk)
 {
 	return ep_ht_heap_make(shape, topk).g;
 }
 
-static uint64_t ep_ht_group_bytes(const struct ep_shape *shape)
+static uint64_t ht_group_bytes(const struct ep_shape *shape)
 {
 	return ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal) +
 	       ep_ht_nodes_bytes(shape);
 }
 
-static uint64_t ep_ht_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout,
-				   uint32_t topk)
+static uint64_t ht_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk)
 {
 	return ep_ht_handle_layout_make(shape, layout, topk).bytes;
 }
 
-static ncclResult_t ep_ht_group_open(struct ncclEpGroup *g)
+static ncclResult_t ht_group_open(struct ncclEpGroup *g)
 {
 	g->ht = calloc(1, sizeof(*g->ht));
 	if (!g->ht) {
@@ -30,12 +29,12 @@ static ncclResult_t ep_ht_group_open(struct ncclEpGroup *g)
 	return ep_ht_kernels_open(g);
 }
 
-static void ep_ht_group_bind(struct ncclEpGroup *g)
+static void ht_group_bind(struct ncclEpGroup *g)
 {
 	g->ht->areas = ep_ht_heap_make(&g->config.shape, g->heap.topk).areas;
 }
 
-static void ep_ht_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
+static void ht_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
 {
 	const struct ep_ht_areas *a = &g->ht->areas;
 	int n = snprintf(text, size, "%u blocks, ring of %u chunks from each rank",
@@ -46,14 +45,14 @@ static void ep_ht_group_describe(const struct ncclEpGroup *g, char *text, size_t
 	}
 }
 
-static uint64_t ep_ht_stamp_add(uint64_t stamp, uint64_t value)
+static uint64_t ht_stamp_add(uint64_t stamp, uint64_t value)
 {
 	stamp = (stamp ^ value) * 0x9e3779b97f4a7c15u;
 	return stamp ^ stamp >> 29;
 }
 
 /* Of a group of the same shape and the same nodes, and the same rank in it: never 0, nor EP_HT_NO_STAMP. */
-static uint64_t ep_ht_stamp(const struct ncclEpHandle *handle)
+static uint64_t ht_stamp(const struct ncclEpHandle *handle)
 {
 	const struct ncclEpGroup *g = handle->group;
 	const struct ep_group_config *config = &g->config;
@@ -65,16 +64,15 @@ static uint64_t ep_ht_stamp(const struct ncclEpHandle *handle)
 	uint64_t stamp = 0xcbf29ce484222325u;
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(values); i++) {
-		stamp = ep_ht_stamp_add(stamp, values[i]);
+		stamp = ht_stamp_add(stamp, values[i]);
 	}
 	for (int r = 0; r < g->nranks; r++) { /* masks are for the ranks of a node */
-		stamp = ep_ht_stamp_add(stamp, g->idents[r].node);
+		stamp = ht_stamp_add(stamp, g->idents[r].node);
 	}
 	return stamp >> 1 | 1;
 }
 
-static ncclResult_t ep_ht_handle_open(struct ncclEpHandle *handle,
-				      const ncclEpHandleConfig_t *config)
+static ncclResult_t ht_handle_open(struct ncclEpHandle *handle, const ncclEpHandleConfig_t *config)
 {
 	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	size_t alignment = em ? config->dispatch_output_per_expert_alignment : 0;
@@ -84,11 +82,11 @@ static ncclResult_t ep_ht_handle_open(struct ncclEpHandle *handle,
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	handle->alignment = alignment ? (uint32_t)alignment : 1;
-	handle->ht->stamp = ep_ht_stamp(handle);
+	handle->ht->stamp = ht_stamp(handle);
 	return ncclSuccess;
 }
 
-static void ep_ht_handle_bind(struct ncclEpHandle *handle)
+static void ht_handle_bind(struct ncclEpHandle *handle)
 {
 	const struct ep_shape *shape = &handle->group->config.shape;
 	struct ep_ht_handle_layout l =
@@ -119,7 +117,7 @@ static void ep_ht_handle_bind(struct ncclEpHandle *handle)
  * Where few flows share the NIC, each has several queues for rows: while signals of some are held back, others
  * keep the link busy. They are a power of two, so that kernels need not divide.
  */
-static uint32_t ep_ht_channels(const struct ep_group_config *config)
+static uint32_t ht_channels(const struct ep_group_config *config)
 {
 	uint32_t flows = config->shape.flows, wanted = config->rdma_queues, queues = 1;
 
@@ -132,9 +130,9 @@ static uint32_t ep_ht_channels(const struct ep_group_config *config)
 	return EP_HT_ROWS + queues;
 }
 
-/* The most rows by ep_ht_check_rows(), which fit any routing. */
-static uint64_t ep_ht_tensor_rows(const struct ep_shape *shape, ncclEpLayout_t layout,
-				  uint32_t topk, uint64_t alignment)
+/* The most rows by ht_check_rows(), which fit any routing. */
+static uint64_t ht_tensor_rows(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk,
+			       uint64_t alignment)
 {
 	return shape->limit != EP_NO_LIMIT
 		       ? shape->limit
@@ -142,8 +140,8 @@ static uint64_t ep_ht_tensor_rows(const struct ep_shape *shape, ncclEpLayout_t l
 }
 
 /* Reads how many tokens and rows the routing brings. */
-static ncclResult_t ep_ht_received(const struct ncclEpHandle *handle, uint64_t *tokens,
-				   uint64_t *rows, cudaStream_t stream)
+static ncclResult_t ht_received(const struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
+				cudaStream_t stream)
 {
 	uint32_t nlocal = handle->group->config.shape.nlocal;
 	struct ep_ht_zone *zones;
@@ -175,7 +173,7 @@ out:
 	return result;
 }
 
-static void ep_ht_selections(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args)
+static void ht_selections(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args)
 {
 	const struct ep_ht_dev_handle *dev = &handle->ht->dev;
 
@@ -206,22 +204,22 @@ const struct ep_algo ep_ht_algo = {
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_FLAT",
 		.backward = true,
 	},
-	.channels = ep_ht_channels,
+	.channels = ht_channels,
 	.config_check = ep_ht_config_check,
 	.handle_check = ep_ht_handle_check,
-	.heap = ep_ht_group_heap,
-	.group_bytes = ep_ht_group_bytes,
-	.handle_bytes = ep_ht_handle_bytes,
-	.group_open = ep_ht_group_open,
-	.group_bind = ep_ht_group_bind,
+	.heap = ht_group_heap,
+	.group_bytes = ht_group_bytes,
+	.handle_bytes = ht_handle_bytes,
+	.group_open = ht_group_open,
+	.group_bind = ht_group_bind,
 	.group_bind_remote = ep_ht_nodes_bind,
-	.group_describe = ep_ht_group_describe,
-	.handle_open = ep_ht_handle_open,
-	.handle_bind = ep_ht_handle_bind,
+	.group_describe = ht_group_describe,
+	.handle_open = ht_handle_open,
+	.handle_bind = ht_handle_bind,
 	.update = ep_ht_update,
 	.dispatch = ep_ht_dispatch,
 	.combine = ep_ht_combine,
-	.most_rows = ep_ht_tensor_rows,
-	.selections = ep_ht_selections,
-	.received = ep_ht_received,
+	.most_rows = ht_tensor_rows,
+	.selections = ht_selections,
+	.received = ht_received,
 };

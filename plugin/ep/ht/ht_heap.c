@@ -2,7 +2,7 @@
 #include "ep/ep.h"
 #include "ep/ht/ht.h"
 
-static uint32_t ep_ht_mask_stride(const struct ep_shape *shape);
+static uint32_t ht_mask_stride(const struct ep_shape *shape);
 #define EP_HT_LINE 128u  /* areas, and rows of the ring */
 #define EP_HT_PAGE 4096u /* the heap's end */
 #define EP_HT_SLICE 256u /* handle memory */
@@ -20,8 +20,8 @@ uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk)
  * As many chunks in each of `rings` as `bytes` hold, and no more than a rank has or `most`. Two at least,
  * so that one can be written while the other is read.
  */
-static uint32_t ep_ht_fit_chunks(const struct ep_shape *shape, uint32_t shift, uint64_t row_stride,
-				 uint64_t bytes, uint32_t rings, uint32_t most)
+static uint32_t ht_fit_chunks(const struct ep_shape *shape, uint32_t shift, uint64_t row_stride,
+			      uint64_t bytes, uint32_t rings, uint32_t most)
 {
 	uint64_t fit = ep_max_u64(2, bytes / ((row_stride << shift) * rings));
 
@@ -34,11 +34,11 @@ void ep_ht_areas_cut(struct ep_ht_areas *a, const struct ep_shape *shape, uint32
 
 	a->chunk_shift = ep_ht_chunk_shift(shape, layout);
 	a->ring_chunks =
-		ep_ht_fit_chunks(shape, a->chunk_shift, a->row_stride, bytes, a->rings, UINT32_MAX);
+		ht_fit_chunks(shape, a->chunk_shift, a->row_stride, bytes, a->rings, UINT32_MAX);
 }
 
 /* With other nodes half of the memory is for what travels between them. */
-static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
+static void ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
 {
 	uint64_t bytes = shape->ring_bytes / 4;
 
@@ -47,10 +47,10 @@ static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape
 	a->rings = shape->nranks > shape->return_rings ? shape->nranks : shape->return_rings;
 	ep_ht_areas_cut(a, shape, EP_HT_FLAT);
 	if (shape->flows) {
-		a->net_chunks = ep_ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
-						 shape->flows, EP_HT_NET_CHUNKS);
-		a->stage_chunks = ep_ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
-						   shape->flows, EP_HT_STAGE_CHUNKS);
+		a->net_chunks = ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
+					      shape->flows, EP_HT_NET_CHUNKS);
+		a->stage_chunks = ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
+						shape->flows, EP_HT_STAGE_CHUNKS);
 		a->net_chunks = (uint32_t)ep_max_u64(2, a->net_chunks);
 		a->stage_chunks = (uint32_t)ep_max_u64(2, a->stage_chunks);
 		a->bunch_shift = ep_ht_bunch_shift(a->stage_chunks);
@@ -59,15 +59,15 @@ static void ep_ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape
 }
 
 /* More for groups of several nodes. */
-static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
-			       uint64_t *at)
+static void ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
+			    uint64_t *at)
 {
 	uint64_t r = shape->nranks, f = shape->flows,
 		 chunks = ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT);
 	uint64_t chunk = EP_HT_CHUNK * a->row_stride;
 	uint64_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
 
-	a->mask_stride = ep_ht_mask_stride(shape);
+	a->mask_stride = ht_mask_stride(shape);
 	a->net_off = ep_group_heap_take(at, f * a->net_chunks * chunk, EP_HT_LINE);
 	a->stage_off = ep_group_heap_take(at, f * a->stage_chunks * chunk, EP_HT_LINE);
 	a->staged_off = ep_group_heap_take(at, 8 * f * a->stage_chunks * a->parts, EP_HT_LINE);
@@ -82,7 +82,7 @@ static void ep_ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *sha
 }
 
 /* Bytes of a list of masks, one for each chunk; 0: one node. */
-static uint32_t ep_ht_mask_stride(const struct ep_shape *shape)
+static uint32_t ht_mask_stride(const struct ep_shape *shape)
 {
 	return shape->flows
 		       ? (uint32_t)ep_round_up(ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT),
@@ -98,7 +98,7 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	uint64_t *at = &h.g.bytes, words, rows;
 	uint32_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
 
-	ep_ht_areas_size(a, shape);
+	ht_areas_size(a, shape);
 	coarse = *a;
 	ep_ht_areas_cut(&coarse, shape, EP_HT_EXPERT_MAJOR);
 	words = (uint64_t)a->rings * a->ring_chunks * a->parts; /* flat has more chunks */
@@ -119,7 +119,7 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->ring_off = ep_group_heap_take(at, a->rings * rows * a->row_stride, EP_HT_LINE);
 	if (shape->flows) {
-		ep_ht_areas_remote(a, shape, (uint32_t)w, at);
+		ht_areas_remote(a, shape, (uint32_t)w, at);
 	}
 	*at = ep_round_up(*at, EP_HT_PAGE);
 	return h;
@@ -132,7 +132,7 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 	uint64_t slots = ep_min_u64(r * b, shape->limit);
 	uint64_t starts =
 		4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape, layout)) + 1ull);
-	uint64_t masks = (uint64_t)shape->flows * ep_ht_mask_stride(shape);
+	uint64_t masks = (uint64_t)shape->flows * ht_mask_stride(shape);
 	bool em = layout == EP_HT_EXPERT_MAJOR;
 	struct ep_ht_handle_layout h;
 	uint64_t at = 0;

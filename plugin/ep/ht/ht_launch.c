@@ -10,7 +10,7 @@
 #include "ep/ht/ht.h"
 
 /* Why no operation of the handle can be direct, or NULL. */
-static const char *ep_ht_direct_excluded(const struct ncclEpHandle *handle)
+static const char *ht_direct_excluded(const struct ncclEpHandle *handle)
 {
 	if (handle->group->remote_ranks) {
 		return "only a group of one node can be direct";
@@ -32,9 +32,9 @@ static const char *ep_ht_direct_excluded(const struct ncclEpHandle *handle)
  * zero_copy ON wants a window for all that has storage, even where it is of no use. In the flat layout
  * also for a tensor without rows: the others look for this rank's window, and it would not for theirs.
  */
-static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *handle,
-					const ncclEpTensor_t *tensor, const struct ep_view *view,
-					const char *name)
+static ncclResult_t ht_direct_demand(const struct ncclEpHandle *handle,
+				     const ncclEpTensor_t *tensor, const struct ep_view *view,
+				     const char *name)
 {
 	if (handle->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !tensor->win_hdl &&
 	    (view->sizes[0] || handle->layout == NCCL_EP_LAYOUT_FLAT)) {
@@ -45,9 +45,9 @@ static ncclResult_t ep_ht_direct_demand(const struct ncclEpHandle *handle,
 }
 
 /* Callers who pass windows want to know what became of them: the log has each change. */
-static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *handle,
-					const ncclEpTensor_t *tensor, const char *excluded,
-					const char *why, const char *name, bool *direct)
+static ncclResult_t ht_direct_decide(const struct ncclEpHandle *handle,
+				     const ncclEpTensor_t *tensor, const char *excluded,
+				     const char *why, const char *name, bool *direct)
 {
 	struct ncclEpGroup *g = handle->group;
 	bool on = g->config.zero_copy == NCCL_EP_ZERO_COPY_ON;
@@ -73,14 +73,13 @@ static ncclResult_t ep_ht_direct_decide(const struct ncclEpHandle *handle,
  * Where all ranks have the rows that move, if these are in a window: *direct is whether the
  * operation goes straight there. ncclInvalidArgument: zero_copy is ON and the window is of no use.
  */
-static ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *dispatch,
-					  struct ep_ht_dispatch_args *a, bool *direct)
+static ncclResult_t ht_dispatch_direct(const struct ep_dispatch *dispatch,
+				       struct ep_ht_dispatch_args *a, bool *direct)
 {
 	static const char name[] = "outputs->tokens";
-	const char *excluded = ep_ht_direct_excluded(dispatch->h), *why = NULL;
+	const char *excluded = ht_direct_excluded(dispatch->h), *why = NULL;
 
-	EP_CHECK(ep_ht_direct_demand(dispatch->h, dispatch->out.tokens, &dispatch->out_tokens,
-				     name));
+	EP_CHECK(ht_direct_demand(dispatch->h, dispatch->out.tokens, &dispatch->out_tokens, name));
 	if (!excluded) {
 		why = ep_window_places(a->direct, dispatch->h->group, dispatch->out.tokens,
 				       &dispatch->out_tokens);
@@ -89,24 +88,24 @@ static ncclResult_t ep_ht_dispatch_direct(const struct ep_dispatch *dispatch,
 		why = ep_window_places(a->direct_scales, dispatch->h->group, dispatch->out.scales,
 				       &dispatch->out_scales);
 	}
-	return ep_ht_direct_decide(dispatch->h, dispatch->out.tokens, excluded, why, name, direct);
+	return ht_direct_decide(dispatch->h, dispatch->out.tokens, excluded, why, name, direct);
 }
 
-static ncclResult_t ep_ht_combine_direct(const struct ep_combine *c, struct ep_ht_combine_args *a,
-					 bool *direct)
+static ncclResult_t ht_combine_direct(const struct ep_combine *c, struct ep_ht_combine_args *a,
+				      bool *direct)
 {
 	static const char name[] = "inputs->tokens";
-	const char *excluded = ep_ht_direct_excluded(c->h), *why = NULL;
+	const char *excluded = ht_direct_excluded(c->h), *why = NULL;
 	unsigned char *places[EP_HT_DIRECT_RANKS];
 
-	EP_CHECK(ep_ht_direct_demand(c->h, c->in.tokens, &c->tokens, name));
+	EP_CHECK(ht_direct_demand(c->h, c->in.tokens, &c->tokens, name));
 	if (!excluded) {
 		why = ep_window_places(places, c->h->group, c->in.tokens, &c->tokens);
 	}
 	for (int r = 0; !excluded && !why && r < c->h->group->nranks; r++) {
 		a->direct[r] = places[r];
 	}
-	return ep_ht_direct_decide(c->h, c->in.tokens, excluded, why, name, direct);
+	return ht_direct_decide(c->h, c->in.tokens, excluded, why, name, direct);
 }
 
 /* ---- reads the head of handle memory ---- */
@@ -165,8 +164,8 @@ ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ht_check_alignment(const struct ep_shape *shape, size_t alignment,
-					  uint32_t topk)
+static ncclResult_t ht_check_alignment(const struct ep_shape *shape, size_t alignment,
+				       uint32_t topk)
 {
 	uint64_t most;
 
@@ -189,7 +188,7 @@ static ncclResult_t ep_ht_check_alignment(const struct ep_shape *shape, size_t a
 }
 
 /* A list of what a rank's rows to another one are, or of their weights, travels in one message. */
-static ncclResult_t ep_ht_check_message(const struct ep_shape *shape, uint32_t topk)
+static ncclResult_t ht_check_message(const struct ep_shape *shape, uint32_t topk)
 {
 	uint64_t bytes = 4ull * shape->max_tokens * ep_ht_width(shape, topk);
 
@@ -229,17 +228,17 @@ ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayo
 			       "max_dispatch_tokens_per_rank %u or max_recv_tokens_per_rank",
 			       (unsigned long long)lists, INT32_MAX, shape->max_tokens);
 	}
-	EP_CHECK(ep_ht_check_message(shape, topk));
-	return em ? ep_ht_check_alignment(shape, handle->dispatch_output_per_expert_alignment, topk)
+	EP_CHECK(ht_check_message(shape, topk));
+	return em ? ht_check_alignment(shape, handle->dispatch_output_per_expert_alignment, topk)
 		  : ncclSuccess;
 }
 
 /* ---- counters ---- */
 
 /* At least `extent` numbers; *bytes is the size of one, or what it must be if that is not 0. */
-static ncclResult_t ep_ht_check_counter(const struct ncclEpHandle *handle,
-					const ncclEpTensor_t *tensor, uint32_t extent,
-					const char *name, uint32_t *bytes, void **out)
+static ncclResult_t ht_check_counter(const struct ncclEpHandle *handle,
+				     const ncclEpTensor_t *tensor, uint32_t extent,
+				     const char *name, uint32_t *bytes, void **out)
 {
 	struct ep_view view;
 
@@ -265,8 +264,8 @@ static ncclResult_t ep_ht_check_counter(const struct ncclEpHandle *handle,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ht_update_check(const struct ncclEpHandle *handle,
-				       const ncclEpLayoutInfo_t *info, struct ep_ht_route_args *a)
+static ncclResult_t ht_update_check(const struct ncclEpHandle *handle,
+				    const ncclEpLayoutInfo_t *info, struct ep_ht_route_args *a)
 {
 	uint32_t nlocal = handle->group->config.shape.nlocal, bytes = 0;
 	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
@@ -277,21 +276,21 @@ static ncclResult_t ep_ht_update_check(const struct ncclEpHandle *handle,
 	}
 	if (!em) {
 		bytes = 4; /* whatever the total has */
-		EP_CHECK(ep_ht_check_counter(handle, info->expert_counters, nlocal,
-					     "layout_info->expert_counters", &bytes,
-					     &a->expert_counters));
+		EP_CHECK(ht_check_counter(handle, info->expert_counters, nlocal,
+					  "layout_info->expert_counters", &bytes,
+					  &a->expert_counters));
 		bytes = 0;
 	} else {
-		EP_CHECK(ep_ht_check_counter(handle, info->expert_counters, nlocal,
-					     "layout_info->expert_counters", &bytes,
-					     &a->expert_counters));
-		EP_CHECK(ep_ht_check_counter(handle, info->expert_offsets, nlocal,
-					     "layout_info->expert_offsets", &bytes,
-					     &a->expert_offsets));
+		EP_CHECK(ht_check_counter(handle, info->expert_counters, nlocal,
+					  "layout_info->expert_counters", &bytes,
+					  &a->expert_counters));
+		EP_CHECK(ht_check_counter(handle, info->expert_offsets, nlocal,
+					  "layout_info->expert_offsets", &bytes,
+					  &a->expert_offsets));
 		a->counter_bytes = bytes ? bytes : 4;
 	}
-	EP_CHECK(ep_ht_check_counter(handle, info->recv_total_counter, 1,
-				     "layout_info->recv_total_counter", &bytes, &a->total_counter));
+	EP_CHECK(ht_check_counter(handle, info->recv_total_counter, 1,
+				  "layout_info->recv_total_counter", &bytes, &a->total_counter));
 	a->total_bytes = bytes ? bytes : 4;
 	return ncclSuccess;
 }
@@ -299,8 +298,8 @@ static ncclResult_t ep_ht_update_check(const struct ncclEpHandle *handle,
 /* ---- dispatch ---- */
 
 /* Weights of [rows][K], or of [rows] where each row is of one expert. */
-static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *handle, struct ep_view *view,
-					const ncclEpTensor_t *tensor, bool by_row, const char *name)
+static ncclResult_t ht_check_weights(const struct ncclEpHandle *handle, struct ep_view *view,
+				     const ncclEpTensor_t *tensor, bool by_row, const char *name)
 {
 	EP_CHECK(ep_view_make(view, handle->group->comm, tensor, by_row ? 1 : 2, name));
 	EP_CHECK(ep_view_expect_type(view, ncclFloat32, name));
@@ -311,13 +310,13 @@ static ncclResult_t ep_ht_check_weights(const struct ncclEpHandle *handle, struc
 }
 
 /* Kernels distinguish the directions by NULL; an empty tensor may have no storage, and is there. */
-static void *ep_ht_present(const struct ncclEpHandle *handle, const struct ep_view *view)
+static void *ht_present(const struct ncclEpHandle *handle, const struct ep_view *view)
 {
 	return view->data ? view->data : handle->ht->dev.head;
 }
 
-static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *dispatch, uint64_t rows,
-				    struct ep_ht_dispatch_args *a)
+static ncclResult_t ht_check_idx(const struct ep_dispatch *dispatch, uint64_t rows,
+				 struct ep_ht_dispatch_args *a)
 {
 	static const char name[] = "outputs->topk_idx";
 	struct ep_view idx;
@@ -332,19 +331,19 @@ static ncclResult_t ep_ht_check_idx(const struct ep_dispatch *dispatch, uint64_t
 }
 
 /* *rows: of the outputs. */
-static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *dispatch,
-					struct ep_ht_dispatch_args *a, uint64_t *rows)
+static ncclResult_t ht_check_forward(const struct ep_dispatch *dispatch,
+				     struct ep_ht_dispatch_args *a, uint64_t *rows)
 {
 	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	uint32_t limit = dispatch->h->group->config.shape.limit;
 	struct ep_view in, out;
 
-	EP_CHECK(ep_ht_check_weights(dispatch->h, &in, dispatch->in.topk_weights, false,
-				     "inputs->topk_weights"));
+	EP_CHECK(ht_check_weights(dispatch->h, &in, dispatch->in.topk_weights, false,
+				  "inputs->topk_weights"));
 	EP_CHECK(ep_view_expect_dim(&in, 0, dispatch->num_tokens, "tokens of inputs->tokens",
 				    "inputs->topk_weights"));
-	EP_CHECK(ep_ht_check_weights(dispatch->h, &out, dispatch->out.topk_weights, em,
-				     "outputs->topk_weights"));
+	EP_CHECK(ht_check_weights(dispatch->h, &out, dispatch->out.topk_weights, em,
+				  "outputs->topk_weights"));
 	if ((out.sizes[0] == 0) != (dispatch->out_tokens.sizes[0] == 0)) {
 		return ep_fail(
 			ncclInvalidArgument,
@@ -356,18 +355,18 @@ static ncclResult_t ep_ht_check_forward(const struct ep_dispatch *dispatch,
 		EP_CHECK(ep_tensor_expect_absent(dispatch->out.topk_idx, "outputs->topk_idx",
 						 "zones say which expert a row is for"));
 	} else {
-		EP_CHECK(ep_ht_check_idx(dispatch, out.sizes[0], a));
+		EP_CHECK(ht_check_idx(dispatch, out.sizes[0], a));
 	}
 	if (limit != EP_NO_LIMIT) {
 		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], limit);
 	}
-	a->topk_weights = ep_ht_present(dispatch->h, &in);
-	a->out_weights = ep_ht_present(dispatch->h, &out);
+	a->topk_weights = ht_present(dispatch->h, &in);
+	a->out_weights = ht_present(dispatch->h, &out);
 	*rows = ep_min_u64(*rows, out.sizes[0]);
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *dispatch)
+static ncclResult_t ht_check_backward(const struct ep_dispatch *dispatch)
 {
 	static const char why[] = "the backward pass moves tokens alone";
 
@@ -381,8 +380,8 @@ static ncclResult_t ep_ht_check_backward(const struct ep_dispatch *dispatch)
  * device, except for captures in eager mode, which are refused always: they would work by chance; and
  * for windows in eager mode: see ht_launch.c.
  */
-static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *dispatch, uint64_t rows,
-				     cudaStream_t stream)
+static ncclResult_t ht_check_rows(const struct ep_dispatch *dispatch, uint64_t rows,
+				  cudaStream_t stream)
 {
 	static const char name[] = "ncclEpDispatch: counting rows";
 	const struct ep_group_config *config = &dispatch->h->group->config;
@@ -432,7 +431,7 @@ static ncclResult_t ep_ht_check_rows(const struct ep_dispatch *dispatch, uint64_
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ht_check_scales(const struct ep_dispatch *dispatch)
+static ncclResult_t ht_check_scales(const struct ep_dispatch *dispatch)
 {
 	if (dispatch->out_scales.sizes[0] != dispatch->out_tokens.sizes[0]) {
 		return ep_fail(ncclInvalidArgument,
@@ -451,8 +450,8 @@ static ncclResult_t ep_ht_check_scales(const struct ep_dispatch *dispatch)
 }
 
 /* May wait for the stream: see ep_ht_head_read(). */
-static ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch,
-					 struct ep_ht_dispatch_args *a, cudaStream_t stream)
+static ncclResult_t ht_dispatch_check(const struct ep_dispatch *dispatch,
+				      struct ep_ht_dispatch_args *a, cudaStream_t stream)
 {
 	const struct ncclEpGroup *g = dispatch->h->group;
 	const struct ep_shape *shape = &g->config.shape;
@@ -460,15 +459,15 @@ static ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch,
 	uint64_t rows = dispatch->out_tokens.sizes[0];
 
 	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
-		EP_CHECK(ep_ht_check_scales(dispatch));
+		EP_CHECK(ht_check_scales(dispatch));
 	}
 	a->fill_rows = EP_HT_NONE;
 	if (dispatch->config.pass_direction == NCCL_EP_BWD_PASS) {
-		EP_CHECK(ep_ht_check_backward(dispatch));
+		EP_CHECK(ht_check_backward(dispatch));
 	} else {
-		EP_CHECK(ep_ht_check_forward(dispatch, a, &rows));
+		EP_CHECK(ht_check_forward(dispatch, a, &rows));
 	}
-	EP_CHECK(ep_ht_check_rows(dispatch, rows, stream));
+	EP_CHECK(ht_check_rows(dispatch, rows, stream));
 	a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
 	a->zero_to = em && g->config.drop ? shape->limit : 0;
 	a->id_base = dispatch->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
@@ -479,7 +478,7 @@ static ncclResult_t ep_ht_dispatch_check(const struct ep_dispatch *dispatch,
 
 /* ---- combine ---- */
 
-static ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht_combine_args *a)
+static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_combine_args *a)
 {
 	static const char why[] = "combine applies no weights: do so before";
 	bool em = c->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
@@ -491,9 +490,8 @@ static ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht
 		a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_ht_check_weights(c->h, &in, c->in.topk_weights, em, "inputs->topk_weights"));
-	EP_CHECK(ep_ht_check_weights(c->h, &out, c->out.topk_weights, false,
-				     "outputs->topk_weights"));
+	EP_CHECK(ht_check_weights(c->h, &in, c->in.topk_weights, em, "inputs->topk_weights"));
+	EP_CHECK(ht_check_weights(c->h, &out, c->out.topk_weights, false, "outputs->topk_weights"));
 	EP_CHECK(ep_view_expect_dim(&out, 0, c->num_tokens, "tokens of outputs->tokens",
 				    "outputs->topk_weights"));
 	if ((in.sizes[0] == 0) != (rows == 0)) {
@@ -502,8 +500,8 @@ static ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht
 			       "neither may be empty",
 			       in.sizes[0], (unsigned long long)rows);
 	}
-	a->in_weights = ep_ht_present(c->h, &in);
-	a->out_weights = ep_ht_present(c->h, &out);
+	a->in_weights = ht_present(c->h, &in);
+	a->out_weights = ht_present(c->h, &out);
 	a->c.given_rows = (uint32_t)ep_min_u64(ep_min_u64(rows, in.sizes[0]), EP_HT_NONE);
 	return ncclSuccess;
 }
@@ -519,7 +517,7 @@ static ncclResult_t ep_ht_combine_check(const struct ep_combine *c, struct ep_ht
  * behind those, for others.
  */
 #define EP_HT_NODES 5
-static const void *const ep_ht_kernels[2 * EP_HT_NODES] = {
+static const void *const ht_kernels[2 * EP_HT_NODES] = {
 	(const void *)ep_ht_route_kernel,
 	(const void *)ep_ht_dispatch_kernel,
 	(const void *)ep_ht_combine_bf16_kernel,
@@ -533,15 +531,15 @@ static const void *const ep_ht_kernels[2 * EP_HT_NODES] = {
 };
 
 /* Of the group's. `index`: enum ep_ht_kind, of combine with enum ep_ht_dtype added. */
-static const void *ep_ht_kernel(const struct ncclEpGroup *g, uint32_t index)
+static const void *ht_kernel(const struct ncclEpGroup *g, uint32_t index)
 {
-	return ep_ht_kernels[(g->remote_ranks ? EP_HT_NODES : 0) + index];
+	return ht_kernels[(g->remote_ranks ? EP_HT_NODES : 0) + index];
 }
 
 /* ---- the device ---- */
 
 /* That a group of this shape can run here at all. */
-static ncclResult_t ep_ht_device_check(const struct ncclEpGroup *g)
+static ncclResult_t ht_device_check(const struct ncclEpGroup *g)
 {
 	struct ep_ht_operation o = {
 		.shape = g->config.shape,
@@ -573,18 +571,18 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 {
 	struct ep_ht_device *device = &g->ht->device;
 
-	EP_CHECK(ep_kernels_load(ep_ht_kernels, EP_ARRAY_SIZE(ep_ht_kernels)));
+	EP_CHECK(ep_kernels_load(ht_kernels, EP_ARRAY_SIZE(ht_kernels)));
 	device->max_blocks = (uint32_t)ep_min_u64(g->config.max_sms, g->sm_count);
 	device->auto_sms = g->config.auto_sms;
-	EP_CHECK(ep_kernels_share(ep_ht_kernels, EP_ARRAY_SIZE(ep_ht_kernels), g->device,
+	EP_CHECK(ep_kernels_share(ht_kernels, EP_ARRAY_SIZE(ht_kernels), g->device,
 				  &device->shared_bytes));
-	return ep_ht_device_check(g);
+	return ht_device_check(g);
 }
 
 /* ---- launches ---- */
 
-static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *handle,
-						 enum ep_ht_kind kind)
+static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
+					      enum ep_ht_kind kind)
 {
 	const struct ep_ht *ht = handle->group->ht;
 	struct ep_ht_areas areas = ht->areas;
@@ -605,8 +603,8 @@ static struct ep_ht_operation ep_ht_operation_of(const struct ncclEpHandle *hand
 	return o;
 }
 
-static void ep_ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *handle,
-			      uint32_t num_tokens)
+static void ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *handle,
+			   uint32_t num_tokens)
 {
 	const struct ncclEpGroup *g = handle->group;
 	const struct ep_shape *shape = &g->config.shape;
@@ -634,14 +632,14 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 			  const ncclEpLayoutInfo_t *info, cudaStream_t stream)
 {
 	struct ep_signature signature = ep_signature_update(handle);
-	struct ep_ht_operation o = ep_ht_operation_of(handle, EP_HT_ROUTE);
+	struct ep_ht_operation o = ht_operation_of(handle, EP_HT_ROUTE);
 	struct ep_ht_plan p = ep_ht_plan_make(&o);
 	struct ep_ht_route_args a;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_update_check(handle, info, &a));
+	EP_CHECK(ht_update_check(handle, info, &a));
 	handle->ht->all_receive = false;
-	ep_ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0]);
+	ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0]);
 	a.c.given_rows = EP_HT_NONE;
 	ep_signature_launch(&a.c.launch, &signature);
 	a.topk_idx = ids->data;
@@ -649,28 +647,28 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 	a.alignment = handle->alignment;
 	a.drop = handle->group->config.drop;
 	a.by_topk = ep_div_make(handle->topk);
-	return ep_kernel_launch(ep_ht_kernel(handle->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
+	return ep_kernel_launch(ht_kernel(handle->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching UpdateHandle");
 }
 
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
-	struct ep_ht_operation o = ep_ht_operation_of(dispatch->h, EP_HT_DISPATCH);
+	struct ep_ht_operation o = ht_operation_of(dispatch->h, EP_HT_DISPATCH);
 	struct ep_signature signature = ep_signature_dispatch(dispatch);
 	struct ep_ht_dispatch_args a;
 	struct ep_ht_plan p;
 	bool direct;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_dispatch_check(dispatch, &a, stream));
-	EP_CHECK(ep_ht_dispatch_direct(dispatch, &a, &direct));
+	EP_CHECK(ht_dispatch_check(dispatch, &a, stream));
+	EP_CHECK(ht_dispatch_direct(dispatch, &a, &direct));
 	if (direct) {
 		ep_signature_windows(&signature, dispatch->out.tokens->win_offset,
 				     dispatch->scale_bytes ? dispatch->out.scales->win_offset : 0);
 	}
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	p = ep_ht_plan_make(&o);
-	ep_ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens);
+	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens);
 	ep_signature_launch(&a.c.launch, &signature);
 	a.tokens = dispatch->tokens.data;
 	a.scales = dispatch->scales.data;
@@ -684,13 +682,13 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a.is_direct = direct;
 	a.lag = p.lag;
 	a.by_parts = ep_div_make(p.parts);
-	return ep_kernel_launch(ep_ht_kernel(dispatch->h->group, EP_HT_DISPATCH), &a, p.blocks,
+	return ep_kernel_launch(ht_kernel(dispatch->h->group, EP_HT_DISPATCH), &a, p.blocks,
 				p.threads, (uint32_t)p.shared_bytes, stream, "launching dispatch");
 }
 
 ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 {
-	struct ep_ht_operation o = ep_ht_operation_of(c->h, EP_HT_COMBINE);
+	struct ep_ht_operation o = ht_operation_of(c->h, EP_HT_COMBINE);
 	ncclDataType_t type = c->tokens.datatype;
 	enum ep_ht_dtype dtype = type == ncclBfloat16  ? EP_HT_BF16
 				 : type == ncclFloat16 ? EP_HT_FP16
@@ -701,15 +699,15 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	struct ep_ht_plan p;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ep_ht_combine_direct(c, &a, &direct));
+	EP_CHECK(ht_combine_direct(c, &a, &direct));
 	if (direct) {
 		ep_signature_windows(&signature, c->in.tokens->win_offset, 0);
 	}
-	EP_CHECK(ep_ht_combine_check(c, &a));
+	EP_CHECK(ht_combine_check(c, &a));
 	o.direct = direct && !backward; /* gradients of weights go through the heap */
 	o.row_bytes = c->token_bytes;
 	p = ep_ht_plan_make(&o);
-	ep_ht_common_fill(&a.c, c->h, c->num_tokens);
+	ht_common_fill(&a.c, c->h, c->num_tokens);
 	ep_signature_launch(&a.c.launch, &signature);
 	a.tokens = c->tokens.data;
 	a.out_tokens = c->out_tokens.data;
@@ -723,6 +721,6 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 						      : c->h->group->config.shape.nranks;
 	a.by_parts = ep_div_make(p.parts);
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
-	return ep_kernel_launch(ep_ht_kernel(c->h->group, EP_HT_COMBINE + dtype), &a, p.blocks,
+	return ep_kernel_launch(ht_kernel(c->h->group, EP_HT_COMBINE + dtype), &a, p.blocks,
 				p.threads, (uint32_t)p.shared_bytes, stream, "launching combine");
 }

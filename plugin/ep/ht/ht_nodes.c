@@ -6,7 +6,7 @@
 #include "ep/ht/ht.h"
 
 /* Input of the tables. All by rank. */
-struct ep_ht_nodes {
+struct ht_nodes {
 	const struct ep_ident *idents;
 	uint32_t nranks;
 	uint32_t *index; /* in the rank's node */
@@ -15,7 +15,7 @@ struct ep_ht_nodes {
 };
 
 /* Where each table lies, as byte offsets; flows first, since they are the largest items. */
-struct ep_ht_nodes_layout {
+struct ht_nodes_layout {
 	uint64_t forwarders_off;
 	uint64_t feeds_off;
 	uint64_t return_rings_off;
@@ -27,10 +27,10 @@ struct ep_ht_nodes_layout {
 	uint64_t bytes;
 };
 
-static struct ep_ht_nodes_layout ep_ht_nodes_layout_make(const struct ep_shape *shape)
+static struct ht_nodes_layout ht_nodes_layout_make(const struct ep_shape *shape)
 {
 	uint64_t r = shape->nranks, f = shape->flows, at = 0;
-	struct ep_ht_nodes_layout l;
+	struct ht_nodes_layout l;
 
 	l.forwarders_off = ep_group_heap_take(&at, f * sizeof(struct ep_ht_flow), 16);
 	l.feeds_off = ep_group_heap_take(&at, f * sizeof(struct ep_ht_flow), 16);
@@ -46,11 +46,11 @@ static struct ep_ht_nodes_layout ep_ht_nodes_layout_make(const struct ep_shape *
 
 uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape)
 {
-	return shape->flows ? ep_ht_nodes_layout_make(shape).bytes : 0;
+	return shape->flows ? ht_nodes_layout_make(shape).bytes : 0;
 }
 
 /* `n` has room for three arrays. */
-static void ep_ht_nodes_find(struct ep_ht_nodes *nodes)
+static void ht_nodes_find(struct ht_nodes *nodes)
 {
 	for (uint32_t r = 0; r < nodes->nranks; r++) {
 		nodes->first[r] = r;
@@ -66,44 +66,44 @@ static void ep_ht_nodes_find(struct ep_ht_nodes *nodes)
 	}
 }
 
-static bool ep_ht_nodes_near(const struct ep_ht_nodes *nodes, uint32_t a, uint32_t b)
+static bool ht_nodes_near(const struct ht_nodes *nodes, uint32_t a, uint32_t b)
 {
 	return nodes->first[a] == nodes->first[b];
 }
 
 /* Does rank f forward for rank s? */
-static bool ep_ht_nodes_forwards(const struct ep_ht_nodes *nodes, uint32_t f, uint32_t s)
+static bool ht_nodes_forwards(const struct ht_nodes *nodes, uint32_t f, uint32_t s)
 {
-	return !ep_ht_nodes_near(nodes, f, s) &&
+	return !ht_nodes_near(nodes, f, s) &&
 	       ep_nodes_forwarder(nodes->index[s], nodes->size[f]) == nodes->index[f];
 }
 
 /* Sources are numbered in the order of ranks. */
-static uint32_t ep_ht_nodes_source(const struct ep_ht_nodes *nodes, uint32_t f, uint32_t s)
+static uint32_t ht_nodes_source(const struct ht_nodes *nodes, uint32_t f, uint32_t s)
 {
 	uint32_t number = 0;
 
 	for (uint32_t r = 0; r < s; r++) {
-		number += ep_ht_nodes_forwards(nodes, f, r);
+		number += ht_nodes_forwards(nodes, f, r);
 	}
 	return number;
 }
 
 /* So are other nodes, by their first ranks: rank r's among those of rank s. */
-static uint32_t ep_ht_nodes_number(const struct ep_ht_nodes *nodes, uint32_t s, uint32_t r)
+static uint32_t ht_nodes_number(const struct ht_nodes *nodes, uint32_t s, uint32_t r)
 {
 	uint32_t number = 0;
 
 	for (uint32_t i = 0; i < nodes->first[r]; i++) {
-		number += nodes->first[i] == i && !ep_ht_nodes_near(nodes, i, s);
+		number += nodes->first[i] == i && !ht_nodes_near(nodes, i, s);
 	}
 	return number;
 }
 
 /* Rank `me`'s tables, in host memory as they will lie on the device. */
-static void ep_ht_nodes_fill(const struct ep_ht_nodes *nodes, uint32_t me,
-			     const struct ep_ht_nodes_layout *layout, unsigned char *to,
-			     struct ep_ht_remote *remote)
+static void ht_nodes_fill(const struct ht_nodes *nodes, uint32_t me,
+			  const struct ht_nodes_layout *layout, unsigned char *to,
+			  struct ep_ht_remote *remote)
 {
 	struct ep_ht_flow *forwarders = (void *)(to + layout->forwarders_off);
 	struct ep_ht_flow *feeds = (void *)(to + layout->feeds_off);
@@ -115,45 +115,43 @@ static void ep_ht_nodes_fill(const struct ep_ht_nodes *nodes, uint32_t me,
 		uint32_t d = r; /* this rank's way to r */
 
 		index[r] = nodes->index[r];
-		if (ep_ht_nodes_near(nodes, me, r)) {
+		if (ht_nodes_near(nodes, me, r)) {
 			node[r] = EP_HT_NONE;
 			near_ranks[remote->near++] = r;
 			return_rings[r] = (struct ep_ht_return_ring){ r, nodes->index[me] };
 			continue;
 		}
-		node[r] = ep_ht_nodes_number(nodes, me, r);
+		node[r] = ht_nodes_number(nodes, me, r);
 		remote->nodes += nodes->first[r] == r;
-		if (ep_ht_nodes_forwards(nodes, r, me)) {
+		if (ht_nodes_forwards(nodes, r, me)) {
 			forwarders[node[r]] =
-				(struct ep_ht_flow){ r, ep_ht_nodes_source(nodes, r, me) };
+				(struct ep_ht_flow){ r, ht_nodes_source(nodes, r, me) };
 		}
-		if (ep_ht_nodes_forwards(nodes, me, r)) {
+		if (ht_nodes_forwards(nodes, me, r)) {
 			feeds[remote->sources++] =
-				(struct ep_ht_flow){ r, ep_ht_nodes_number(nodes, r, me) };
+				(struct ep_ht_flow){ r, ht_nodes_number(nodes, r, me) };
 		}
-		for (d = 0; !(ep_ht_nodes_near(nodes, me, d) && ep_ht_nodes_forwards(nodes, d, r));
-		     d++) {
+		for (d = 0; !(ht_nodes_near(nodes, me, d) && ht_nodes_forwards(nodes, d, r)); d++) {
 		}
 		return_rings[r] = (struct ep_ht_return_ring){
-			d,
-			nodes->size[me] * (1 + ep_ht_nodes_source(nodes, d, r)) + nodes->index[me]
+			d, nodes->size[me] * (1 + ht_nodes_source(nodes, d, r)) + nodes->index[me]
 		};
 	}
 }
 
 /* The ranks of other nodes than rank `me`'s, one node after the other. */
-static void ep_ht_nodes_list(const struct ep_ht_nodes *nodes, uint32_t me, uint32_t *ranks,
-			     uint32_t *first)
+static void ht_nodes_list(const struct ht_nodes *nodes, uint32_t me, uint32_t *ranks,
+			  uint32_t *first)
 {
 	uint32_t node = 0, at = 0;
 
 	for (uint32_t i = 0; i < nodes->nranks; i++) {
-		if (nodes->first[i] != i || ep_ht_nodes_near(nodes, i, me)) {
+		if (nodes->first[i] != i || ht_nodes_near(nodes, i, me)) {
 			continue;
 		}
 		first[node++] = at;
 		for (uint32_t r = i; r < nodes->nranks; r++) {
-			if (ep_ht_nodes_near(nodes, r, i)) {
+			if (ht_nodes_near(nodes, r, i)) {
 				ranks[at++] = r;
 			}
 		}
@@ -164,12 +162,12 @@ static void ep_ht_nodes_list(const struct ep_ht_nodes *nodes, uint32_t me, uint3
 ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *g)
 {
 	const struct ep_shape *shape = &g->config.shape;
-	struct ep_ht_nodes_layout l = ep_ht_nodes_layout_make(shape);
+	struct ht_nodes_layout l = ht_nodes_layout_make(shape);
 	unsigned char *to = (unsigned char *)g->algo_memory +
 			    ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal);
 	unsigned char *tables = calloc(1, l.bytes);
 	uint32_t *lists = calloc(3 * (size_t)shape->nranks, sizeof(*lists));
-	struct ep_ht_nodes n = {
+	struct ht_nodes n = {
 		.idents = g->idents,
 		.nranks = shape->nranks,
 		.index = lists,
@@ -193,10 +191,10 @@ ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *g)
 		.remote_first = (void *)(to + l.remote_first_off),
 		.most = shape->near_ranks,
 	};
-	ep_ht_nodes_find(&n);
-	ep_ht_nodes_fill(&n, (uint32_t)g->rank, &l, tables, &g->ht->remote);
-	ep_ht_nodes_list(&n, (uint32_t)g->rank, (void *)(tables + l.remote_off),
-			 (void *)(tables + l.remote_first_off));
+	ht_nodes_find(&n);
+	ht_nodes_fill(&n, (uint32_t)g->rank, &l, tables, &g->ht->remote);
+	ht_nodes_list(&n, (uint32_t)g->rank, (void *)(tables + l.remote_off),
+		      (void *)(tables + l.remote_first_off));
 	EP_CUDA_GOTO(cudaMemcpyAsync(to, tables, l.bytes, cudaMemcpyHostToDevice, g->stream),
 		     "setting up the tables of nodes", out);
 	EP_CUDA_GOTO(cudaStreamSynchronize(g->stream), "setting up the tables of nodes", out);

@@ -55,20 +55,20 @@ uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout)
 }
 
 /* Chunks of a rank's tokens. */
-static uint32_t ep_ht_shape_chunks(const struct ep_shape *shape, uint32_t layout)
+static uint32_t ht_shape_chunks(const struct ep_shape *shape, uint32_t layout)
 {
 	return ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape, layout));
 }
 
 /* Units that a rank's rows are cut into, at least: the same on all ranks. */
-static uint32_t ep_ht_units(const struct ep_ht_operation *op)
+static uint32_t ht_units(const struct ep_ht_operation *op)
 {
 	return (uint32_t)ep_min_u64((uint64_t)EP_HT_SM_UNITS * op->least_sms, EP_HT_UNITS);
 }
 
 /* Grows with the bytes, and with `units`. `pieces`: into so many a rank's rows are cut already. */
-static uint32_t ep_ht_parts(enum ep_ht_kind kind, uint32_t units, uint32_t pieces, uint32_t most,
-			    uint32_t row_bytes)
+static uint32_t ht_parts(enum ep_ht_kind kind, uint32_t units, uint32_t pieces, uint32_t most,
+			 uint32_t row_bytes)
 {
 	uint64_t wanted = ep_ceil_div(units, pieces);
 
@@ -82,17 +82,17 @@ static uint32_t ep_ht_parts(enum ep_ht_kind kind, uint32_t units, uint32_t piece
 uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 {
 	/* expert-major has the larger chunks */
-	uint32_t pieces = ep_ht_shape_chunks(shape, EP_HT_EXPERT_MAJOR);
-	uint32_t dispatch = ep_ht_parts(EP_HT_DISPATCH, EP_HT_UNITS, pieces, EP_HT_DISPATCH_PART,
-					shape->max_token_bytes);
-	uint32_t combine = ep_ht_parts(EP_HT_COMBINE, EP_HT_UNITS, pieces, EP_HT_COMBINE_PART,
-				       shape->max_token_bytes);
+	uint32_t pieces = ht_shape_chunks(shape, EP_HT_EXPERT_MAJOR);
+	uint32_t dispatch = ht_parts(EP_HT_DISPATCH, EP_HT_UNITS, pieces, EP_HT_DISPATCH_PART,
+				     shape->max_token_bytes);
+	uint32_t combine = ht_parts(EP_HT_COMBINE, EP_HT_UNITS, pieces, EP_HT_COMBINE_PART,
+				    shape->max_token_bytes);
 
 	return dispatch > combine ? dispatch : combine;
 }
 
 /* The most that is added to one row of combine, by who returns it or by whose token it is. */
-static uint32_t ep_ht_contributions(const struct ep_ht_operation *op)
+static uint32_t ht_contributions(const struct ep_ht_operation *op)
 {
 	uint64_t n = op->shape.nranks;
 
@@ -102,19 +102,19 @@ static uint32_t ep_ht_contributions(const struct ep_ht_operation *op)
 	return (uint32_t)ep_min_u64(n, op->topk);
 }
 
-static uint32_t ep_ht_part_most(const struct ep_ht_operation *op)
+static uint32_t ht_part_most(const struct ep_ht_operation *op)
 {
 	if (op->kind != EP_HT_COMBINE) {
 		return EP_HT_DISPATCH_PART;
 	}
-	if (ep_ht_contributions(op) > EP_HT_FEW || op->shape.flows) {
+	if (ht_contributions(op) > EP_HT_FEW || op->shape.flows) {
 		return EP_HT_COMBINE_PART;
 	}
 	return op->direct ? EP_HT_DIRECT_PART : EP_HT_COMBINE_MOST;
 }
 
 /* Parts for which a warp's stage must have room. */
-static uint32_t ep_ht_least_stage(const struct ep_ht_operation *op, uint32_t part_bytes)
+static uint32_t ht_least_stage(const struct ep_ht_operation *op, uint32_t part_bytes)
 {
 	if (op->kind != EP_HT_COMBINE || part_bytes <= EP_HT_COMBINE_PART) {
 		return 1;
@@ -123,13 +123,12 @@ static uint32_t ep_ht_least_stage(const struct ep_ht_operation *op, uint32_t par
 }
 
 /* The same on all ranks, whatever their GPUs are. */
-static void ep_ht_plan_parts(struct ep_ht_plan *plan, const struct ep_ht_operation *op)
+static void ht_plan_parts(struct ep_ht_plan *plan, const struct ep_ht_operation *op)
 {
 	/* what is summed from windows need not be cut, as nobody waits for units, which may be of one token */
 	uint32_t pieces = op->direct ? op->shape.max_tokens
-				     : ep_ht_shape_chunks(&op->shape, op->layout);
-	uint32_t parts =
-		ep_ht_parts(op->kind, ep_ht_units(op), pieces, ep_ht_part_most(op), op->row_bytes);
+				     : ht_shape_chunks(&op->shape, op->layout);
+	uint32_t parts = ht_parts(op->kind, ht_units(op), pieces, ht_part_most(op), op->row_bytes);
 	uint64_t bytes = ep_ceil_div(op->row_bytes, parts);
 
 	plan->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
@@ -137,7 +136,7 @@ static void ep_ht_plan_parts(struct ep_ht_plan *plan, const struct ep_ht_operati
 }
 
 /* Parts in each warp's stage, or 0: not even one. */
-static uint32_t ep_ht_plan_stage(const struct ep_ht_operation *op, uint32_t warps, uint32_t bytes)
+static uint32_t ht_plan_stage(const struct ep_ht_operation *op, uint32_t warps, uint32_t bytes)
 {
 	uint32_t n = EP_HT_MAX_STAGE_PARTS;
 
@@ -148,15 +147,15 @@ static uint32_t ep_ht_plan_stage(const struct ep_ht_operation *op, uint32_t warp
 }
 
 /* Parts that all warps of a block have in flight; 0: one part is loaded when another is stored. */
-static uint32_t ep_ht_plan_flight(const struct ep_ht_operation *op, uint32_t warps, uint32_t bytes)
+static uint32_t ht_plan_flight(const struct ep_ht_operation *op, uint32_t warps, uint32_t bytes)
 {
-	uint32_t stage = ep_ht_plan_stage(op, warps, bytes);
+	uint32_t stage = ht_plan_stage(op, warps, bytes);
 
 	return stage > 1 ? warps * stage : 0;
 }
 
 /* Warps of a block, at most. */
-static uint32_t ep_ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks)
+static uint32_t ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks)
 {
 	if (op->kind == EP_HT_DISPATCH) {
 		return EP_HT_DISPATCH_WARPS;
@@ -171,38 +170,38 @@ static uint32_t ep_ht_most_warps(const struct ep_ht_operation *op, uint32_t bloc
  * The most warps among those who have nearly the most in flight: they do more than to copy. With
  * large parts of combine, the most whose stages have room for a row's contributions.
  */
-static uint32_t ep_ht_plan_warps(const struct ep_ht_operation *op, uint32_t blocks,
-				 uint32_t part_bytes)
+static uint32_t ht_plan_warps(const struct ep_ht_operation *op, uint32_t blocks,
+			      uint32_t part_bytes)
 {
-	uint32_t all = ep_ht_most_warps(op, blocks);
+	uint32_t all = ht_most_warps(op, blocks);
 	uint32_t least = EP_HT_LEAST_WARPS + (op->shape.flows ? EP_HT_ROLES : 0);
-	uint32_t most = 0, warps = all, slots = ep_ht_least_stage(op, part_bytes);
+	uint32_t most = 0, warps = all, slots = ht_least_stage(op, part_bytes);
 
 	if (slots > 1) {
-		while (warps > least && ep_ht_plan_stage(op, warps, part_bytes) < slots) {
+		while (warps > least && ht_plan_stage(op, warps, part_bytes) < slots) {
 			warps--;
 		}
 		return warps;
 	}
 	for (uint32_t w = least; w <= all; w++) {
-		uint32_t flight = ep_ht_plan_flight(op, w, part_bytes);
+		uint32_t flight = ht_plan_flight(op, w, part_bytes);
 
 		most = flight > most ? flight : most;
 	}
-	while (warps > least && (10 * ep_ht_plan_flight(op, warps, part_bytes) < 9 * most ||
-				 !ep_ht_plan_stage(op, warps, part_bytes))) {
+	while (warps > least && (10 * ht_plan_flight(op, warps, part_bytes) < 9 * most ||
+				 !ht_plan_stage(op, warps, part_bytes))) {
 		warps--;
 	}
 	return warps;
 }
 
-static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *op)
+static struct ep_ht_plan ht_plan_route(const struct ep_ht_operation *op)
 {
 	uint32_t r = op->shape.nranks;
 	uint64_t blocks = ep_min_u64(op->device.max_blocks, EP_HT_ROUTE_BLOCKS);
 
 	return (struct ep_ht_plan){
-		.blocks = (uint32_t)ep_min_u64(blocks, ep_ht_shape_chunks(&op->shape, op->layout)),
+		.blocks = (uint32_t)ep_min_u64(blocks, ht_shape_chunks(&op->shape, op->layout)),
 		.threads = EP_HT_MAX_THREADS,
 		.shared_bytes = ep_ht_route_shared(r, r * op->shape.nlocal),
 	};
@@ -215,11 +214,11 @@ static struct ep_ht_plan ep_ht_plan_route(const struct ep_ht_operation *op)
  * or net rings of two chunks that leaves 0, and units of all kinds have one key: then the order of
  * ties prevents deadlock (ep_ht_work_take in device/ht/combine.h).
  */
-static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *op)
+static uint32_t ht_plan_lag(const struct ep_ht_operation *op)
 {
 	uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);
 
-	if (!op->shape.flows && op->ring_chunks >= ep_ht_shape_chunks(&op->shape, op->layout)) {
+	if (!op->shape.flows && op->ring_chunks >= ht_shape_chunks(&op->shape, op->layout)) {
 		return EP_HT_MOST_LAG;
 	}
 	if (!op->shape.flows) {
@@ -229,7 +228,7 @@ static uint32_t ep_ht_plan_lag(const struct ep_ht_operation *op)
 	return (uint32_t)ep_min_u64(lag, op->net_chunks - ep_ht_credit_step(op->net_chunks) - 1);
 }
 
-static uint32_t ep_ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
+static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 {
 	uint64_t most = ep_min_u64(op->device.max_blocks, EP_GROUP_MAX_BLOCKS);
 
@@ -248,20 +247,19 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *op)
 	uint32_t warps;
 
 	if (op->kind == EP_HT_ROUTE) {
-		return ep_ht_plan_route(op);
+		return ht_plan_route(op);
 	}
-	ep_ht_plan_parts(&p, op);
-	units = op->direct
-			? op->shape.max_tokens
-			: (uint64_t)op->shape.nranks * ep_ht_shape_chunks(&op->shape, op->layout);
+	ht_plan_parts(&p, op);
+	units = op->direct ? op->shape.max_tokens
+			   : (uint64_t)op->shape.nranks * ht_shape_chunks(&op->shape, op->layout);
 	units *= p.parts;
-	p.blocks = ep_ht_plan_blocks(op, units);
-	warps = ep_ht_plan_warps(op, p.blocks, p.part_bytes);
-	p.stage_parts = ep_ht_plan_stage(op, warps, p.part_bytes);
-	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ep_ht_least_stage(op, p.part_bytes));
+	p.blocks = ht_plan_blocks(op, units);
+	warps = ht_plan_warps(op, p.blocks, p.part_bytes);
+	p.stage_parts = ht_plan_stage(op, warps, p.part_bytes);
+	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ht_least_stage(op, p.part_bytes));
 	p.threads = 32 * warps;
 	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
-	p.lag = ep_ht_plan_lag(op);
+	p.lag = ht_plan_lag(op);
 	return p;
 }
 

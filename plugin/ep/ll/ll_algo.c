@@ -5,7 +5,7 @@
 #include "ep/ll/ll.h"
 
 /* Half of the blocks, or what the other half has left. At least one. */
-static uint32_t ep_ll_share(uint32_t half, uint32_t limit, uint32_t other)
+static uint32_t ll_share(uint32_t half, uint32_t limit, uint32_t other)
 {
 	uint32_t left = limit > other ? limit - other : 0;
 
@@ -22,8 +22,8 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 
 	out->fixed = send || recv;
 	out->threads = (uint32_t)params->value[EP_PARAM_LL_THREADS];
-	out->send_blocks = send ? send : ep_ll_share(blocks / 2, limit, recv);
-	out->recv_blocks = recv ? recv : ep_ll_share(blocks - blocks / 2, limit, send);
+	out->send_blocks = send ? send : ll_share(blocks / 2, limit, recv);
+	out->recv_blocks = recv ? recv : ll_share(blocks - blocks / 2, limit, send);
 	if (limit == 1 && !send && !recv) {
 		/* Two small blocks share the SM. */
 		out->threads = (uint32_t)ep_min_u64(out->threads, 256);
@@ -41,7 +41,7 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 }
 
 /* Rows of all local experts are numbered with 31 bits, and so are quads. */
-static ncclResult_t ep_ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
+static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 	uint32_t quads = ep_ll_copy_quads(c->max_token_bytes);
@@ -62,18 +62,17 @@ static ncclResult_t ep_ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nr
 	return ncclSuccess;
 }
 
-static struct ep_group_heap ep_ll_group_heap(const struct ep_shape *shape, uint32_t topk)
+static struct ep_group_heap ll_group_heap(const struct ep_shape *shape, uint32_t topk)
 {
 	return ep_ll_heap_make(shape, topk).g;
 }
 
-static uint64_t ep_ll_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout,
-				   uint32_t topk)
+static uint64_t ll_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk)
 {
 	return ep_ll_handle_layout_make(shape, layout, topk).bytes;
 }
 
-static ncclResult_t ep_ll_group_open(struct ncclEpGroup *g)
+static ncclResult_t ll_group_open(struct ncclEpGroup *g)
 {
 	g->ll = calloc(1, sizeof(*g->ll));
 	if (!g->ll) {
@@ -83,12 +82,12 @@ static ncclResult_t ep_ll_group_open(struct ncclEpGroup *g)
 	return ep_ll_kernels_open(g->ll, g->device);
 }
 
-static void ep_ll_group_bind(struct ncclEpGroup *g)
+static void ll_group_bind(struct ncclEpGroup *g)
 {
 	g->ll->areas = ep_ll_heap_make(&g->config.shape, g->heap.topk).areas;
 }
 
-static void ep_ll_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
+static void ll_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
 {
 	const struct ep_ll_geometry *geometry = &g->ll->geometry;
 
@@ -101,8 +100,7 @@ static void ep_ll_group_describe(const struct ncclEpGroup *g, char *text, size_t
 		 geometry->send_blocks + geometry->recv_blocks, geometry->threads);
 }
 
-static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *handle,
-				      const ncclEpHandleConfig_t *config)
+static ncclResult_t ll_handle_open(struct ncclEpHandle *handle, const ncclEpHandleConfig_t *config)
 {
 	handle->ll = calloc(1, sizeof(*handle->ll));
 	if (!handle->ll) {
@@ -112,7 +110,7 @@ static ncclResult_t ep_ll_handle_open(struct ncclEpHandle *handle,
 }
 
 /* Shapes of tensors with received rows. */
-static struct ep_received ep_ll_received_make(const struct ep_shape *shape, ncclEpLayout_t layout)
+static struct ep_received ll_received_make(const struct ep_shape *shape, ncclEpLayout_t layout)
 {
 	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	uint64_t b = shape->max_tokens;
@@ -126,15 +124,15 @@ static struct ep_received ep_ll_received_make(const struct ep_shape *shape, nccl
 	};
 }
 
-static uint64_t ep_ll_most_rows(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk,
-				uint64_t alignment)
+static uint64_t ll_most_rows(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk,
+			     uint64_t alignment)
 {
-	struct ep_received received = ep_ll_received_make(shape, layout);
+	struct ep_received received = ll_received_make(shape, layout);
 
 	return received.extent[0] * received.extent[1];
 }
 
-static void ep_ll_handle_bind(struct ncclEpHandle *handle)
+static void ll_handle_bind(struct ncclEpHandle *handle)
 {
 	const struct ep_shape *shape = &handle->group->config.shape;
 	struct ep_ll_handle_layout l =
@@ -150,12 +148,12 @@ static void ep_ll_handle_bind(struct ncclEpHandle *handle)
 		.slot_row = (void *)(handle->mem + l.slot_row_off),
 		.route = (void *)(handle->mem + l.route_off),
 	};
-	handle->received = ep_ll_received_make(shape, handle->layout);
+	handle->received = ll_received_make(shape, handle->layout);
 }
 
 /* The ids stay where they are: dispatch and combine read them there. */
-static ncclResult_t ep_ll_update(struct ncclEpHandle *handle, const struct ep_view *ids,
-				 const ncclEpLayoutInfo_t *info, cudaStream_t stream)
+static ncclResult_t ll_update(struct ncclEpHandle *handle, const struct ep_view *ids,
+			      const ncclEpLayoutInfo_t *info, cudaStream_t stream)
 {
 	if (info) {
 		return ep_fail(ncclInvalidArgument,
@@ -167,8 +165,8 @@ static ncclResult_t ep_ll_update(struct ncclEpHandle *handle, const struct ep_vi
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ll_received(const struct ncclEpHandle *handle, uint64_t *tokens,
-				   uint64_t *rows, cudaStream_t stream)
+static ncclResult_t ll_received(const struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
+				cudaStream_t stream)
 {
 	const struct ep_shape *shape = &handle->group->config.shape;
 	struct ep_dev_receipt receipt;
@@ -190,7 +188,7 @@ static ncclResult_t ep_ll_received(const struct ncclEpHandle *handle, uint64_t *
 		       : ncclSuccess;
 }
 
-static void ep_ll_selections(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args)
+static void ll_selections(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args)
 {
 	*args = (struct ep_expert_rows_args){
 		.selections = handle->topk_idx,
@@ -217,19 +215,19 @@ const struct ep_algo ep_ll_algo = {
 		.masks = true,
 		.quantises = true,
 	},
-	.config_check = ep_ll_config_check,
-	.heap = ep_ll_group_heap,
-	.handle_bytes = ep_ll_handle_bytes,
-	.group_open = ep_ll_group_open,
-	.group_bind = ep_ll_group_bind,
-	.group_describe = ep_ll_group_describe,
-	.handle_open = ep_ll_handle_open,
-	.handle_bind = ep_ll_handle_bind,
-	.update = ep_ll_update,
+	.config_check = ll_config_check,
+	.heap = ll_group_heap,
+	.handle_bytes = ll_handle_bytes,
+	.group_open = ll_group_open,
+	.group_bind = ll_group_bind,
+	.group_describe = ll_group_describe,
+	.handle_open = ll_handle_open,
+	.handle_bind = ll_handle_bind,
+	.update = ll_update,
 	.dispatch = ep_ll_dispatch,
 	.combine = ep_ll_combine,
 	.complete = ep_ll_complete,
-	.most_rows = ep_ll_most_rows,
-	.selections = ep_ll_selections,
-	.received = ep_ll_received,
+	.most_rows = ll_most_rows,
+	.selections = ll_selections,
+	.received = ll_received,
 };

@@ -6,8 +6,8 @@
 #include "gda/state.h"
 
 /* Why it is not worth while, or not wanted; NULL: it is. */
-static const char *ep_ll_source_excluded(const struct ncclEpGroup *g, uint32_t row_bytes,
-					 bool send_only)
+static const char *ll_source_excluded(const struct ncclEpGroup *g, uint32_t row_bytes,
+				      bool send_only)
 {
 	uint64_t bytes = (uint64_t)g->config.shape.max_tokens * row_bytes;
 
@@ -35,7 +35,7 @@ void ep_ll_source_choose(struct ncclEpGroup *g, enum ep_ll_source_of of,
 	if (!g->remote_ranks || !tensor->win_hdl || !view->data) {
 		return;
 	}
-	why = ep_ll_source_excluded(g, row_bytes, send_only);
+	why = ll_source_excluded(g, row_bytes, send_only);
 	if (!why) {
 		why = ep_window_holds(g, tensor, view);
 	}
@@ -55,7 +55,7 @@ void ep_ll_source_choose(struct ncclEpGroup *g, enum ep_ll_source_of of,
 #define EP_LL_PAGE 4096u /* banks */
 #define EP_LL_SLICE 256u /* handle memory */
 
-static uint32_t ep_ll_header_bytes(uint32_t layout, uint32_t topk)
+static uint32_t ll_header_bytes(uint32_t layout, uint32_t topk)
 {
 	/* 8-byte words: expert-major one and one per k, rank-major two per k; whole packets */
 	return layout == EP_LL_EXPERT_MAJOR ? 16 * ((1 + topk + 1) / 2) : 16 * topk;
@@ -67,7 +67,7 @@ struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape 
 	struct ep_ll_dispatch_packets p;
 	uint64_t r = shape->nranks, at;
 
-	p.header_bytes = ep_ll_header_bytes(layout, topk);
+	p.header_bytes = ll_header_bytes(layout, topk);
 	at = ep_round_up(r * EP_LL_CTRL_BYTES, EP_LL_LINE);
 	p.count_off = (uint32_t)at;
 	at = ep_round_up(at + r * shape->nlocal * 8, EP_LL_LINE);
@@ -77,10 +77,10 @@ struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape 
 }
 
 /* Bytes that leave by the NIC: rows and their headers, counts. */
-static void ep_ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape, uint32_t topk)
+static void ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape, uint32_t topk)
 {
-	uint64_t headers = ep_max_u64(ep_ll_header_bytes(EP_LL_EXPERT_MAJOR, topk),
-				      ep_ll_header_bytes(EP_LL_RANK_MAJOR, topk));
+	uint64_t headers = ep_max_u64(ll_header_bytes(EP_LL_EXPERT_MAJOR, topk),
+				      ll_header_bytes(EP_LL_RANK_MAJOR, topk));
 	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
 	uint64_t side = 0;
 
@@ -131,12 +131,12 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 		h.g.bytes += h.bank_bytes;
 	}
 	if (shape->channels) {
-		ep_ll_stage_make(&h, shape, topk);
+		ll_stage_make(&h, shape, topk);
 	}
 	return h;
 }
 
-static uint64_t ep_ll_slice(uint64_t *at, uint64_t bytes)
+static uint64_t ll_slice(uint64_t *at, uint64_t bytes)
 {
 	uint64_t off = *at;
 
@@ -151,14 +151,14 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape
 	struct ep_ll_handle_layout h;
 	uint64_t at = 0;
 
-	h.head_off = ep_ll_slice(&at, sizeof(struct ep_dev_handle));
-	h.src_rows_off = ep_ll_slice(&at, 4ull * shape->nranks);
-	h.src_parts_off = ep_ll_slice(&at, 4ull * shape->nranks);
-	h.counts_off = ep_ll_slice(&at, 4ull * shape->nlocal);
-	h.slot_token_off = ep_ll_slice(&at, 4 * rows);
-	h.slot_row_off = ep_ll_slice(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0);
-	h.route_off = ep_ll_slice(&at, 4ull * shape->max_tokens * topk);
-	h.sent_rows_off = ep_ll_slice(&at, shape->channels ? 4ull * shape->nranks : 0);
+	h.head_off = ll_slice(&at, sizeof(struct ep_dev_handle));
+	h.src_rows_off = ll_slice(&at, 4ull * shape->nranks);
+	h.src_parts_off = ll_slice(&at, 4ull * shape->nranks);
+	h.counts_off = ll_slice(&at, 4ull * shape->nlocal);
+	h.slot_token_off = ll_slice(&at, 4 * rows);
+	h.slot_row_off = ll_slice(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0);
+	h.route_off = ll_slice(&at, 4ull * shape->max_tokens * topk);
+	h.sent_rows_off = ll_slice(&at, shape->channels ? 4ull * shape->nranks : 0);
 	h.bytes = at;
 	return h;
 }

@@ -7,9 +7,9 @@
 #include "ep/ll/ll.h"
 
 /* An int32 counter tensor of exactly `extent`. */
-static ncclResult_t ep_ll_check_counter(const struct ep_dispatch *dispatch,
-					const ncclEpTensor_t *tensor, uint32_t extent,
-					const char *meaning, const char *name, int32_t **out)
+static ncclResult_t ll_check_counter(const struct ep_dispatch *dispatch,
+				     const ncclEpTensor_t *tensor, uint32_t extent,
+				     const char *meaning, const char *name, int32_t **out)
 {
 	struct ep_view view;
 
@@ -21,8 +21,8 @@ static ncclResult_t ep_ll_check_counter(const struct ep_dispatch *dispatch,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ll_check_expert_major(const struct ep_dispatch *dispatch,
-					     struct ep_ll_dispatch_args *args)
+static ncclResult_t ll_check_expert_major(const struct ep_dispatch *dispatch,
+					  struct ep_ll_dispatch_args *args)
 {
 	static const char why[] = "expert-major dispatch does not carry weights or ids";
 
@@ -32,13 +32,13 @@ static ncclResult_t ep_ll_check_expert_major(const struct ep_dispatch *dispatch,
 	EP_CHECK(ep_tensor_expect_absent(dispatch->info.src_rank_counters,
 					 "layout_info->src_rank_counters",
 					 "expert-major counts per expert"));
-	return ep_ll_check_counter(dispatch, dispatch->info.expert_counters,
-				   dispatch->h->group->config.shape.nlocal, "experts per rank",
-				   "layout_info->expert_counters", &args->expert_counts);
+	return ll_check_counter(dispatch, dispatch->info.expert_counters,
+				dispatch->h->group->config.shape.nlocal, "experts per rank",
+				"layout_info->expert_counters", &args->expert_counts);
 }
 
-static ncclResult_t ep_ll_check_rank_major(const struct ep_dispatch *dispatch,
-					   struct ep_ll_dispatch_args *args)
+static ncclResult_t ll_check_rank_major(const struct ep_dispatch *dispatch,
+					struct ep_ll_dispatch_args *args)
 {
 	const struct ncclEpGroup *g = dispatch->h->group;
 	struct ep_view in, weights, ids;
@@ -65,9 +65,9 @@ static ncclResult_t ep_ll_check_rank_major(const struct ep_dispatch *dispatch,
 					 "layout_info->expert_counters",
 					 "rank-major counts per source rank"));
 	if (dispatch->info.src_rank_counters) {
-		EP_CHECK(ep_ll_check_counter(dispatch, dispatch->info.src_rank_counters,
-					     (uint32_t)g->nranks, "ranks",
-					     "layout_info->src_rank_counters", &args->src_counts));
+		EP_CHECK(ll_check_counter(dispatch, dispatch->info.src_rank_counters,
+					  (uint32_t)g->nranks, "ranks",
+					  "layout_info->src_rank_counters", &args->src_counts));
 	}
 	args->topk_weights = in.data;
 	args->out_weights = weights.data;
@@ -75,8 +75,8 @@ static ncclResult_t ep_ll_check_rank_major(const struct ep_dispatch *dispatch,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *dispatch,
-					 struct ep_ll_dispatch_args *args)
+static ncclResult_t ll_dispatch_check(const struct ep_dispatch *dispatch,
+				      struct ep_ll_dispatch_args *args)
 {
 	const struct ncclEpGroup *g = dispatch->h->group;
 
@@ -84,11 +84,11 @@ static ncclResult_t ep_ll_dispatch_check(const struct ep_dispatch *dispatch,
 		args->expert_id_base = (uint32_t)g->rank * g->config.shape.nlocal;
 	}
 	return dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
-		       ? ep_ll_check_expert_major(dispatch, args)
-		       : ep_ll_check_rank_major(dispatch, args);
+		       ? ll_check_expert_major(dispatch, args)
+		       : ll_check_rank_major(dispatch, args);
 }
 
-static ncclResult_t ep_ll_combine_check(const struct ep_combine *c, struct ep_ll_combine_args *args)
+static ncclResult_t ll_combine_check(const struct ep_combine *c, struct ep_ll_combine_args *args)
 {
 	static const char name[] = "outputs->topk_weights";
 	struct ep_view weights;
@@ -113,7 +113,7 @@ static ncclResult_t ep_ll_combine_check(const struct ep_combine *c, struct ep_ll
  */
 
 /* enum ep_ll_kernel */
-static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
+static const void *const ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_dispatch_kernel,
 	(const void *)ep_ll_dispatch_fp8_kernel,
 	(const void *)ep_ll_combine_bf16_kernel,
@@ -126,7 +126,7 @@ static const void *const ep_ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_combine_fp32_remote_kernel,
 };
 
-static bool ep_ll_is_dispatch(size_t kernel)
+static bool ll_is_dispatch(size_t kernel)
 {
 	return kernel % EP_LL_KERNEL_REMOTE < EP_LL_KERNEL_COMBINE;
 }
@@ -137,24 +137,24 @@ ncclResult_t ep_ll_kernels_open(struct ep_ll *ll, int device)
 	size_t n = 0;
 
 	for (size_t i = 0; i < EP_LL_KERNELS; i++) {
-		if (ep_ll_is_dispatch(i)) {
-			dispatches[n++] = ep_ll_kernels[i];
+		if (ll_is_dispatch(i)) {
+			dispatches[n++] = ll_kernels[i];
 		}
 	}
-	EP_CHECK(ep_kernels_load(ep_ll_kernels, EP_LL_KERNELS));
+	EP_CHECK(ep_kernels_load(ll_kernels, EP_LL_KERNELS));
 	return ep_kernels_share(dispatches, n, device, &ll->shared_bytes);
 }
 
 /* max_num_sms 1: the sending and the receiving block must fit on one SM together. */
-static ncclResult_t ep_ll_check_coresidence(uint32_t threads, uint32_t bytes)
+static ncclResult_t ll_check_coresidence(uint32_t threads, uint32_t bytes)
 {
 	for (size_t i = 0; i < EP_LL_KERNELS; i++) {
 		int blocks = 0;
 
-		if (!ep_ll_is_dispatch(i)) {
+		if (!ll_is_dispatch(i)) {
 			continue;
 		}
-		EP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, ep_ll_kernels[i],
+		EP_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, ll_kernels[i],
 								      (int)threads, bytes),
 			"asking how many blocks fit on an SM");
 		if (blocks < 2) {
@@ -170,7 +170,7 @@ static ncclResult_t ep_ll_check_coresidence(uint32_t threads, uint32_t bytes)
 }
 
 /* Arguments that operations of the handle have in common. */
-static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *handle)
+static struct ep_ll_operation ll_operation_of(const struct ncclEpHandle *handle)
 {
 	const struct ncclEpGroup *g = handle->group;
 
@@ -188,7 +188,7 @@ static struct ep_ll_operation ep_ll_operation_of(const struct ncclEpHandle *hand
 
 ncclResult_t ep_ll_shared_check(const struct ncclEpHandle *handle)
 {
-	struct ep_ll_operation operation = ep_ll_operation_of(handle);
+	struct ep_ll_operation operation = ll_operation_of(handle);
 	struct ep_ll_plan plan;
 
 	operation.row_bytes = operation.shape.max_token_bytes;
@@ -200,13 +200,13 @@ ncclResult_t ep_ll_shared_check(const struct ncclEpHandle *handle)
 			       plan.shared_bytes, handle->group->ll->shared_bytes);
 	}
 	if (handle->group->config.max_sms == 1) {
-		EP_CHECK(ep_ll_check_coresidence(plan.threads, plan.shared_bytes));
+		EP_CHECK(ll_check_coresidence(plan.threads, plan.shared_bytes));
 	}
 	return ncclSuccess;
 }
 
-static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle,
-			      const struct ep_ll_plan *plan)
+static void ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle,
+			   const struct ep_ll_plan *plan)
 {
 	const struct ncclEpGroup *g = handle->group;
 
@@ -236,8 +236,8 @@ static void ep_ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle 
 	c->channel_tokens = plan->channel_tokens;
 }
 
-static ncclResult_t ep_ll_launch(const struct ep_ll_plan *plan, union ep_ll_args *args,
-				 uint32_t halves, cudaStream_t stream)
+static ncclResult_t ll_launch(const struct ep_ll_plan *plan, union ep_ll_args *args,
+			      uint32_t halves, cudaStream_t stream)
 {
 	struct ep_dev_launch *launch = &args->c.launch;
 
@@ -245,27 +245,27 @@ static ncclResult_t ep_ll_launch(const struct ep_ll_plan *plan, union ep_ll_args
 	launch->send_blocks = halves & EP_HALF_SEND ? plan->send_blocks : 0;
 	launch->recv_blocks = halves & EP_HALF_RECV ? plan->recv_blocks : 0;
 	return ep_kernel_launch(
-		ep_ll_kernels[plan->kernel], args, launch->send_blocks + launch->recv_blocks,
+		ll_kernels[plan->kernel], args, launch->send_blocks + launch->recv_blocks,
 		plan->threads, plan->shared_bytes, stream,
-		ep_ll_is_dispatch(plan->kernel) ? "launching dispatch" : "launching combine");
+		ll_is_dispatch(plan->kernel) ? "launching dispatch" : "launching combine");
 }
 
 /* Launches both halves, or the send half and keeps what the other needs. */
-static ncclResult_t ep_ll_begin(struct ncclEpHandle *handle, const struct ep_ll_plan *plan,
-				union ep_ll_args *args, bool send_only, cudaStream_t stream)
+static ncclResult_t ll_begin(struct ncclEpHandle *handle, const struct ep_ll_plan *plan,
+			     union ep_ll_args *args, bool send_only, cudaStream_t stream)
 {
-	ep_ll_common_fill(&args->c, handle, plan);
+	ll_common_fill(&args->c, handle, plan);
 	if (!send_only) {
-		return ep_ll_launch(plan, args, EP_HALF_SEND | EP_HALF_RECV, stream);
+		return ll_launch(plan, args, EP_HALF_SEND | EP_HALF_RECV, stream);
 	}
-	EP_CHECK(ep_ll_launch(plan, args, EP_HALF_SEND, stream));
+	EP_CHECK(ll_launch(plan, args, EP_HALF_SEND, stream));
 	handle->ll->plan = *plan;
 	handle->ll->args = *args;
 	return ncclSuccess;
 }
 
 /* Quantised rows are padded to whole tiles: not all that max_token_bytes admits need fit. */
-static ncclResult_t ep_ll_check_row(const struct ep_dispatch *dispatch, uint32_t quads)
+static ncclResult_t ll_check_row(const struct ep_dispatch *dispatch, uint32_t quads)
 {
 	uint32_t bytes = dispatch->h->group->config.shape.max_token_bytes;
 	uint32_t room = ep_ll_max_quads(bytes);
@@ -282,7 +282,7 @@ static ncclResult_t ep_ll_check_row(const struct ep_dispatch *dispatch, uint32_t
 
 ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
-	struct ep_ll_operation operation = ep_ll_operation_of(dispatch->h);
+	struct ep_ll_operation operation = ll_operation_of(dispatch->h);
 	struct ep_signature signature = ep_signature_dispatch(dispatch);
 	struct ep_ll_dispatch_args *a;
 	union ep_ll_args args;
@@ -291,11 +291,11 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	memset(&args, 0, sizeof(args));
 	ep_signature_launch(&args.c.launch, &signature);
 	a = &args.dispatch;
-	EP_CHECK(ep_ll_dispatch_check(dispatch, a));
+	EP_CHECK(ll_dispatch_check(dispatch, a));
 	operation.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	operation.hidden = dispatch->hidden;
 	p = ep_ll_plan_make(&operation);
-	EP_CHECK(ep_ll_check_row(dispatch, p.row_quads));
+	EP_CHECK(ll_check_row(dispatch, p.row_quads));
 	a->tokens = dispatch->tokens.data;
 	a->scales = dispatch->scales.data;
 	a->out_tokens = dispatch->out_tokens.data;
@@ -316,12 +316,12 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 				    &dispatch->tokens, dispatch->token_bytes,
 				    dispatch->config.send_only, &a->source);
 	}
-	return ep_ll_begin(dispatch->h, &p, &args, dispatch->config.send_only, stream);
+	return ll_begin(dispatch->h, &p, &args, dispatch->config.send_only, stream);
 }
 
 ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 {
-	struct ep_ll_operation operation = ep_ll_operation_of(c->h);
+	struct ep_ll_operation operation = ll_operation_of(c->h);
 	struct ep_signature signature = ep_signature_combine(c);
 	ncclDataType_t type = c->tokens.datatype;
 	union ep_ll_args args;
@@ -329,7 +329,7 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 
 	memset(&args, 0, sizeof(args));
 	ep_signature_launch(&args.c.launch, &signature);
-	EP_CHECK(ep_ll_combine_check(c, &args.combine));
+	EP_CHECK(ll_combine_check(c, &args.combine));
 	operation.combine = true;
 	operation.row_bytes = c->token_bytes;
 	operation.dtype = type == ncclBfloat16 ? EP_BF16 : type == ncclFloat16 ? EP_FP16 : EP_FP32;
@@ -339,7 +339,7 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	args.combine.token_bytes = c->token_bytes;
 	ep_ll_source_choose(c->h->group, EP_LL_SOURCE_COMBINE, c->in.tokens, &c->tokens,
 			    c->token_bytes, c->config.send_only, &args.combine.source);
-	return ep_ll_begin(c->h, &p, &args, c->config.send_only, stream);
+	return ll_begin(c->h, &p, &args, c->config.send_only, stream);
 }
 
 ncclResult_t ep_ll_complete(struct ncclEpHandle *handle, cudaStream_t stream)
@@ -348,5 +348,5 @@ ncclResult_t ep_ll_complete(struct ncclEpHandle *handle, cudaStream_t stream)
 		handle->ll->args; /* who calls again after a failure begins with these */
 
 	ep_signature_complete(&args.c.launch);
-	return ep_ll_launch(&handle->ll->plan, &args, EP_HALF_RECV, stream);
+	return ll_launch(&handle->ll->plan, &args, EP_HALF_RECV, stream);
 }

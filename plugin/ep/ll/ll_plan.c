@@ -11,7 +11,7 @@
 #define EP_LL_RECV_QUANTISED_QUADS 2
 
 /* Tokens of one span: a multiple of 32, at least 32. */
-static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
+static uint32_t ll_span_tokens(uint32_t topk, uint32_t experts)
 {
 	uint64_t n = ep_min_u64(EP_LL_SPAN_IDS / topk, EP_LL_SPAN);
 
@@ -24,7 +24,7 @@ static uint32_t ep_ll_span_tokens(uint32_t topk, uint32_t experts)
  * (rank, token), counts per expert and rank, repeated selections, FP8 scratch. Receivers: counts
  * per (source, expert), five words per source.
  */
-static uint32_t ep_ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, uint32_t span)
+static uint32_t ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, uint32_t span)
 {
 	uint32_t r = shape->nranks, experts = r * shape->nlocal;
 	uint32_t scratch = EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_BYTES;
@@ -38,14 +38,14 @@ static uint32_t ep_ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, 
  * Rows as bytes: each part of a row is one warp's work and has a flag. As many parts as there are
  * warps for, but no part is less than one of the row's `tiles`: a quad, or an FP8 tile.
  */
-static uint32_t ep_ll_flag_parts(uint32_t warps, uint64_t rows, uint32_t tiles)
+static uint32_t ll_flag_parts(uint32_t warps, uint64_t rows, uint32_t tiles)
 {
 	uint64_t parts = ep_min_u64(warps / ep_max_u64(1, rows), EP_LL_MAX_PARTS);
 
 	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, tiles));
 }
 
-static uint32_t ep_ll_flag_warps(const struct ep_ll_operation *op)
+static uint32_t ll_flag_warps(const struct ep_ll_operation *op)
 {
 	return op->geometry.send_blocks * (op->geometry.threads / 32);
 }
@@ -55,14 +55,14 @@ static uint32_t ep_ll_flag_warps(const struct ep_ll_operation *op)
  * many there will be. The type of the combine is not known then, so both operations reckon with the
  * largest row. With lines both sides cut as they like.
  */
-static uint32_t ep_ll_return_parts(const struct ep_ll_operation *op)
+static uint32_t ll_return_parts(const struct ep_ll_operation *op)
 {
-	return ep_ll_flag_parts(ep_ll_flag_warps(op), (uint64_t)op->num_tokens * op->topk,
-				ep_ll_copy_quads(op->shape.max_token_bytes));
+	return ll_flag_parts(ll_flag_warps(op), (uint64_t)op->num_tokens * op->topk,
+			     ep_ll_copy_quads(op->shape.max_token_bytes));
 }
 
 /* Without tokens of our own, be ready for as many from the peers as can be. */
-static uint64_t ep_ll_plan_tokens(const struct ep_ll_operation *op)
+static uint64_t ll_plan_tokens(const struct ep_ll_operation *op)
 {
 	return op->num_tokens ? op->num_tokens : op->shape.max_tokens;
 }
@@ -71,7 +71,7 @@ static uint64_t ep_ll_plan_tokens(const struct ep_ll_operation *op)
  * Rows as lines: how many quads of each of `rows` rows one of `warps` takes at a time. While some
  * warps have nothing to do, less is faster.
  */
-static uint32_t ep_ll_warp_quads(uint32_t quads, uint64_t rows, uint32_t warps, uint32_t most)
+static uint32_t ll_warp_quads(uint32_t quads, uint64_t rows, uint32_t warps, uint32_t most)
 {
 	return (uint32_t)ep_max_u64(1, ep_min_u64(ep_ceil_div(quads * rows, warps), most));
 }
@@ -80,9 +80,9 @@ static uint32_t ep_ll_warp_quads(uint32_t quads, uint64_t rows, uint32_t warps, 
  * The same for rows that combine returns, of each of which a warp looks up where it goes: one quad
  * while half the warps can have one, then two, and four where a warp has many to return.
  */
-static uint32_t ep_ll_return_quads(const struct ep_ll_operation *op, uint32_t quads, uint32_t warps)
+static uint32_t ll_return_quads(const struct ep_ll_operation *op, uint32_t quads, uint32_t warps)
 {
-	uint64_t all = quads * ep_ll_plan_tokens(op) * (op->shape.nranks - 1);
+	uint64_t all = quads * ll_plan_tokens(op) * (op->shape.nranks - 1);
 
 	if (2 * all <= warps) {
 		return 1;
@@ -91,48 +91,48 @@ static uint32_t ep_ll_return_quads(const struct ep_ll_operation *op, uint32_t qu
 }
 
 /* Quads of one row on the wire. */
-static uint32_t ep_ll_row_quads(const struct ep_ll_operation *op)
+static uint32_t ll_row_quads(const struct ep_ll_operation *op)
 {
 	return op->hidden ? ep_ll_fp8_quads(op->hidden) : ep_ll_copy_quads(op->row_bytes);
 }
 
-static void ep_ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
+static void ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
-	uint32_t tile = op->hidden ? EP_LL_TILE_QUADS : 1, quads = ep_ll_row_quads(op);
+	uint32_t tile = op->hidden ? EP_LL_TILE_QUADS : 1, quads = ll_row_quads(op);
 	uint32_t most_sent = op->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS;
 	uint32_t most_received = op->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
 	uint32_t warps = op->geometry.threads / 32;
 
 	if (plan->lines) {
-		uint64_t rows = ep_ll_plan_tokens(op);
-		uint32_t sent = ep_ll_warp_quads(quads, rows, plan->send_blocks * warps, most_sent);
-		uint32_t received = ep_ll_warp_quads(quads, rows * op->shape.nranks,
-						     plan->recv_blocks * warps, most_received);
+		uint64_t rows = ll_plan_tokens(op);
+		uint32_t sent = ll_warp_quads(quads, rows, plan->send_blocks * warps, most_sent);
+		uint32_t received = ll_warp_quads(quads, rows * op->shape.nranks,
+						  plan->recv_blocks * warps, most_received);
 
 		plan->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
 		plan->peer_parts = ep_ceil_div(quads, ep_max_u64(tile, received));
 	} else {
-		plan->parts = ep_ll_flag_parts(ep_ll_flag_warps(op), op->num_tokens, quads / tile);
+		plan->parts = ll_flag_parts(ll_flag_warps(op), op->num_tokens, quads / tile);
 		plan->peer_parts = 1;
 	}
 	plan->kernel = op->hidden ? EP_LL_KERNEL_DISPATCH_FP8 : EP_LL_KERNEL_DISPATCH;
 	plan->row_quads = quads;
 	plan->part_quads = ep_ll_part_quads(quads, plan->parts, tile);
-	plan->combine_parts = ep_ll_return_parts(op);
+	plan->combine_parts = ll_return_parts(op);
 	plan->packets = ep_ll_dispatch_packets_make(&op->shape, op->layout, op->topk);
-	plan->shared_bytes = ep_ll_shared_bytes(&op->shape, op->topk, plan->span);
+	plan->shared_bytes = ll_shared_bytes(&op->shape, op->topk, plan->span);
 }
 
-static void ep_ll_plan_combine(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
+static void ll_plan_combine(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
-	uint32_t quads = ep_ll_row_quads(op);
+	uint32_t quads = ll_row_quads(op);
 	uint32_t warps = plan->send_blocks * (op->geometry.threads / 32);
 
 	if (op->lines) {
-		plan->parts = ep_ceil_div(quads, ep_ll_plan_tokens(op) <= 256 ? 1 : 2);
-		plan->peer_parts = ep_ceil_div(quads, ep_ll_return_quads(op, quads, warps));
+		plan->parts = ep_ceil_div(quads, ll_plan_tokens(op) <= 256 ? 1 : 2);
+		plan->peer_parts = ep_ceil_div(quads, ll_return_quads(op, quads, warps));
 	} else {
-		plan->parts = ep_ll_return_parts(op);
+		plan->parts = ll_return_parts(op);
 		plan->peer_parts = 1;
 	}
 	plan->kernel = EP_LL_KERNEL_COMBINE + op->dtype;
@@ -141,9 +141,9 @@ static void ep_ll_plan_combine(struct ep_ll_plan *plan, const struct ep_ll_opera
 }
 
 /* Can each quad of our rows have a warp of `blocks`, one of which counts? */
-static bool ep_ll_quads_fit(const struct ep_ll_operation *op, uint32_t blocks)
+static bool ll_quads_fit(const struct ep_ll_operation *op, uint32_t blocks)
 {
-	uint64_t quads = (uint64_t)op->num_tokens * ep_ll_row_quads(op);
+	uint64_t quads = (uint64_t)op->num_tokens * ll_row_quads(op);
 
 	return blocks > 1 && quads && !op->remote &&
 	       quads <= (blocks - (uint64_t)1) * (op->geometry.threads / 32);
@@ -156,7 +156,7 @@ static bool ep_ll_quads_fit(const struct ep_ll_operation *op, uint32_t blocks)
  * always has, since peers may have more; blocks without work would only take time to start.
  * Measured: doc/design/measurements.md.
  */
-static void ep_ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
+static void ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
 	uint32_t blocks = op->geometry.send_blocks + op->geometry.recv_blocks, half = blocks / 2;
 	uint32_t own = half;
@@ -166,7 +166,7 @@ static void ep_ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operat
 		plan->recv_blocks = (uint32_t)ep_min_u64(op->geometry.recv_blocks, op->recv_limit);
 		return;
 	}
-	if (op->num_tokens <= 16 && ep_ll_quads_fit(op, blocks / 4)) {
+	if (op->num_tokens <= 16 && ll_quads_fit(op, blocks / 4)) {
 		own = blocks / 4;
 	}
 	if (op->combine) {
@@ -186,16 +186,16 @@ struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *op)
 {
 	struct ep_ll_plan p = {
 		.lines = op->lines,
-		.span = ep_ll_span_tokens(op->topk, op->shape.nranks * op->shape.nlocal),
+		.span = ll_span_tokens(op->topk, op->shape.nranks * op->shape.nlocal),
 		.channel_tokens = ep_remote_channel_entries(op->num_tokens, op->shape.channels),
 		.threads = op->geometry.threads,
 	};
 
-	ep_ll_plan_blocks(&p, op);
+	ll_plan_blocks(&p, op);
 	if (op->combine) {
-		ep_ll_plan_combine(&p, op);
+		ll_plan_combine(&p, op);
 	} else {
-		ep_ll_plan_dispatch(&p, op);
+		ll_plan_dispatch(&p, op);
 	}
 	p.peer_part_quads = ep_ll_part_quads(p.row_quads, p.peer_parts, 1);
 	p.kernel += op->remote ? EP_LL_KERNEL_REMOTE : 0;
