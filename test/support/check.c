@@ -59,6 +59,17 @@ int check_end(void)
 	return n != 0;
 }
 
+int check_cases(int argc, char **argv, const struct check_case *cases, size_t n)
+{
+	for (size_t i = 0; argc > 1 && i < n; i++) {
+		if (!strcmp(argv[1], cases[i].name)) {
+			return cases[i].main(argc - 1, argv + 1);
+		}
+	}
+	fprintf(stderr, "%s has no case %s\n", argv[0], argc > 1 ? argv[1] : "without a name");
+	return 2;
+}
+
 double check_now(void)
 {
 	struct timespec t;

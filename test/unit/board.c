@@ -3,17 +3,23 @@
  * The board of a group: whose it is, what becomes of it when its process stops and dies, which files are none; and the
  * words of waits there.
  */
+#include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
 #include "core/board.h"
 #include "core/process.h"
 #include "device/group/wait_word.h"
 #include "support/check.h"
+#include "core/shared_file.h"
 
 #define RANKS 5
 
@@ -177,11 +183,306 @@ static void test_words(void)
 	}
 }
 
-int main(void)
+static int main_board(int argc, char **argv)
 {
 	test_whose();
 	test_life();
 	test_sound();
 	test_words();
 	return check_end();
+}
+
+/*
+ * Files in /dev/shm that live as long as their processes: names, memory, locks, and which of them are removed.
+ * Parts that need a mount, another user or a PID namespace say so where the system refuses them.
+ */
+
+#define BYTES 20000
+#define NOBODY 65534
+
+static char prefix[32]; /* of this test alone */
+
+/* In a child: makes a file, writes its path, and waits to be killed. */
+static void show_and_wait(int to)
+{
+	struct ep_shared_file file;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (ep_shared_file_make(&file, prefix, BYTES) != 0 ||
+	    write(to, file.path, sizeof(file.path)) != (ssize_t)sizeof(file.path)) {
+		_exit(1);
+	}
+	for (;;) {
+		pause();
+	}
+}
+
+/* Starts a child that holds a file, or whose child does, as process 1 of a PID namespace. *path is "": neither can. */
+static pid_t shared_file_make_child(bool other_namespace, char path[EP_SHARED_PATH])
+{
+	int ends[2];
+	pid_t pid;
+
+	NEED(pipe(ends) == 0);
+	pid = fork();
+	NEED(pid >= 0);
+	if (!pid && !other_namespace) {
+		show_and_wait(ends[1]);
+	}
+	if (!pid) {
+		if (unshare(CLONE_NEWPID) != 0) {
+			_exit(0);
+		}
+		pid = fork();
+		if (!pid) {
+			show_and_wait(ends[1]);
+		}
+		close(ends[1]);
+		waitpid(pid, NULL, 0);
+		_exit(0);
+	}
+	close(ends[1]);
+	if (read(ends[0], path, EP_SHARED_PATH) != EP_SHARED_PATH) {
+		path[0] = '\0';
+	}
+	close(ends[0]);
+	return pid;
+}
+
+static void end_child(pid_t pid)
+{
+	NEED(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
+
+struct seen {
+	int all, ours, held;
+};
+
+static void look(void *arg, const char *path, int fd, const struct stat *st)
+{
+	struct seen *seen = arg;
+
+	seen->all++;
+	seen->ours += fd >= 0;
+	seen->held += fd >= 0 && ep_shared_file_held(fd);
+	CHECK(fd < 0 || st->st_size == 0 || st->st_size == BYTES, "%s", path);
+}
+
+static struct seen see(void)
+{
+	struct seen seen = { 0, 0, 0 };
+
+	ep_shared_file_each(prefix, look, &seen);
+	return seen;
+}
+
+static void test_own(void)
+{
+	struct ep_shared_file one, two;
+	struct stat st;
+	char head[64];
+
+	CHECK_INT(ep_shared_file_make(&one, prefix, BYTES), 0);
+	CHECK_INT(ep_shared_file_make(&two, prefix, BYTES), 0);
+	snprintf(head, sizeof(head), EP_SHARED_DIR "/%s%d.", prefix, (int)getpid());
+	CHECK(strncmp(one.path, head, strlen(head)) == 0, "%s", one.path);
+	CHECK_INT(strlen(one.path), strlen(head) + 16);
+	CHECK(strcmp(one.path, two.path) != 0);
+	NEED(stat(one.path, &st) == 0);
+	CHECK_INT(st.st_mode & 07777, 0600);
+	CHECK_INT(st.st_size, BYTES);
+	CHECK(st.st_blocks * 512 >= st.st_size, "a full /dev/shm would be a bus error");
+	CHECK_INT(ep_shared_file_grow(&two, 10 * BYTES), 0);
+	NEED(stat(two.path, &st) == 0);
+	CHECK(st.st_size == 10 * BYTES && st.st_blocks * 512 >= st.st_size);
+	ep_shared_file_remove(&two);
+	ep_shared_file_sweep(prefix);
+	CHECK_INT(see().held, 1);
+	ep_shared_file_remove(&one);
+	ep_shared_file_remove(&one); /* there is none any more */
+	CHECK_INT(see().all, 0);
+}
+
+/* Names that only look alike are of somebody else. */
+static void test_names(void)
+{
+	static const char *const tails[] = { "",
+					     "7",
+					     "7.",
+					     "7.0",
+					     ".0123456789abcdef",
+					     "x.0123456789abcdef",
+					     "7.0123456789abcdeg",
+					     "7.0123456789abcdef0",
+					     "7.0123456789ABCDEF" };
+	char path[EP_SHARED_PATH];
+
+	for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+		snprintf(path, sizeof(path), EP_SHARED_DIR "/%s%s", prefix, tails[i]);
+		NEED(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0);
+		CHECK_INT(see().all, 0);
+		ep_shared_file_sweep(prefix);
+		CHECK(unlink(path) == 0, "%s was removed", path);
+	}
+}
+
+/* The lock ends with its process. One that stands still, and a file that is still being made, are alive. */
+static void test_death(void)
+{
+	char path[EP_SHARED_PATH];
+	pid_t child = shared_file_make_child(false, path);
+
+	NEED(path[0] && see().held == 1);
+	NEED(kill(child, SIGSTOP) == 0);
+	ep_shared_file_sweep(prefix);
+	CHECK_INT(see().held, 1);
+	end_child(child);
+	CHECK(see().all == 1 && see().held == 0);
+	NEED(truncate(path, 0) == 0);
+	ep_shared_file_sweep(prefix);
+	CHECK_INT(see().all, 1);
+	NEED(truncate(path, BYTES) == 0);
+	ep_shared_file_sweep(prefix);
+	CHECK_INT(see().all, 0);
+}
+
+/* Two processes of the same number share /dev/shm. Neither takes the other's file away, and this one sees who lives. */
+static void test_namespaces(void)
+{
+	char path[2][EP_SHARED_PATH];
+	pid_t child[2];
+
+	for (int i = 0; i < 2; i++) {
+		child[i] = shared_file_make_child(true, path[i]);
+		if (!path[i][0]) {
+			puts("no PID namespaces here: not tried");
+			NEED(waitpid(child[i], NULL, 0) == child[i]);
+			return;
+		}
+	}
+	CHECK(strcmp(path[0], path[1]) != 0 &&
+		      strncmp(path[0], path[1], strlen(EP_SHARED_DIR) + strlen(prefix) + 3) == 0,
+	      "%s and %s", path[0], path[1]);
+	CHECK_INT(see().held, 2);
+	end_child(child[0]);
+	while (see().held == 2) { /* (it ends a moment after its parent) */
+		usleep(100);
+	}
+	ep_shared_file_sweep(prefix);
+	CHECK(see().all == 1 && see().held == 1);
+	CHECK_INT(access(path[1], F_OK), 0);
+	end_child(child[1]);
+	while (see().held) {
+		usleep(100);
+	}
+	ep_shared_file_sweep(prefix);
+	CHECK_INT(see().all, 0);
+}
+
+static int in_child(void (*test)(void))
+{
+	int status;
+	pid_t pid = fork();
+
+	NEED(pid >= 0);
+	if (!pid) {
+		test();
+		fflush(stdout);
+		_exit(check_end());
+	}
+	NEED(waitpid(pid, &status, 0) == pid);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+/* Makes and grows files until /dev/shm is full. */
+static void fill(void)
+{
+	struct ep_shared_file file[8];
+	int made = 0, error = 0;
+
+	if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+	    mount("test", EP_SHARED_DIR, "tmpfs", 0, "size=65536") != 0) {
+		puts("no mounts here: a full /dev/shm was not tried");
+		return;
+	}
+	while (made < 8 && !(error = ep_shared_file_make(&file[made], prefix, BYTES))) {
+		made++;
+	}
+	CHECK_INT(error, ENOSPC);
+	CHECK_INT(made, 3);
+	CHECK_TEXT(file[made].path, "");
+	CHECK_INT(see().all, made);
+	CHECK_INT(ep_shared_file_grow(&file[0], 1 << 20), ENOSPC);
+	CHECK_INT(see().held, made);
+}
+
+/* Another user reads none of these files, and removes none. */
+static void other_user(void)
+{
+	if (setuid(NOBODY) != 0) {
+		puts("not root: another user was not tried");
+		return;
+	}
+	CHECK(see().all == 1 && see().ours == 0);
+	ep_shared_file_sweep(prefix);
+	CHECK_INT(see().all, 1);
+}
+
+static void test_users(void)
+{
+	char path[EP_SHARED_PATH];
+	pid_t child = shared_file_make_child(false, path);
+
+	NEED(path[0] && chmod(path, 0644) == 0);
+	CHECK_INT(in_child(other_user), 0);
+	end_child(child);
+	/* Root reads all files, but removes its own alone. */
+	if (chown(path, NOBODY, NOBODY) == 0) {
+		CHECK_INT(see().ours, geteuid() == 0);
+		ep_shared_file_sweep(prefix);
+		CHECK_INT(see().all, 1);
+		NEED(chown(path, 0, 0) == 0);
+	}
+	ep_shared_file_sweep(prefix);
+	CHECK_INT(see().all, 0);
+}
+
+/* A child of fork() takes nothing away. */
+static struct ep_shared_file parents;
+
+static void remove_parents(void)
+{
+	ep_shared_file_remove(&parents);
+}
+
+static void test_fork(void)
+{
+	CHECK_INT(ep_shared_file_make(&parents, prefix, BYTES), 0);
+	CHECK_INT(in_child(remove_parents), 0);
+	CHECK(see().all == 1 && see().held == 1);
+	ep_shared_file_remove(&parents);
+	CHECK_INT(see().all, 0);
+}
+
+static int main_shared_file(int argc, char **argv)
+{
+	snprintf(prefix, sizeof(prefix), "nccl-ep-test-%d.", (int)getpid());
+	test_own();
+	test_names();
+	test_death();
+	test_namespaces();
+	test_users();
+	test_fork();
+	CHECK_INT(in_child(fill), 0);
+	return check_end();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct check_case cases[] = {
+		{ "board", main_board },
+		{ "shared_file", main_shared_file },
+	};
+
+	return check_cases(argc, argv, cases, sizeof(cases) / sizeof(*cases));
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/ht/post.h"
 #include "ht_post.h"
+#include "device/ht/route_place.h"
 
 EP_DEV uint64_t *credit_at(const struct ht_post_args &a)
 {
@@ -141,5 +142,23 @@ EP_KERNEL(ht_turn_kernel, ht_turn_args, 32)
 		if (r != EP_HT_NONE) {
 			a.turns[r] = (int32_t)ep_block();
 		}
+	}
+}
+
+EP_KERNEL(ht_stamp_kernel, ht_stamp_args, 32)
+{
+	struct ep_ht_route t = {};
+
+	t.all = a.rows;
+	if (ep_tid() != 0) {
+		return;
+	}
+	ep_ht_head_clear(a.a.c);
+	if (a.failure == HT_STAMP_BEFORE) {
+		ep_ht_head_fail(a.a.c);
+	}
+	ep_ht_head_leave(a.a, t);
+	if (a.failure == HT_STAMP_AFTER) {
+		ep_ht_head_fail(a.a.c);
 	}
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "ep/ll/ll.h"
 #include "support/check.h"
+#include "ep/ht/ht.h"
 
 /* Eight ranks of an H200 node, 256 experts, top-8, rows of 7168 bf16. */
 static const struct ep_ll_operation usual = {
@@ -186,7 +187,7 @@ static void test_parts(void)
 	}
 }
 
-int main(void)
+static int main_plan(int argc, char **argv)
 {
 	test_golden();
 	test_kernels();
@@ -196,4 +197,312 @@ int main(void)
 	test_few_rows();
 	test_parts();
 	return check_end();
+}
+
+/* ---- high throughput: what is decided about a launch. Plans as they were tuned, and rules for any shape ---- */
+
+#define H200_SHARED 232448u
+
+/* Eight ranks of an H200 node, 256 experts, top-8, 4096 tokens of 7168 bf16. */
+static const struct ep_ht_operation ht_usual = {
+	.shape = { .nranks = 8,
+		   .nlocal = 32,
+		   .max_tokens = 4096,
+		   .max_token_bytes = 14336,
+		   .near_ranks = 8,
+		   .banks = 1,
+		   .limit = EP_NO_LIMIT,
+		   .ring_bytes = 1 << 27 },
+	.least_sms = 64,
+	.device = { .max_blocks = 16, .shared_bytes = H200_SHARED },
+	.layout = EP_HT_FLAT,
+	.topk = 8,
+	.row_bytes = 14336,
+	.ring_chunks = 146,
+};
+
+static void ht_test_golden(void)
+{
+	static const struct {
+		enum ep_ht_kind kind;
+		uint32_t layout, ranks, tokens, row;
+		bool direct;
+		uint32_t blocks, threads, parts, part_bytes, stage_parts, lag;
+	} rows[] = {
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 256, 1, 14336, 2,
+		  73 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 256, 1, 14336, 2,
+		  73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 256, 1, 14336, 2, 256 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 480, 1, 128, 32, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 2, 7168, 4, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, true, 16, 256, 2, 7168, 4, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 2, 7168, 2, 256 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 384, 4, 3584, 5,
+		  73 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = ht_usual;
+		struct ep_ht_plan p;
+
+		o.kind = rows[i].kind;
+		o.layout = rows[i].layout;
+		o.shape.nranks = rows[i].ranks;
+		o.shape.max_tokens = rows[i].tokens;
+		o.row_bytes = rows[i].row;
+		o.direct = rows[i].direct;
+		p = ep_ht_plan_make(&o);
+		if (p.blocks != rows[i].blocks || p.threads != rows[i].threads ||
+		    p.parts != rows[i].parts || p.part_bytes != rows[i].part_bytes ||
+		    p.stage_parts != rows[i].stage_parts || p.lag != rows[i].lag) {
+			printf("row %zu: %u x %u, %u x %u, %u, %u\n", i, p.blocks, p.threads,
+			       p.parts, p.part_bytes, p.stage_parts, p.lag);
+			CHECK(!"the plan has changed");
+		}
+	}
+}
+
+/* How many of the SMs an operation takes if the caller leaves it to the library. */
+static void test_auto(void)
+{
+	static const struct {
+		enum ep_ht_kind kind;
+		uint32_t layout, flows, blocks, threads, threads_of_all;
+	} rows[] = {
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 0, 105, 256, 256 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 0, 105, 256, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 64, 384, 384 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 0, 105, 320, 320 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 1, 16, 256, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 1, 16, 384, 384 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 1, 16, 384, 384 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = ht_usual;
+
+		o.kind = rows[i].kind;
+		o.layout = rows[i].layout;
+		o.shape.flows = rows[i].flows;
+		o.net_chunks = 64;
+		o.device.max_blocks = 105;
+		CHECK_INT(ep_ht_plan_make(&o).blocks, 105);
+		CHECK_INT(ep_ht_plan_make(&o).threads, rows[i].threads_of_all);
+		o.device.auto_sms = true;
+		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
+		CHECK_INT(ep_ht_plan_make(&o).threads, rows[i].threads);
+		o.device.max_blocks = 7; /* so few are left by other groups */
+		CHECK_INT(ep_ht_plan_make(&o).blocks, 7);
+	}
+}
+
+/* Few tokens are cut for as many SMs as there are: four units for each. */
+static void test_few_sms(void)
+{
+	static const uint32_t sms[] = { 64, 32, 16, 1 }, parts[] = { 2, 1, 1, 1 };
+	struct ep_ht_operation o = ht_usual;
+
+	o.kind = EP_HT_COMBINE;
+	o.shape.nranks = 2;
+	o.shape.max_tokens = 512;
+	for (size_t i = 0; i < EP_ARRAY_SIZE(sms); i++) {
+		o.least_sms = sms[i];
+		CHECK_INT(ep_ht_plan_make(&o).parts, parts[i]);
+	}
+}
+
+/* Few tokens have small chunks, but not where NICs post them. */
+static void test_chunks(void)
+{
+	static const uint32_t tokens[] = { 1, 128, 129, 256, 257, 1024, 1025, 65536 };
+	static const uint32_t shift[] = { 0, 0, 1, 1, 2, 2, 3, 3 },
+			      flat[] = { 0, 0, 1, 1, 2, 2, 2, 2 };
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(tokens); i++) {
+		struct ep_shape shape = { .max_tokens = tokens[i] };
+
+		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_EXPERT_MAJOR), shift[i]);
+		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_FLAT), flat[i]);
+		shape.flows = 1;
+		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_FLAT), EP_HT_CHUNK_SHIFT);
+	}
+}
+
+static void test_route(void)
+{
+	struct ep_ht_operation o = ht_usual;
+	struct ep_ht_plan p = ep_ht_plan_make(&o);
+
+	CHECK(p.blocks == 16 && p.threads == 512 && ep_ht_plan_fits(&o, &p));
+	CHECK(p.shared_bytes == ep_ht_route_shared(8, 256));
+	o.device.max_blocks = 132;
+	CHECK(ep_ht_plan_make(&o).blocks == EP_HT_ROUTE_BLOCKS);
+	o.shape.max_tokens = 5;
+	CHECK(ep_ht_plan_make(&o).blocks == 5);
+	o.shape.max_tokens = 3 * EP_HT_CHUNK + 1;
+	o.shape.flows = 1;
+	CHECK(ep_ht_plan_make(&o).blocks == 4);
+	o.device.shared_bytes = (uint32_t)p.shared_bytes - 1;
+	p = ep_ht_plan_make(&o);
+	CHECK(!ep_ht_plan_fits(&o, &p));
+}
+
+static uint32_t draw(uint32_t below)
+{
+	static uint64_t state = 1;
+
+	state = state * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(state >> 33) % below;
+}
+
+static struct ep_ht_operation random_operation(void)
+{
+	static const uint32_t shared[] = { 65536, 101376, 166912, H200_SHARED };
+	struct ep_ht_operation o = ht_usual;
+
+	o.kind = draw(2) ? EP_HT_DISPATCH : EP_HT_COMBINE;
+	o.layout = draw(2) ? EP_HT_FLAT : EP_HT_EXPERT_MAJOR;
+	o.direct = o.layout == EP_HT_FLAT && o.kind == EP_HT_COMBINE && draw(2);
+	o.topk = 1 + draw(32);
+	o.shape.nranks = 1 + draw(draw(2) ? 8 : 1024);
+	o.shape.nlocal = 1 + draw(64);
+	o.shape.max_tokens = 1 + draw(draw(2) ? 64 : 20000);
+	o.shape.max_token_bytes = 16 * (1 + draw(draw(2) ? 100 : 1 << 16));
+	o.shape.ring_bytes = draw(1 << 28);
+	o.least_sms = 1 + draw(140);
+	o.device.max_blocks = 1 + draw(140);
+	o.device.shared_bytes = shared[draw(4)];
+	o.row_bytes = 16 * (1 + draw(o.shape.max_token_bytes / 16));
+	if (o.shape.nranks > 1 && !o.direct && draw(2)) { /* several nodes */
+		o.shape.near_ranks = 1 + draw(o.shape.nranks - 1);
+		o.shape.remote_ranks = o.shape.nranks - 1;
+		o.shape.flows = 1 + draw(o.shape.nranks - 1);
+		o.shape.return_rings = o.shape.near_ranks * (1 + o.shape.flows);
+	}
+	o.ring_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.ring_chunks;
+	o.net_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.net_chunks;
+	return o;
+}
+
+/*
+ * Across nodes a warp may be at three chunks, `lag` apart: whoever holds the first one up must not need room
+ * in a ring that only the last one makes, nor a credit that is not sent yet.
+ */
+static void check_nodes(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	uint32_t late = o->net_chunks / 4 > 1 ? o->net_chunks / 4 : 1;
+
+	CHECK(2 * p->lag < o->ring_chunks);
+	CHECK(p->lag + late < o->net_chunks);
+	CHECK(p->threads / 32 >= 4); /* a send warp, a credit warp, and others */
+	CHECK(o->kind != EP_HT_COMBINE || p->part_bytes <= EP_HT_COMBINE_PART);
+}
+
+/* All of the row is cut into parts that have words in the heap, and a block can hold its stages. */
+static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	uint32_t most = ep_ht_heap_make(&o->shape, o->topk).areas.parts, warps = p->threads / 32;
+
+	CHECK(p->blocks >= 1 && p->blocks <= o->device.max_blocks);
+	CHECK(p->parts >= 1 && p->parts <= most);
+	CHECK((uint64_t)p->parts * p->part_bytes >= o->row_bytes);
+	CHECK((uint64_t)(p->parts - 1) * p->part_bytes < o->row_bytes);
+	CHECK(p->part_bytes % 128 == 0 && p->part_bytes <= 14336);
+	CHECK(p->parts == 1 || p->part_bytes >= EP_HT_COMBINE_PART / 2);
+	CHECK(warps >= 2 && warps <= 15 && p->threads % 32 == 0);
+	CHECK(p->stage_parts >= (o->shape.flows ? 1 : 2) &&
+	      p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
+	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
+	CHECK(ep_ht_plan_fits(o, p));
+	if (o->shape.flows) {
+		check_nodes(o, p);
+	} else {
+		CHECK(p->lag >= 1 &&
+		      (p->lag < o->ring_chunks ||
+		       o->ring_chunks >= ep_ht_chunks(o->shape.max_tokens,
+						      ep_ht_chunk_shift(&o->shape, o->layout))));
+	}
+	if (o->kind == EP_HT_COMBINE) {
+		uint32_t added = o->shape.nranks, local = o->shape.nlocal;
+
+		added = o->layout == EP_HT_EXPERT_MAJOR && local > added ? local : added;
+		added = o->topk < added ? o->topk : added;
+		CHECK(p->threads <= EP_HT_COMBINE_THREADS && p->part_bytes <= EP_HT_COMBINE_MOST);
+		CHECK(p->part_bytes <= EP_HT_COMBINE_PART || added <= p->stage_parts);
+	}
+}
+
+static void test_random(void)
+{
+	for (int i = 0; i < 20000; i++) {
+		struct ep_ht_operation o = random_operation(), other = o;
+		struct ep_ht_plan p = ep_ht_plan_make(&o), q;
+
+		check_context("plan %d", i);
+		check_plan(&o, &p);
+		/* ranks with other GPUs cut rows alike */
+		other.device =
+			(struct ep_ht_device){ 1 + draw(200), draw(2), 70000 + draw(200000) };
+		q = ep_ht_plan_make(&other);
+		CHECK(q.parts == p.parts && q.part_bytes == p.part_bytes);
+	}
+	check_context("%s", "");
+}
+
+/* ht_pieces.cu: what a part of a row has of the token's bytes and of its scales' */
+struct piece {
+	uint32_t first, token_bytes, scale_first, scale_bytes;
+};
+extern struct piece ht_piece(uint32_t token_bytes, uint32_t scale_bytes, uint32_t part_bytes,
+			     uint32_t part);
+
+/* Each byte is in one part, in order; there may be more parts of scales than of the token. */
+static void test_pieces(void)
+{
+	for (int i = 0; i < 5000; i++) {
+		uint32_t token = 16 * (1 + draw(2600)), scale = 16 * draw(draw(2) ? 20 : 2600);
+		uint32_t most = 128 * (1 + draw(112)), tokens = 0, scales = 0;
+
+		check_context("row of %u and %u bytes, parts of %u", token, scale, most);
+		for (uint32_t part = 0; part * most < token + scale; part++) {
+			struct piece p = ht_piece(token, scale, most, part);
+
+			CHECK(!p.token_bytes || p.first == tokens);
+			CHECK(!p.scale_bytes || p.scale_first == scales);
+			CHECK(p.scale_bytes == 0 || tokens + p.token_bytes == token);
+			CHECK(p.token_bytes + p.scale_bytes <= most);
+			tokens += p.token_bytes;
+			scales += p.scale_bytes;
+		}
+		CHECK(tokens == token && scales == scale);
+	}
+}
+
+static int main_ht_plan(int argc, char **argv)
+{
+	ht_test_golden();
+	test_auto();
+	test_few_sms();
+	test_chunks();
+	test_route();
+	test_random();
+	test_pieces();
+	return check_end();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct check_case cases[] = {
+		{ "plan", main_plan },
+		{ "ht_plan", main_ht_plan },
+	};
+
+	return check_cases(argc, argv, cases, sizeof(cases) / sizeof(*cases));
 }

@@ -4,6 +4,7 @@
 #define TEST_UNIT_WAITS_H
 
 #include "device/group/group_layout.h"
+#include "device/ht/ht_layout.h"
 
 struct waits_result {
 	uint32_t polls;
@@ -38,5 +39,28 @@ extern "C"
 #endif
 	void
 	bank_kernel(void);
+
+/* ---- kernels that look at a wait of high throughput, and that wait for copies that do not end ---- */
+
+#define HT_STUCK_SLOTS 3
+
+struct ht_wait_args {
+	struct ep_ht_common c;
+	uint64_t waited_ns;
+	uint32_t expired; /* that is longer than the timeout */
+	uint32_t peer;
+	uint32_t leaves; /* the rank whose control queue is left then; 0: none */
+	uint32_t *over;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+void ht_wait_kernel(void);
+void ht_own_kernel(void);
+void ht_stuck_kernel(void);
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -9,6 +9,7 @@
 #include "core/ident.h"
 #include "device/group/group_layout.h"
 #include "support/world.h"
+#include "core/registry.h"
 
 /* A process that has ended, and has been waited for. */
 static int ended_pid(void)
@@ -109,10 +110,74 @@ static void test_ranks(void)
 	}
 }
 
-int main(void)
+static int main_ident(int argc, char **argv)
 {
 	test_gone();
 	test_unknown();
 	test_ranks();
 	return check_end();
+}
+
+/* ---- the set of live objects against a plain list, with additions and removals in any order ---- */
+
+#define OBJECTS 3000
+#define STEPS 60000
+
+/* The same addresses again and again would meet in few places of the table, or in none. */
+static unsigned char memory[OBJECTS << 8], place[OBJECTS];
+static enum ep_registry_kind is[OBJECTS];
+
+static const void *object(uint32_t k)
+{
+	return memory + ((size_t)k << 8) + place[k];
+}
+
+static int main_registry(int argc, char **argv)
+{
+	uint64_t state = 1;
+
+	CHECK(!ep_registry_has(object(0), EP_REGISTRY_GROUP) &&
+	      !ep_registry_remove(object(0), EP_REGISTRY_GROUP));
+	for (uint32_t i = 0; i < STEPS; i++) {
+		/* few at first, then many, and few again */
+		uint32_t among = i < STEPS / 3 || i > STEPS / 3 * 2 ? 30 : OBJECTS;
+		uint32_t k = (uint32_t)world_draw(&state, among);
+		enum ep_registry_kind kind = (enum ep_registry_kind)(2 + world_draw(&state, 3));
+
+		CHECK(ep_registry_has(object(k), kind) == (is[k] == kind));
+		if (is[k] == EP_REGISTRY_NONE) {
+			NEED(ep_registry_add(object(k), kind));
+			is[k] = kind;
+		} else {
+			CHECK(ep_registry_remove(object(k), kind) == (is[k] == kind));
+			if (is[k] == kind) {
+				is[k] = EP_REGISTRY_NONE;
+				place[k] = (unsigned char)world_draw(&state, 256);
+			}
+		}
+	}
+	for (uint32_t k = 0; k < OBJECTS; k++) {
+		for (int kind = 2; kind <= 4; kind++) {
+			CHECK(ep_registry_has(object(k), (enum ep_registry_kind)kind) ==
+			      ((int)is[k] == kind));
+		}
+		CHECK(ep_registry_remove(object(k), is[k]) == (is[k] != EP_REGISTRY_NONE));
+		CHECK(!ep_registry_has(object(k), is[k] ? is[k] : EP_REGISTRY_GROUP));
+	}
+	NEED(ep_registry_add(object(0), EP_REGISTRY_MAKING));
+	CHECK(!ep_registry_has(object(0), EP_REGISTRY_GROUP));
+	ep_registry_made(object(0), EP_REGISTRY_GROUP);
+	CHECK(ep_registry_has(object(0), EP_REGISTRY_GROUP) &&
+	      ep_registry_remove(object(0), EP_REGISTRY_GROUP));
+	return check_end();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct check_case cases[] = {
+		{ "ident", main_ident },
+		{ "registry", main_registry },
+	};
+
+	return check_cases(argc, argv, cases, sizeof(cases) / sizeof(*cases));
 }
