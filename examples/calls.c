@@ -90,7 +90,7 @@ static void tensor_destroy(void)
 
 /* ---- groups ---- */
 
-/* ncclEpCreateGroup: Low latency: 8 experts a rank, up to 128 tokens of 7168 bf16 elements, top-8. */
+/* ncclEpCreateGroup: Low latency: 8 experts a rank, 128 tokens of 7168 bf16 elements, top-8. */
 static void create_group(void)
 {
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
@@ -219,7 +219,7 @@ static void update_handle(void)
 	CHECK(ncclEpUpdateHandle(handle, &topk_idx, NULL, stream));
 }
 
-/* ncclEpUpdateHandle: High throughput, expert-major in eager mode: how many rows come, and where. */
+/* ncclEpUpdateHandle: High throughput, expert-major, eager: how many rows come, and where. */
 static void update_handle_ht(void)
 {
 	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
@@ -321,7 +321,7 @@ static void dispatch_fp8(void)
 	CHECK(ncclEpDispatch(handle, &in, &out, &info, &config, stream));
 }
 
-/* ncclEpDispatch: Low latency, expert-major: rows that the caller has quantised, with their scales. */
+/* ncclEpDispatch: Low latency, expert-major: rows that the caller quantised, with scales. */
 static void dispatch_fwd(void)
 {
 	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
@@ -355,7 +355,7 @@ static void combine(void)
 	CHECK(ncclEpCombine(handle, &in, &out, NULL, stream));
 }
 
-/* ncclEpCombine: Rank-major and flat: the caller has added up each row's experts with their weights. */
+/* ncclEpCombine: Rank-major and flat: the caller has added up each row's weighted results. */
 static void combine_rows(void)
 {
 	ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
@@ -429,7 +429,7 @@ static void dispatch_flat(void)
 	CHECK(ncclEpDispatch(handle, &in, &out, NULL, NULL, stream));
 }
 
-/* ncclEpDispatch: High throughput, flat: rows that the caller has quantised, with their scales. */
+/* ncclEpDispatch: High throughput, flat: rows that the caller quantised, with scales. */
 static void dispatch_flat_fwd(void)
 {
 	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
@@ -500,7 +500,7 @@ static void dispatch_backward(void)
 	CHECK(ncclEpDispatch(handle, &in, &out, NULL, &config, stream));
 }
 
-/* ncclEpCombine: High throughput: a step in a CUDA graph, for a group with a fixed number of rows. */
+/* ncclEpCombine: High throughput: a step in a CUDA graph, with a fixed number of rows. */
 static void combine_graph(void)
 {
 	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the examples share: errors in words, descriptors, and one rank per process. */
+/* What the examples share: errors in words, descriptors of tensors, and one rank per process. */
 #ifndef EXAMPLES_COMMON_H
 #define EXAMPLES_COMMON_H
 
@@ -10,7 +10,7 @@
 #include <nccl_ep.h>
 #include <nccl_ep/ext.h>
 
-/* Of what fails: the call, and in words the last error of CUDA and of the library, if there is one. */
+/* Ends the program if a call fails, and prints the last errors of CUDA and of the library. */
 #define CHECK(call)                                                                                \
 	do {                                                                                       \
 		int check_rc = (int)(call);                                                        \
@@ -85,7 +85,10 @@ static inline void *on_device(const void *from, size_t bytes)
 	return pointer;
 }
 
-/* The rank and its device by the launcher's variables; RANK and WORLD_SIZE unset: a rank alone. */
+/*
+ * Sets rank, ranks and the device from the launcher's variables, and returns a communicator. There
+ * is one rank without RANK and WORLD_SIZE.
+ */
 static inline ncclComm_t begin(const char *path)
 {
 	rank = from_environment("RANK");

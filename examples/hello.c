@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One thread per GPU: each sends its tokens to two experts each, and gets them back. */
+/* One thread per GPU: each rank sends every token to two experts and gets the tokens back. */
 #include <nccl_ep.h>
 #include <nccl_ep/ext.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 			__VA_ARGS__                                                                \
 		}                                                                                  \
 	}
-/* tokens per rank, elements of a token, experts per token, experts per rank */
+/* tokens of a rank, elements of a token, experts of a token, experts of a rank */
 enum {
 	T = 64,
 	H = 1024,
@@ -23,7 +23,7 @@ enum {
 	L = 4
 };
 
-/* Prints why a call failed, in one line that says what to do. NCCL_DEBUG=WARN prints it as well. */
+/* Prints why a call failed and what to do, in one line. NCCL_DEBUG=WARN logs the same line. */
 static void fail(const char *call)
 {
 	const char *why;
@@ -34,7 +34,7 @@ static void fail(const char *call)
 	exit(1);
 }
 
-/* Device memory, with a copy of host memory. */
+/* Returns device memory with a copy of host memory, or as it is if `from` is NULL. */
 static void *gpu(const void *from, size_t bytes)
 {
 	void *p;
@@ -61,7 +61,7 @@ static void run(ncclComm_t comm, int rank, int ranks)
 		gpu(NULL, L * ranks * sizeof(x[0])); /* room for every token at every expert */
 	ncclEpTensor_t rows = TENSOR(ncclFloat32, space, 3, L, ranks * T, H);
 
-	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT; /* its algorithm 0 is low latency */
+	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT; /* algorithm 0 is low latency */
 	config.num_experts = ranks * L;
 	config.max_dispatch_tokens_per_rank = T;
 	config.max_token_bytes = H * sizeof(float);
@@ -76,7 +76,7 @@ static void run(ncclComm_t comm, int rank, int ranks)
 	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
 	in.tokens = &tokens, out.tokens = &rows, info.expert_counters = &counts;
 	CHECK(ncclEpDispatch(handle, &in, &out, &info, NULL, 0));
-	/* rows[e][0 .. counts[e] - 1] are the tokens of local expert e. Here the experts would run. */
+	/* Local expert e has the rows [e][0] to [e][counts[e] - 1]. Here the experts would run. */
 	ncclEpCombineInputs_t results = NCCL_EP_COMBINE_INPUTS_INIT;
 	ncclEpCombineOutputs_t combined = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	results.tokens = &rows, combined.tokens = &sums, combined.topk_weights = &weights;
@@ -89,7 +89,7 @@ static void run(ncclComm_t comm, int rank, int ranks)
 }
 
 int main(void)
-{ /* one thread per GPU; one process per GPU works as well */
+{ /* one thread per GPU; examples/processes.c has one process per GPU */
 	int n;
 	ncclComm_t comms[8];
 	CHECK(cudaGetDeviceCount(&n));

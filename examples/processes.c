@@ -5,8 +5,9 @@
  *     cc processes.c -o processes $(pkg-config --cflags --libs nccl-ep)
  *     torchrun --no-python --nproc-per-node 8 ./processes id-file
  *
- * A launcher sets RANK, WORLD_SIZE and LOCAL_RANK; `id-file` does not exist yet and is where rank 0
- * tells the others NCCL's unique id. With `rm` as a second argument: rank-major.
+ * A launcher sets RANK, WORLD_SIZE and LOCAL_RANK. `id-file` must not exist yet: rank 0 writes
+ * NCCL's unique id to it, and the other ranks read it there. A second argument `rm` selects the
+ * rank-major layout.
  */
 #include "common.h"
 
@@ -15,7 +16,7 @@ enum {
 	H = 256,
 	K = 2,
 	L = 4
-}; /* tokens, their elements, experts each, experts per rank */
+}; /* tokens, elements of a token, experts of a token, experts of a rank */
 
 static float tokens[T][H], weights[T][K], sums[T][H];
 static int64_t ids[T][K];
@@ -23,7 +24,7 @@ static int64_t ids[T][K];
 static void make_tokens(void)
 {
 	for (int t = 0; t < T; t++) {
-		for (int k = 0; k < K; k++) { /* on different ranks, if there are several */
+		for (int k = 0; k < K; k++) { /* on different ranks if there are several */
 			ids[t][k] = (rank * T + t * 3 + k * L) % (ranks * L);
 			weights[t][k] = 1.0f / K;
 		}
@@ -33,11 +34,11 @@ static void make_tokens(void)
 	}
 }
 
-/* The experts answer with what they got, so the weighted sums are the tokens themselves. */
+/* The experts return their rows unchanged, so the weighted sums must be the tokens. */
 static void check_sums(int rank_major)
 {
 	for (int t = 0; t < T; t++) {
-		/* rank-major: one unweighted answer per rank that the token went to */
+		/* rank-major: each rank that got the token returns one unweighted row */
 		int answers = rank_major && ids[t][0] / L != ids[t][1] / L ? K : 1;
 
 		for (int h = 0; h < H; h++) {

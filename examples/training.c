@@ -10,16 +10,17 @@
  *
  *     out[t] = sum over k of w[t][k] * expert(ids[t][k], x[t])        expert(e, x) = a[e] * x
  *
- * Real experts are matrices and run on the GPU; these have one parameter each and run on the host, where
- * the received rows are copied to. From the loss come g[t], the gradients of out[t]; back go those of
- * x, of the weights, and of each expert's parameter:
+ * Real experts are matrices and run on the GPU. These have one parameter each and run on the host,
+ * on copies of the received rows. The loss gives g[t], the gradients of out[t]. The step returns
+ * the gradients of x, of the weights, and of each expert's parameter:
  *
- *     ncclEpUpdateHandle          where each row goes, and how many come: once per step
+ *     ncclEpUpdateHandle          the place of each row, and their number: once per step
  *     ncclEpDispatch              x and w -> rows of my experts
  *       forward of the experts    row' = w * a[e] * row
  *     ncclEpCombine               row' -> out
  *     ncclEpDispatch, backward    g -> the same rows
- *       backward of the experts   da[e] = sum of w * (row . g), dw = a[e] * (row . g), dx = w * a[e] * g
+ *       backward of the experts   da[e] = sum of w * (row . g), dw = a[e] * (row . g),
+ *                                 dx = w * a[e] * g
  *     ncclEpCombine, backward     dx rows -> dx, dw of the rows -> dw[t][k]
  */
 #include "common.h"
@@ -30,7 +31,7 @@ enum {
 	K = 3,
 	L = 4,
 	ALIGN = 8
-}; /* tokens, their elements, experts each, experts per rank, rows that a zone is a multiple of */
+}; /* tokens, elements of a token, experts of a token, experts of a rank, padding of a zone */
 
 /* A rank's tokens on the host. Small numbers and quarters: all sums below are exact. */
 struct tokens {
@@ -38,7 +39,7 @@ struct tokens {
 	int64_t ids[T][K];
 };
 
-/* Rows of this rank's experts on the device: expert e has rows[e] of them from first[e] on. */
+/* The rows of this rank's experts on the device: expert e has rows[e] of them, from first[e]. */
 static struct {
 	int32_t total, rows[L], first[L];
 	void *x, *w;   /* forward, in */
@@ -48,7 +49,7 @@ static struct {
 } got;
 
 static struct tokens mine;
-static float out[T][H], dx[T][H], dw[T][K], da[L]; /* what the step must give */
+static float out[T][H], dx[T][H], dw[T][K], da[L]; /* the results of the step */
 
 static float parameter(int64_t expert)
 {
@@ -92,7 +93,7 @@ static void put(void *to, const void *from, size_t bytes)
 	CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
 }
 
-/* Padding rows and their weights are zeros, so the experts need not look where they are. */
+/* Rows of padding and their weights are zero, so the experts may treat them like any other. */
 static void experts_forward(void)
 {
 	size_t rows = (size_t)got.total;
@@ -138,9 +139,9 @@ static void experts_backward(void)
 }
 
 /*
- * Which rows come. A group without max_recv_tokens_per_rank is in eager mode: the host waits for the
- * number of rows and allocates as many. With a fixed number nothing waits for the host, and all
- * calls of the step can be captured into a CUDA graph.
+ * Routes the tokens and allocates room for the rows that come. A group without
+ * max_recv_tokens_per_rank is in eager mode: the host waits for the number of rows. With a fixed
+ * number the host does not wait, and all calls of the step can be captured into a CUDA graph.
  */
 static void route(ncclEpHandle_t handle, cudaStream_t stream)
 {
@@ -194,7 +195,7 @@ static void forward(ncclEpHandle_t handle, cudaStream_t stream)
 	CHECK(cudaMemcpy(out, sums.data, sizeof(out), cudaMemcpyDeviceToHost));
 }
 
-/* With the routing of the forward pass, which lies in the handle. */
+/* Uses the routing of the forward pass, which the handle keeps. */
 static void backward(ncclEpHandle_t handle, cudaStream_t stream)
 {
 	size_t n = (size_t)got.total;
@@ -228,7 +229,7 @@ static void backward(ncclEpHandle_t handle, cudaStream_t stream)
 	CHECK(cudaMemcpy(dw, to_dw.data, sizeof(dw), cudaMemcpyDeviceToHost));
 }
 
-/* The layer once more, without any communication. */
+/* Computes the layer again, without communication, and compares. */
 static void check(void)
 {
 	struct tokens *theirs = malloc(sizeof(*theirs));
