@@ -29,6 +29,7 @@ typedef enum {
 	/* High throughput only: [N][H], with one row per (source rank, token). */
 	NCCL_EP_LAYOUT_FLAT = 3
 } ncclEpLayout_t;
+
 /* The direction of training. Low latency has only the forward pass. */
 typedef enum {
 	NCCL_EP_FWD_PASS = 0, /* Tokens, weights and ids. */
@@ -71,4 +72,5 @@ typedef enum {
 	NCCL_EP_COMB_QUANT_NONE = 0, /* Rows are copied. */
 	NCCL_EP_COMB_QUANT_NVFP4 = 1 /* Not available: calls refuse it. */
 } ncclEpCombQuant_t;
+
 #endif

@@ -79,6 +79,7 @@ typedef struct {
 	 * nodes to be as equal as possible; for others leave 0 and set NCCL_EP_NODE_SIZE. */
 	unsigned int node_ranks;
 } ncclEpExtMemory_t;
+
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_MEMORY_V1_SIZE 32u
 #define NCCL_EP_EXT_MEMORY_V2_SIZE 40u
@@ -136,6 +137,7 @@ typedef struct {
 	/* output_bytes, and the tokens of all other tensors of a dispatch and a combine. */
 	uint64_t tensor_bytes;
 } ncclEpExtShape_t;
+
 #define NCCL_EP_EXT_SHAPE_INIT NCCL_EP_STRUCT_INIT(ncclEpExtShape_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_SHAPE_V1_SIZE 96u
 
@@ -233,6 +235,7 @@ typedef struct {
 	int node;             /* Its node, from 0. */
 	int rdma;             /* 1: reached by RDMA. 0: between GPUs, or this rank. */
 } ncclEpExtPeerStats_t;
+
 #define NCCL_EP_EXT_PEER_STATS_INIT NCCL_EP_STRUCT_INIT(ncclEpExtPeerStats_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_PEER_STATS_V1_SIZE 72u
 #define NCCL_EP_EXT_PEER_STATS_V2_SIZE 80u
