@@ -27,7 +27,7 @@ struct ep_nccl_dyn {
 	ncclResult_t (*comm_get_async_error)(ncclComm_t comm, ncclResult_t *error);
 	const char *(*get_last_error)(ncclComm_t comm);
 	ncclResult_t (*win_get_user_ptr)(ncclComm_t comm, ncclWindow_t win, void **ptr);
-	/* windows; see peer/peer_window.c */
+	/* windows; see peer/window.c */
 	ncclResult_t (*mem_alloc)(void **ptr, size_t size);
 	ncclResult_t (*mem_free)(void *ptr);
 	ncclResult_t (*window_register)(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,

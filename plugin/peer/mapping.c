@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ranks map each other's memory: what NVML and peers say, and what is agreed on. */
+/* Whether GPUs of a node can map memory of each other, two of the mappings, and which one all ranks choose. */
+#include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -185,6 +186,123 @@ bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 	free(hidden);
 	return all;
 }
+
+/* ---- ranks of one process: the peer's own pointer, once its GPU may be accessed ---- */
+
+static bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why)
+{
+	cudaError_t err = cudaMalloc(base, bytes);
+
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ep_reason_set(why, "%s", cudaGetErrorString(err));
+	}
+	return true;
+}
+
+static void ep_peer_plain_free(void *base)
+{
+	if (cudaFree(base) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+}
+
+static ncclResult_t ep_peer_plain_give(struct ep_heap_export *export, void *base)
+{
+	export->base = base;
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap *heap,
+				      const struct ep_heap_export *export,
+				      const struct ep_ident *idents, int peer)
+{
+	int rank = heap->rank;
+
+	if (idents[peer].device != idents[rank].device) {
+		cudaError_t err = cudaDeviceEnablePeerAccess(idents[peer].device, 0);
+
+		if (err != cudaSuccess) {
+			(void)cudaGetLastError();
+		}
+		if (err != cudaSuccess && err != cudaErrorPeerAccessAlreadyEnabled) {
+			return ep_fail(ncclUnhandledCudaError,
+				       "GPU %s of rank %d cannot enable access to GPU %s of rank "
+				       "%d: %s",
+				       idents[rank].bus_id, rank, idents[peer].bus_id, peer,
+				       cudaGetErrorString(err));
+		}
+	}
+	*base = export->base;
+	return ncclSuccess;
+}
+
+static void ep_peer_plain_unmap(void *base, uint64_t bytes)
+{
+	(void)base;
+	(void)bytes;
+}
+
+const struct ep_peer_mapping ep_peer_plain = {
+	.name = "plain pointers",
+	.alloc = ep_peer_plain_alloc,
+	.free = ep_peer_plain_free,
+	.give = ep_peer_plain_give,
+	.map = ep_peer_plain_map,
+	.unmap = ep_peer_plain_unmap,
+};
+
+/* ---- processes of one host: CUDA IPC ---- */
+
+static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *export, void *base)
+{
+	EP_CUDA(cudaIpcGetMemHandle(&export->ipc, base), "exporting the heap to other processes");
+	return ncclSuccess;
+}
+
+static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap *heap,
+				    const struct ep_heap_export *export,
+				    const struct ep_ident *idents, int peer)
+{
+	cudaError_t err = cudaIpcOpenMemHandle(base, export->ipc, cudaIpcMemLazyEnablePeerAccess);
+
+	if (err != cudaSuccess) {
+		const char *files = ep_no_files();
+		char hosts[EP_IDENT_HOSTS_TEXT];
+
+		(void)cudaGetLastError();
+		return ep_fail(
+			ncclUnhandledCudaError,
+			"GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; %s",
+			idents[heap->rank].bus_id, heap->rank, idents[peer].bus_id, peer,
+			cudaGetErrorString(err),
+			files ? files
+			: *ep_ident_hosts_print(&idents[heap->rank], &idents[peer], hosts)
+				? hosts
+				: "both processes need the same IPC namespace, and GPUs with "
+				  "peer access to each other");
+	}
+	return ncclSuccess;
+}
+
+static void ep_peer_ipc_unmap(void *base, uint64_t bytes)
+{
+	(void)bytes;
+	if (cudaIpcCloseMemHandle(base) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+}
+
+static const struct ep_peer_mapping ep_peer_ipc = {
+	.name = "CUDA IPC",
+	.alloc = ep_peer_plain_alloc,
+	.free = ep_peer_plain_free,
+	.give = ep_peer_ipc_give,
+	.map = ep_peer_ipc_map,
+	.unmap = ep_peer_ipc_unmap,
+};
+
+/* ---- the choice of a mapping for all ---- */
 
 #define EP_WINDOW_VERSION 22902 /* of NCCL, the first with pointers to peers' windows */
 

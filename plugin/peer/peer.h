@@ -97,10 +97,6 @@ const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping);
 
 /* ---- the heaps of this process, and what each must give back in the end ---- */
 
-/* All heaps of the process, under the lock. */
-extern pthread_mutex_t ep_heap_lock;
-extern struct ep_heap_entry *ep_heap_list;
-
 /* An entry on the list, still without memory. */
 ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
 			       const struct ep_ident *idents,
@@ -115,9 +111,6 @@ void ep_heap_tables_free(struct ep_heap *heap);
 
 void ep_heap_unmap(struct ep_heap *heap);
 
-/* The memory is never freed: a peer may have it mapped, or NCCL still work on it. */
-void ep_heap_keep(struct ep_heap *heap);
-
 /* Notes how to see whether the window is there. The communicator is. */
 bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window);
 
@@ -129,10 +122,6 @@ void ep_window_end(struct ep_heap_entry *entry);
 
 extern const struct ep_peer_mapping ep_peer_plain; /* ranks of one process */
 
-/* Memory of cudaMalloc, which more than one mapping takes. */
-bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why);
-void ep_peer_plain_free(void *base);
-
 /* ---- windows of NCCL ---- */
 
 extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
@@ -140,16 +129,14 @@ extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team
 /* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
 void ep_window_settle(struct ep_heap *heap);
 
-extern const struct ep_peer_mapping ep_peer_ipc; /* processes of one host */
+/*
+ * For a heap that is closed later, because boot is stuck: keeps its window, or its memory where the window
+ * cannot be watched. The communicator is still there.
+ */
+void ep_window_hold(struct ep_heap *heap, const struct ep_boot *boot);
 
-/* ---- the driver's virtual memory ---- */
-
-/* Whether the driver has what windows need. */
+/* Returns whether the driver has the calls that windows need; if not, *why names one. */
 bool ep_vmm_driver(struct ep_reason *why);
-
-/* Maps the memory that is at `p` at addresses of its own. *step is what failed. */
-CUresult ep_vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step);
-void ep_vmm_unmap(void *base, uint64_t bytes);
 
 /*
  * Whether this rank can reach the others of its node: no MIG, peer access. Local; the answer need not

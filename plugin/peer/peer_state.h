@@ -43,7 +43,7 @@ struct ep_heap {
 	struct ep_heap_entry *entry;            /* in the list of the process */
 	ncclWindow_t window;                    /* while peers are being mapped */
 	struct ep_timed_call *call; /* NCCL's, on this heap, in which boot got stuck; NULL: none */
-	bool registering;           /* it is that of peer_window.c */
+	bool registering;           /* it is that of window.c */
 	unsigned char *multicast;   /* the node's heaps at once; NULL: not used */
 };
 

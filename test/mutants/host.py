@@ -4,11 +4,11 @@
 MUTANTS = [
     # ---- a call fails on one rank ----
     # A heap that a peer may have mapped is not freed before the peer has let go of it.
-    {"name": "heap_freed_early", "file": "plugin/peer/peer_heap.c",
+    {"name": "heap_freed_early", "file": "plugin/peer/heap.c",
      "old": "\tif (e && known) {",
      "new": "\tif (e && known && e->window) {", "tests": ["nth_call_each", "nth_call_ipc_each"]},
     # A heap is not unmapped while a copy to it goes on that could not be waited for.
-    {"name": "unmapped_early", "file": "plugin/peer/peer_heap.c",
+    {"name": "unmapped_early", "file": "plugin/peer/heap.c",
      "old": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, heap->entry->stream),",
      "new": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, from->entry->stream),", "tests": ["nth_wait"]},
     # No rank takes the old heap away before all have filled the new one.
@@ -17,7 +17,7 @@ MUTANTS = [
              "\t\t\t\t       \"replacing the group's memory\");"),
      "new": "\t\tresult = group_keep_rounds(g, &grown, &heap);", "tests": ["nth_call_each"]},
     # A rank that cannot register its memory with NCCL says so before the others wait there.
-    {"name": "window_alone", "file": "plugin/peer/peer_window.c",
+    {"name": "window_alone", "file": "plugin/peer/window.c",
      "old": "\tresult = ep_boot_agree(boot, result, \"registering the group's memory with NCCL\");\n",
      "new": "", "tests": ["nth_call_window_each"]},
     # The same for NCCL's multicast address.

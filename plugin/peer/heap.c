@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A heap is made, mapped by all ranks of a node, and closed. */
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
@@ -120,20 +121,6 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 	return mine;
 }
 
-/* The bootstrap is stuck, and the heap is closed later. The communicator is there still. */
-static void ep_heap_hold(struct ep_heap *heap, const struct ep_boot *boot)
-{
-	struct ep_heap_entry *e = heap->entry;
-
-	if (heap->window && ep_window_watch(e, heap->window)) {
-		e->comm = boot->comm;
-		e->window = heap->window;
-	} else if (heap->window) {
-		ep_heap_keep(heap);
-	}
-	heap->window = NULL;
-}
-
 /* known: a peer may have it mapped, or map it still. */
 static void ep_heap_drop(struct ep_heap *heap, bool known)
 {
@@ -207,7 +194,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 		ep_heap_close(heap, boot);
 	}
 	if (boot->stuck) {
-		ep_heap_hold(heap, boot);
+		ep_window_hold(heap, boot);
 	}
 	free(all);
 	return result;

@@ -9,12 +9,113 @@
  */
 #include <cuda.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
+#include "core/log.h"
 #include "core/nccl_dyn.h"
 #include "core/timed_call.h"
 #include "peer/peer.h"
+
+/* ---- the driver's virtual memory ---- */
+
+static struct ep_vmm {
+	CUresult (*retain)(CUmemGenericAllocationHandle *handle, void *p);
+	CUresult (*release)(CUmemGenericAllocationHandle handle);
+	CUresult (*reserve)(CUdeviceptr *p, size_t size, size_t align, CUdeviceptr at,
+			    unsigned long long flags);
+	CUresult (*unreserve)(CUdeviceptr p, size_t size);
+	CUresult (*map)(CUdeviceptr p, size_t size, size_t offset,
+			CUmemGenericAllocationHandle handle, unsigned long long flags);
+	CUresult (*unmap)(CUdeviceptr p, size_t size);
+	CUresult (*set_access)(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc,
+			       size_t count);
+} ep_vmm;
+static const char *ep_vmm_missing;
+static pthread_once_t ep_vmm_once = PTHREAD_ONCE_INIT;
+
+static void ep_vmm_init(void)
+{
+	const struct {
+		const char *name;
+		void *slot;
+	} table[] = {
+		{ "cuMemRetainAllocationHandle", &ep_vmm.retain },
+		{ "cuMemRelease", &ep_vmm.release },
+		{ "cuMemAddressReserve", &ep_vmm.reserve },
+		{ "cuMemAddressFree", &ep_vmm.unreserve },
+		{ "cuMemMap", &ep_vmm.map },
+		{ "cuMemUnmap", &ep_vmm.unmap },
+		{ "cuMemSetAccess", &ep_vmm.set_access },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(table); i++) {
+		if (!ep_driver_find(table[i].name, table[i].slot)) {
+			ep_vmm_missing = table[i].name;
+		}
+	}
+}
+
+bool ep_vmm_driver(struct ep_reason *why)
+{
+	pthread_once(&ep_vmm_once, ep_vmm_init);
+	return !ep_vmm_missing || ep_reason_set(why, "the CUDA driver has no %s", ep_vmm_missing);
+}
+
+/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
+static bool ep_vmm_handle(void *p, CUmemGenericAllocationHandle *handle)
+{
+	if (ep_vmm.retain(handle, p) != CUDA_SUCCESS) {
+		return false;
+	}
+	ep_vmm.release(*handle);
+	return true;
+}
+
+/* Maps the memory that is at `p` at addresses of its own. *step is the call that failed. */
+static CUresult ep_vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step)
+{
+	CUmemAccessDesc desc = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
+				 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUmemGenericAllocationHandle handle;
+	CUdeviceptr at = 0;
+	CUresult error;
+
+	*step = "cuMemRetainAllocationHandle";
+	error = ep_vmm.retain(&handle, p);
+	if (error != CUDA_SUCCESS) {
+		return error;
+	}
+	*step = "cuMemAddressReserve";
+	error = ep_vmm.reserve(&at, bytes, 0, 0, 0);
+	if (error != CUDA_SUCCESS) {
+		goto out_release;
+	}
+	*step = "cuMemMap";
+	error = ep_vmm.map(at, bytes, 0, handle, 0);
+	if (error != CUDA_SUCCESS) {
+		goto err_unreserve;
+	}
+	*step = "cuMemSetAccess";
+	error = ep_vmm.set_access(at, bytes, &desc, 1);
+	if (error == CUDA_SUCCESS) {
+		*out = (void *)at;
+		goto out_release;
+	}
+	ep_vmm.unmap(at, bytes);
+err_unreserve:
+	ep_vmm.unreserve(at, bytes);
+out_release:
+	ep_vmm.release(handle); /* the mapping keeps the memory */
+	return error;
+}
+
+static void ep_vmm_unmap(void *base, uint64_t bytes)
+{
+	(void)ep_vmm.unmap((CUdeviceptr)base, bytes);
+	(void)ep_vmm.unreserve((CUdeviceptr)base, bytes);
+}
 
 /* ---- our own memory ---- */
 
@@ -32,6 +133,16 @@ static void ep_window_free(void *base)
 }
 
 /* ---- the window ---- */
+
+/* The memory is never freed: a peer may have it mapped, or NCCL still work on it. */
+static void ep_window_keep(struct ep_heap *heap)
+{
+	if (heap->entry->base) {
+		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
+			(unsigned long long)heap->bytes);
+		heap->entry->base = NULL;
+	}
+}
 
 #define EP_WINDOW_GRACE_NS 50000000u /* for a thread that sees itself when its time is over */
 
@@ -153,7 +264,7 @@ static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 	}
 	ep_timed_call_end(call);
 	if (job.result == ncclInProgress) { /* NCCL may write all of it still */
-		ep_heap_keep(heap);
+		ep_window_keep(heap);
 		return ep_window_late(heap, boot);
 	}
 	result = ep_window_done(heap, boot, &job);
@@ -177,7 +288,7 @@ void ep_window_settle(struct ep_heap *heap)
 		return;
 	}
 	if (job.result == ncclSuccess || job.result == ncclInProgress) {
-		ep_heap_keep(heap); /* who knows whether the communicator is there still */
+		ep_window_keep(heap); /* who knows whether the communicator is there still */
 	} else {
 		free(job.window);
 	}
@@ -231,3 +342,41 @@ const struct ep_peer_mapping ep_peer_window = {
 	.map = ep_window_map,
 	.unmap = ep_vmm_unmap,
 };
+
+/* ---- a window that stays ---- */
+
+bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window)
+{
+	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, entry->rank, &entry->shown) ==
+		       ncclSuccess &&
+	       entry->shown && ep_vmm_handle(entry->shown, &entry->shown_handle);
+}
+
+bool ep_window_lives(const struct ep_heap_entry *entry)
+{
+	CUmemGenericAllocationHandle now;
+
+	return entry->window && !ep_context_ended(&entry->context) &&
+	       ep_vmm_handle(entry->shown, &now) && now == entry->shown_handle;
+}
+
+void ep_window_end(struct ep_heap_entry *entry)
+{
+	if (ep_window_lives(entry)) {
+		(void)ep_nccl_dyn()->window_deregister(entry->comm, entry->window);
+	}
+	entry->window = NULL;
+}
+
+void ep_window_hold(struct ep_heap *heap, const struct ep_boot *boot)
+{
+	struct ep_heap_entry *e = heap->entry;
+
+	if (heap->window && ep_window_watch(e, heap->window)) {
+		e->comm = boot->comm;
+		e->window = heap->window;
+	} else if (heap->window) {
+		ep_window_keep(heap);
+	}
+	heap->window = NULL;
+}
