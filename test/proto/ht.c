@@ -3,11 +3,11 @@
  * High throughput on random shapes and routings: update, dispatch and combine, forward and backward,
  * twice with different routings, all bytes compared with the oracle.
  *
- *     ht KIND SEED COUNT [RANKS]      KIND: see support/ht_case.h
+ *     ht KIND SEED COUNT [RANKS]      KIND: see support/ht_bench.h
  *
  * long: one rank or two, so that combine has parts larger than its sums.
  */
-#include "support/ht_case.h"
+#include "support/ht_bench.h"
 
 int main(int argc, char **argv)
 {

@@ -4,9 +4,9 @@
  * rings have RING bytes, or in some cases are as small as can be. NCCL_EP_NODE_SIZE, if it is set, says what
  * the nodes are.
  *
- *     ht_nodes KIND SEED COUNT [MODE [RING]]      KIND: see support/ht_case.h
+ *     ht_nodes KIND SEED COUNT [MODE [RING]]      KIND: see support/ht_bench.h
  */
-#include "support/ht_case.h"
+#include "support/ht_bench.h"
 
 static void draw_nodes(struct ht_case *c, const char *mode, const char *bytes, const char *given,
 		       uint64_t state)

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "support/ht_case.h"
+#include "support/ht_bench.h"
 
 #define STEPS_OF_GROUP 100
 

@@ -89,7 +89,7 @@ void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, 
 struct oracle_problem bench_problem(int nranks, uint32_t experts, uint32_t topk, uint32_t hidden,
 				    uint32_t tokens, enum oracle_layout layout);
 
-/* bench_check.c: calls visit for each row that is due here, in its exact place. */
+/* Calls visit for each row that is due here, in its exact place. */
 typedef void (*bench_visit_fn)(struct bench *b, uint32_t block, uint32_t row, uint32_t src,
 			       uint32_t token, const int32_t *ids, void *context);
 void bench_places(struct bench *b, bench_visit_fn visit, void *context);
