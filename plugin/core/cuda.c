@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <cuda.h>
+#include <errno.h>
+#include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "core/cuda.h"
 #include "core/log.h"
 
@@ -42,4 +46,194 @@ static int cuda_device(void)
 __attribute__((constructor)) static void ep_cuda_init(void)
 {
 	ep_log_device = cuda_device;
+}
+
+static CUresult (*ep_cu_context_id)(CUcontext context, unsigned long long *id);
+static CUresult (*ep_cu_primary_state)(CUdevice device, unsigned int *flags, int *active);
+static CUresult (*ep_cu_primary_retain)(CUcontext *context, CUdevice device);
+static CUresult (*ep_cu_primary_release)(CUdevice device);
+static CUresult (*ep_cu_stream_context)(CUstream stream, CUcontext *context);
+static bool ep_context_has_id, context_has_streams;
+static pthread_once_t context_once = PTHREAD_ONCE_INIT;
+
+static void context_init(void)
+{
+	ep_context_has_id = ep_driver_find("cuCtxGetId", &ep_cu_context_id) &&
+			    ep_driver_find("cuDevicePrimaryCtxGetState", &ep_cu_primary_state) &&
+			    ep_driver_find("cuDevicePrimaryCtxRetain", &ep_cu_primary_retain) &&
+			    ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
+	context_has_streams = ep_context_has_id &&
+			      ep_driver_find("cuStreamGetCtx", &ep_cu_stream_context);
+}
+
+/* *id: the number of the device's primary context; 0: it has none. False: the driver does not report it. */
+static bool context_primary(int device, unsigned long long *id)
+{
+	unsigned int flags;
+	CUcontext context;
+	int active = 0;
+	bool known;
+
+	*id = 0;
+	if (ep_cu_primary_state(device, &flags, &active) != CUDA_SUCCESS) {
+		return false;
+	}
+	if (!active) {
+		return true; /* to retain it would make one */
+	}
+	if (ep_cu_primary_retain(&context, device) != CUDA_SUCCESS) {
+		return false;
+	}
+	known = ep_cu_context_id(context, id) == CUDA_SUCCESS;
+	(void)ep_cu_primary_release(device);
+	return known;
+}
+
+struct ep_context ep_context_now(void)
+{
+	struct ep_context c = { 0, 0 };
+
+	pthread_once(&context_once, context_init);
+	if (!ep_context_has_id) {
+		return c;
+	}
+	if (cudaGetDevice(&c.device) != cudaSuccess || cudaSetDevice(c.device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	} else if (!context_primary(c.device, &c.id)) {
+		c.id = 0;
+	}
+	return c;
+}
+
+bool ep_context_ended(const struct ep_context *context)
+{
+	unsigned long long id = 0;
+
+	if (!context->id) {
+		return false;
+	}
+	/* Mostly it is this thread's. For a context that has been ended the driver reports no number. */
+	if (ep_cu_context_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
+		return false;
+	}
+	return context_primary(context->device, &id) && id != context->id;
+}
+
+int ep_context_stream_device(cudaStream_t stream)
+{
+	unsigned long long id, primary;
+	CUcontext context;
+	int devices = 0;
+
+	pthread_once(&context_once, context_init);
+	if (!context_has_streams || ep_cu_stream_context(stream, &context) != CUDA_SUCCESS ||
+	    ep_cu_context_id(context, &id) != CUDA_SUCCESS) {
+		return -1;
+	}
+	if (cudaGetDeviceCount(&devices) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	for (int device = 0; device < devices; device++) {
+		if (context_primary(device, &primary) && primary == id) {
+			return device;
+		}
+	}
+	return -1;
+}
+
+bool ep_pinned_take(struct ep_pinned *pinned, void *host, size_t bytes, struct ep_reason *why)
+{
+	const char *what = "cudaHostRegister";
+	void *dev = NULL;
+	cudaError_t err;
+
+	err = cudaHostRegister(host, bytes, cudaHostRegisterMapped | cudaHostRegisterPortable);
+	if (err != cudaSuccess) {
+		goto err_clear;
+	}
+	what = "cudaHostGetDevicePointer";
+	err = cudaHostGetDevicePointer(&dev, host, 0);
+	if (err != cudaSuccess) {
+		goto err_unregister;
+	}
+	*pinned = (struct ep_pinned){ host, dev, bytes };
+	return true;
+
+err_unregister:
+	(void)cudaHostUnregister(host);
+err_clear:
+	(void)cudaGetLastError();
+	return ep_reason_set(why, "the GPU cannot have %zu bytes of host memory: %s: %s (%s)",
+			     bytes, what, cudaGetErrorString(err), cudaGetErrorName(err));
+}
+
+bool ep_pinned_alloc(struct ep_pinned *pinned, size_t bytes, struct ep_reason *why)
+{
+	void *host;
+
+	/* Shared, so that a child of the program does not get these pages and the program others. */
+	host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (host == MAP_FAILED) {
+		return ep_reason_set(why, "no %zu bytes of host memory: %s", bytes,
+				     strerror(errno));
+	}
+	if (!ep_pinned_take(pinned, host, bytes, why)) {
+		munmap(host, bytes);
+		return false;
+	}
+	return true;
+}
+
+void ep_pinned_free(struct ep_pinned *pinned, bool ended)
+{
+	if (!pinned->host) {
+		return;
+	}
+	if (!ended && cudaHostUnregister(pinned->host) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	munmap(pinned->host, pinned->bytes);
+	memset(pinned, 0, sizeof(*pinned));
+}
+
+/*
+ * Whether the device has come to rest. CUDA's calls that free memory wait for everything on it, the
+ * program's own kernels too, and CUDA can be asked without waiting about single streams only. So a
+ * thread waits, and is left to itself where that takes too long.
+ */
+
+struct idler {
+	int device;
+	cudaError_t error;
+};
+
+cudaError_t ep_device_rest(int device)
+{
+	/* Captures of other threads take no harm. */
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	cudaError_t error;
+
+	cudaThreadExchangeStreamCaptureMode(&mode);
+	error = cudaSetDevice(device);
+	if (error == cudaSuccess) {
+		error = cudaDeviceSynchronize();
+	}
+	(void)cudaGetLastError();
+	return error;
+}
+
+static void idler_wait(void *arg)
+{
+	struct idler *w = arg;
+
+	w->error = ep_device_rest(w->device);
+}
+
+int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state)
+{
+	struct idler w = { device, cudaSuccess };
+	int error = ep_timed_call(idler_wait, &w, sizeof(w), timeout_ns);
+
+	*state = w.error;
+	return error;
 }

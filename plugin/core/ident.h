@@ -15,7 +15,8 @@ struct ep_ident {
 	int32_t device; /* CUDA ordinal in its own process */
 	uint32_t mig;
 	uint32_t domain; /* ranks with the same number can map each other's memory; and ... */
-	uint32_t node; /* ... `node` are filled in when all are known: peer/peer.h, core/nodes.h */
+	uint32_t
+		node; /* ... `node` are filled in when all are known: peer/peer.h, core/bootstrap.h */
 	char hostname[64];
 	char bus_id[24];
 };

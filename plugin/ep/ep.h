@@ -10,10 +10,9 @@
 #include <stdint.h>
 #include "core/board.h"
 #include "core/bootstrap.h"
-#include "core/context.h"
+#include "core/cuda.h"
 #include "core/error.h"
 #include "core/ident.h"
-#include "core/nodes.h"
 #include "core/param.h"
 #include "device/group/group_layout.h"
 #include "nccl_ep.h"

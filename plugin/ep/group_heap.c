@@ -4,7 +4,6 @@
 #include <string.h>
 #include "core/bootstrap.h"
 #include "core/cuda.h"
-#include "core/idle.h"
 #include "core/log.h"
 #include "ep/ep.h"
 #include "peer/peer.h"

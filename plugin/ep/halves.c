@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <string.h>
 #include "core/cuda.h"
-#include "core/idle.h"
 #include "core/range.h"
 #include "ep/ep.h"
 

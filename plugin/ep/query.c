@@ -2,7 +2,7 @@
 /* What callers ask of a group, or before they make one. */
 #include <stdlib.h>
 #include "core/cuda.h"
-#include "core/nodes.h"
+#include "core/bootstrap.h"
 #include "device/kernels.h"
 #include "ep/ep.h"
 

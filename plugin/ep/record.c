@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/idle.h"
+#include "core/cuda.h"
 #include "core/log.h"
 #include "device/group/wait_word.h"
 #include "device/kernels.h"

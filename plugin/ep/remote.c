@@ -5,7 +5,7 @@
 #include <time.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "core/nodes.h"
+#include "core/bootstrap.h"
 #include "device/kernels.h"
 #include "ep/ep.h"
 #include "gda/gda.h"

@@ -2,7 +2,6 @@
 /* Kernels, and how many blocks of them are on the device at once. */
 #include <pthread.h>
 #include <stdio.h>
-#include "core/context.h"
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/util.h"

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/idle.h"
+#include "core/cuda.h"
 #include "core/log.h"
 #include "gda/state.h"
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 #include "core/ident.h"
-#include "core/idle.h"
+#include "core/cuda.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "device/mlx5/wqe.h"

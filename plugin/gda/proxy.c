@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include "core/idle.h"
+#include "core/cuda.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"

@@ -13,7 +13,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "core/context.h"
+#include "core/cuda.h"
 #include "core/error.h"
 #include "gda/gda.h"
 #include "rdma/rdma.h"

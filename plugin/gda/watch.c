@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include "core/idle.h"
+#include "core/cuda.h"
 #include "core/log.h"
 #include "device/mlx5/wqe.h"
 #include "gda/prm.h"

@@ -325,7 +325,7 @@ const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT]);
 
 /* Fails if there is no device that NCCL may use. `traffic_class` -1: as the environment sets it. */
 ncclResult_t ep_net_init(ep_net_log_fn *log);
-/* A line of libnccl_ep to NCCL's logger; see core/nccl_logger.h. */
+/* A line of libnccl_ep to NCCL's logger; see core/log.h. */
 bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text);
 ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx);
 /* A context that is none, or no longer one, is no error: NCCL finalizes what has failed. */

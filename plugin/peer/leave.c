@@ -8,7 +8,6 @@
 #include <string.h>
 #include <time.h>
 #include "core/cuda.h"
-#include "core/idle.h"
 #include "core/log.h"
 #include "core/process.h"
 #include "peer/peer.h"

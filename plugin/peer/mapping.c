@@ -8,7 +8,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
-#include "core/nodes.h"
+#include "core/bootstrap.h"
 #include "peer/peer.h"
 
 struct nvml_device;

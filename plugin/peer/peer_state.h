@@ -6,7 +6,7 @@
 #include <cuda.h>
 #include <pthread.h>
 #include "core/bootstrap.h"
-#include "core/context.h"
+#include "core/cuda.h"
 #include "core/ident.h"
 #include "core/param.h"
 #include "core/timed_call.h"

@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-#include "core/context.h"
+#include "core/cuda.h"
 #include "support/check.h"
 
 #undef cudaGetDriverEntryPoint

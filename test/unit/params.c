@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parameter table: values, limits, misspelt names. */
 #include <stdlib.h>
-#include "core/nodes.h"
+#include "core/bootstrap.h"
 #include "core/param.h"
 #include "support/check_nccl.h"
 #include "support/reason.h"
