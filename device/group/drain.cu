@@ -31,7 +31,7 @@ EP_DEV bool ep_drain_peer(const struct ep_drain_args &a, uint32_t r, uint64_t st
 	if (a.farewell) {
 		const uint32_t word[2] = { (uint32_t)a.farewell_value,
 					   (uint32_t)(a.farewell_value >> 32) };
-		struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, queues - 1), false, NULL,
+		struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, queues - 1), NULL,
 						     ep_drain_left(a, r, start));
 		struct ep_mlx5_mem to = ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, a.farewell_off);
 

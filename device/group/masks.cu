@@ -147,8 +147,8 @@ EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_cle
 			  uint64_t value, bool lost)
 {
 	const uint32_t word[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
-	struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, a.g.remote->queues - 1), false,
-					     NULL, a.g.timeout_ns / 4);
+	struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, a.g.remote->queues - 1), NULL,
+					     a.g.timeout_ns / 4);
 	struct ep_mlx5_mem to =
 		ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, ep_clean_at(a, which, a.g.rank));
 

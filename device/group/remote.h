@@ -11,7 +11,7 @@
 
 #include "device/group/signature.h"
 #include "device/group/wait.h"
-#include "device/mlx5/ops.h"
+#include "device/mlx5/qp.h"
 
 #define EP_REMOTE_LEAST_NS 1000000ull    /* what a wait for a queue is granted at least */
 #define EP_REMOTE_MASKED_NS 200000000ull /* and at most, when its peer is masked: this or T/8 */
@@ -31,7 +31,7 @@ EP_DEV struct ep_remote_link *ep_remote_link_at(const struct ep_dev_group &g, ui
 
 EP_DEV struct ep_mlx5_post ep_remote_open(const struct ep_dev_group &g, uint32_t r, uint32_t queue)
 {
-	return ep_mlx5_open(ep_remote_qp(g, r, queue), false, &g.state->aborted, g.timeout_ns);
+	return ep_mlx5_open(ep_remote_qp(g, r, queue), &g.state->aborted, g.timeout_ns);
 }
 
 /* The next own peer at or after `r` that may be sent to; g.nranks: none. One warp. */

@@ -317,11 +317,9 @@ enum ep_mlx5_status {
 	EP_MLX5_OK = 0,
 	EP_MLX5_ERR_CQE = 1,        /* the NIC reported an error */
 	EP_MLX5_ERR_SLOT = 2,       /* timeout: no entry of the send queue came free */
-	EP_MLX5_ERR_TURN = 3,       /* timeout: an earlier poster did not publish its WQEs */
-	EP_MLX5_ERR_LOCK = 4,       /* timeout: the doorbell's lock was not released */
-	EP_MLX5_ERR_COMPLETION = 5, /* timeout: WQEs did not complete */
-	EP_MLX5_ERR_STOPPED = 6,    /* the host stopped it (`stop`) */
-	EP_MLX5_ERR_ABORTED = 7     /* the group was aborted; nothing is known of this queue */
+	EP_MLX5_ERR_COMPLETION = 3, /* timeout: WQEs did not complete */
+	EP_MLX5_ERR_STOPPED = 4,    /* the host stopped it (`stop`) */
+	EP_MLX5_ERR_ABORTED = 5     /* the group was aborted; nothing is known of this queue */
 };
 
 /*
@@ -355,7 +353,7 @@ struct ep_mlx5_error {
  *
  * Before a kernel uses it, the host zeroes the second and third part, fills the CQE with 0xff and
  * the doorbell record with 0; the same when the queue pair has gone through RESET. Counters only
- * grow: done <= rung <= ready <= reserved; WQEs exist only below done + depth. Kernels own the
+ * grow: done <= rung <= reserved; WQEs exist only below done + depth. Kernels own the
  * counters while they run; the host may look at any time.
  */
 struct __attribute__((aligned(128))) ep_mlx5_qp {
@@ -381,18 +379,17 @@ struct __attribute__((aligned(128))) ep_mlx5_qp {
 	uint64_t pad0[4];
 
 	/* Posting. */
-	uint64_t reserved;   /* indices below belong to somebody */
-	uint64_t ready;      /* WQEs below are written */
+	uint64_t reserved;   /* WQEs below are written */
 	uint64_t rung;       /* WQEs below were handed to the NIC */
-	uint32_t lock;       /* of the doorbell, when several warps post */
-	uint32_t unsignaled; /* exclusive form: the last WQE asks for no completion */
-	uint64_t pad1[12];
+	uint32_t unsignaled; /* the last WQE asks for no completion */
+	uint32_t pad1;
+	uint64_t pad2[13];
 
 	/* Completion. */
 	uint64_t done;  /* WQEs below have completed, as far as somebody has looked */
 	uint32_t error; /* enum ep_mlx5_status of the first failure */
-	uint32_t pad2;
-	uint64_t pad3[14];
+	uint32_t pad3;
+	uint64_t pad4[14];
 };
 
 _Static_assert(sizeof(struct ep_mlx5_region) == 24, "region");

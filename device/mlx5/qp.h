@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Posting to a send queue, and waiting for its completions. Every function without "One lane" above
- * it is called by all lanes of a warp together, with the same arguments except where it has "per
- * lane"; `struct ep_mlx5_post` is the warp's hold on the queue, equal in all lanes.
+ * Posting to a send queue, waiting for its completions, and one-sided operations on the peer's memory. One
+ * warp owns a queue for as long as it holds a `struct ep_mlx5_post`, equal in all lanes: no atomics, one
+ * fence per doorbell. Another warp may own it in another kernel, or behind a barrier that both join.
+ * Every function without "One lane" above it is called by all lanes of the warp together, with the same
+ * arguments except where it has "per lane".
  *
- * Two forms. Exclusive: one warp owns the queue for as long as it holds the struct; no atomics, one
- * fence per doorbell. Shared: any number of warps, blocks and kernels post to the queue at once. A
- * queue may change its form between kernels, or across a barrier that all its users join.
- *
- * What the NIC may observe, in both forms:
- *   - WQEs are handed over in index order without gaps. Whoever rings for index x has acquired
- *     `ready` >= x, or written everything below x; so the doorbell follows all those WQEs and all
- *     memory that their posters' warps had written before posting (payload, too).
+ * What the NIC may observe:
+ *   - WQEs are handed over in index order without gaps. The doorbell follows all WQEs that it covers and all
+ *     memory that the warp had written before posting (payload, too).
  *   - The doorbell record is written after the WQEs it covers and before the doorbell; neither ever
  *     goes back.
  *   - No slot is written before a completion has shown that the NIC is done with its former WQE.
- *
- * Why the shared form cannot lock up: the first poster without room, at index W, waits for what
- * lies below W + n - depth. A batch is at most 3/4 of the queue, so that is at most W - depth / 4,
- * and the last multiple of depth / 4 below W has been rung (crossing one always rings) and reports
- * its completion (the WQE before one is always signaled).
  *
  * Failure is sticky: the first error of a queue stays in qp->error, is recorded for the host, and
  * ends every later use and every wait. Indices that were reserved by then are never posted; the
@@ -38,10 +30,9 @@ struct ep_mlx5_post {
 	uint64_t timeout_ns;     /* of each wait */
 	uint32_t qpn, depth;
 	uint32_t status; /* enum ep_mlx5_status */
-	bool shared;
-	bool unsignaled; /* exclusive: the last WQE asks for no completion */
-	uint64_t end;    /* behind our last WQE; exclusive: behind the last WQE */
-	uint64_t rung;   /* exclusive: WQEs below were handed over */
+	bool unsignaled; /* the last WQE asks for no completion */
+	uint64_t end;    /* behind the last WQE */
+	uint64_t rung;   /* WQEs below were handed over */
 	uint64_t done;   /* WQEs below have completed */
 };
 
@@ -113,15 +104,13 @@ EP_DEV uint32_t ep_mlx5_give_up(const struct ep_mlx5_post *post, struct ep_spin 
 
 /*
  * One lane. Looks at the completion once; returns the index below which all has completed, as far
- * as is known. `rung` must be read before the CQE (ep_mlx5_cqe_done()). What the NIC did before it
- * wrote the CQE is visible to the lane afterwards.
+ * as is known. What the NIC did before it wrote the CQE is visible to the lane afterwards.
  */
 EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *post, enum ep_wait_site site,
 			     uint32_t *status)
 {
 	struct ep_mlx5_qp *qp = post->qp;
-	uint64_t rung = post->shared ? ep_ld_acquire_gpu_u64(&qp->rung) : post->rung;
-	uint64_t known = post->shared ? ep_ld_acquire_gpu_u64(&qp->done) : post->done;
+	uint64_t known = post->done;
 	uint32_t word = ep_ld_acquire_sys_u32(ep_mlx5_cqe_word(qp, EP_MLX5_CQE_DONE_AT));
 	uint64_t done;
 
@@ -132,21 +121,17 @@ EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *post, enum ep_wait_site 
 		*status = ep_mlx5_fail(post, EP_MLX5_ERR_CQE, site, word);
 		return known;
 	}
-	done = ep_mlx5_cqe_done(rung, post->depth, ep_mlx5_cqe_counter(word));
+	done = ep_mlx5_cqe_done(post->rung, post->depth, ep_mlx5_cqe_counter(word));
 	if (done <= known) {
 		return known;
 	}
-	if (post->shared) {
-		ep_atomic_max_release_gpu_u64(&qp->done, done);
-	} else {
-		ep_st_relaxed_gpu_u64(&qp->done, done);
-	}
+	ep_st_relaxed_gpu_u64(&qp->done, done);
 	return done;
 }
 
 /*
  * Waits until everything below `index` has completed. The last WQE below `index`, or a later one,
- * must be signaled, and rung by somebody. True: what the NIC did for those WQEs is visible to all
+ * must be signaled, and rung. True: what the NIC did for those WQEs is visible to all
  * lanes, and their slots and local memory may be written. False: see post->status.
  */
 EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *post, uint64_t index, uint32_t timeout_status,
@@ -236,73 +221,15 @@ EP_DEV void ep_mlx5_doorbell(struct ep_mlx5_qp *qp, uint64_t next)
 	ep_st_mmio_u64(qp->db, ep_mlx5_doorbell_value(next, qp->qpn));
 }
 
-/* One lane. Rings for whatever is ready. */
-EP_DEV uint32_t ep_mlx5_ring_shared(const struct ep_mlx5_post *post)
-{
-	struct ep_mlx5_qp *qp = post->qp;
-	struct ep_spin spin = ep_spin_start();
-	uint64_t ready;
-
-	for (uint32_t i = 0; ep_atomic_cas_acquire_gpu_u32(&qp->lock, 0, 1); i++) {
-		uint32_t status =
-			ep_mlx5_give_up(post, &spin, i, EP_MLX5_ERR_LOCK, EP_WAIT_RDMA_SLOT);
-
-		if (status) {
-			return status;
-		}
-	}
-	ready = ep_ld_acquire_gpu_u64(&qp->ready);
-	if (ready > ep_ld_relaxed_gpu_u64(&qp->rung)) {
-		ep_st_release_gpu_u64(&qp->rung, ready);
-		ep_mlx5_doorbell(qp, ready);
-	}
-	ep_st_release_gpu_u32(&qp->lock, 0);
-	return EP_MLX5_OK;
-}
-
 /*
- * One lane. [base, end) is written; waits until everything below is, too. Leaves the doorbell to
- * whoever has reserved later, since that one is bound to come here; `must_ring` does not.
+ * Waits until there is room for n more WQEs; n is 1..EP_MLX5_MAX_BATCH. post->status shows whether there is.
  */
-EP_DEV uint32_t ep_mlx5_publish_shared(const struct ep_mlx5_post *post, uint64_t base, uint64_t end,
-				       bool must_ring)
+EP_DEV void ep_mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 {
-	struct ep_mlx5_qp *qp = post->qp;
-	struct ep_spin spin = ep_spin_start();
-
-	for (uint32_t i = 0; ep_ld_acquire_gpu_u64(&qp->ready) != base; i++) {
-		uint32_t status =
-			ep_mlx5_give_up(post, &spin, i, EP_MLX5_ERR_TURN, EP_WAIT_RDMA_SLOT);
-
-		if (status) {
-			return status;
-		}
+	if (post->end + n > post->done + post->depth) {
+		ep_mlx5_wait(post, post->end + n - post->depth, EP_MLX5_ERR_SLOT,
+			     EP_WAIT_RDMA_SLOT);
 	}
-	ep_st_release_gpu_u64(&qp->ready, end);
-	if (!must_ring && ep_ld_relaxed_gpu_u64(&qp->reserved) != end) {
-		return EP_MLX5_OK;
-	}
-	return ep_mlx5_ring_shared(post);
-}
-
-/*
- * Takes n indices and waits until their slots are free; n is 1..EP_MLX5_MAX_BATCH. Returns the
- * first. post->status shows whether they may be used; if they may, they must be published.
- */
-EP_DEV uint64_t ep_mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
-{
-	uint64_t base = post->end;
-
-	if (post->shared) {
-		if (ep_lane() == 0) {
-			base = ep_atomic_add_gpu_u64(&post->qp->reserved, n);
-		}
-		base = ep_shfl_u64(EP_FULL_MASK, base, 0);
-	}
-	if (base + n > post->done + post->depth) {
-		ep_mlx5_wait(post, base + n - post->depth, EP_MLX5_ERR_SLOT, EP_WAIT_RDMA_SLOT);
-	}
-	return base;
 }
 
 /* Whether [base, end) holds the last WQE of a quarter of the queue. */
@@ -331,14 +258,13 @@ EP_DEV void ep_mlx5_store(const struct ep_mlx5_post *post, uint64_t index,
 	}
 }
 
-/* One lane. The WQEs below `end` are stored by this warp; `ring`: the NIC may have them now. */
-EP_DEV void ep_mlx5_publish_alone(const struct ep_mlx5_post *post, uint64_t end, bool more,
-				  bool ring)
+/* One lane. The WQEs below `end` are stored; `ring`: the NIC may have them now. */
+EP_DEV void ep_mlx5_publish_lane(const struct ep_mlx5_post *post, uint64_t end, bool more,
+				 bool ring)
 {
 	struct ep_mlx5_qp *qp = post->qp;
 
 	ep_st_relaxed_gpu_u64(&qp->reserved, end);
-	ep_st_relaxed_gpu_u64(&qp->ready, end);
 	if (more != post->unsignaled) {
 		ep_st_relaxed_gpu_u32(&qp->unsignaled, more);
 	}
@@ -351,22 +277,12 @@ EP_DEV void ep_mlx5_publish_alone(const struct ep_mlx5_post *post, uint64_t end,
 /* The WQEs [base, end) are stored; the NIC may have them. `more`: see ep_mlx5_submit(). */
 EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t end, bool more)
 {
-	bool crosses = ep_mlx5_crosses(post, base, end);
-	bool ring = !more || crosses;
+	bool ring = !more || ep_mlx5_crosses(post, base, end);
 
 	post->end = end;
 	ep_warp_sync(EP_FULL_MASK); /* lane 0 releases the stores of all */
-	if (post->shared) {
-		uint32_t status = EP_MLX5_OK;
-
-		if (ep_lane() == 0) {
-			status = ep_mlx5_publish_shared(post, base, end, crosses);
-		}
-		post->status = ep_shfl_u32(EP_FULL_MASK, status, 0);
-		return;
-	}
 	if (ep_lane() == 0) {
-		ep_mlx5_publish_alone(post, end, more, ring);
+		ep_mlx5_publish_lane(post, end, more, ring);
 	}
 	ep_warp_sync(EP_FULL_MASK); /* any lane may open the queue anew and must find the same */
 	post->unsignaled = more;
@@ -376,8 +292,8 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t e
 }
 
 /* The queue as a lane finds it. */
-EP_DEV struct ep_mlx5_post ep_mlx5_post_load(struct ep_mlx5_qp *qp, bool shared,
-					     const uint32_t *aborted, uint64_t timeout_ns)
+EP_DEV struct ep_mlx5_post ep_mlx5_post_load(struct ep_mlx5_qp *qp, const uint32_t *aborted,
+					     uint64_t timeout_ns)
 {
 	struct ep_mlx5_post p;
 
@@ -388,19 +304,18 @@ EP_DEV struct ep_mlx5_post ep_mlx5_post_load(struct ep_mlx5_qp *qp, bool shared,
 	p.qpn = qp->qpn;
 	p.depth = qp->depth;
 	p.status = ep_ld_relaxed_gpu_u32(&qp->error);
-	p.shared = shared;
-	p.unsignaled = !shared && ep_ld_relaxed_gpu_u32(&qp->unsignaled);
-	p.end = shared ? 0 : ep_ld_relaxed_gpu_u64(&qp->reserved);
-	p.rung = shared ? 0 : ep_ld_relaxed_gpu_u64(&qp->rung);
+	p.unsignaled = ep_ld_relaxed_gpu_u32(&qp->unsignaled);
+	p.end = ep_ld_relaxed_gpu_u64(&qp->reserved);
+	p.rung = ep_ld_relaxed_gpu_u64(&qp->rung);
 	p.done = ep_ld_acquire_gpu_u64(&qp->done);
 	return p;
 }
 
-/* Begins the use of a queue by a warp. `shared` is best a constant. */
-EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, const uint32_t *aborted,
+/* Begins the use of a queue by a warp. */
+EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, const uint32_t *aborted,
 					uint64_t timeout_ns)
 {
-	struct ep_mlx5_post p = ep_mlx5_post_load(qp, shared, aborted, timeout_ns);
+	struct ep_mlx5_post p = ep_mlx5_post_load(qp, aborted, timeout_ns);
 
 	/* The lanes may have read different values: any of them is true, but it must be one. */
 	p.status = ep_shfl_u32(EP_FULL_MASK, p.status, 0);
@@ -411,13 +326,12 @@ EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, bool shared, cons
 
 /*
  * Posts, in lane order, one WQE per lane that `want`s (wqe and ds per lane, built for index 0 without
- * completion), and then the tail, if tail_ds is not 0 (equal in all lanes). One reservation, one
- * doorbell.
+ * completion), and then the tail, if tail_ds is not 0 (equal in all lanes). One doorbell.
  *
  * `more`: another call by this warp follows soon, which will ring for these WQEs as well. They may
  * stay unknown to the NIC until a call without `more` or ep_mlx5_quiet(); one of
  * these must come before the warp waits for anything that a peer does, and before the end of the
- * kernel. The shared form ignores it: other warps' messages might be held up as well.
+ * kernel.
  *
  * False: nothing, or not all of it, was posted, and the queue is out of use; see post->status.
  */
@@ -426,13 +340,12 @@ EP_DEV bool ep_mlx5_submit(struct ep_mlx5_post *post, bool want, const struct ep
 {
 	uint32_t lanes = ep_ballot(EP_FULL_MASK, want);
 	uint32_t n = ep_popc(lanes) + (tail_ds != 0);
-	uint64_t base, mine;
+	uint64_t base = post->end, mine;
 
 	if (!n || post->status) {
 		return !post->status;
 	}
-	more = more && !post->shared;
-	base = ep_mlx5_reserve(post, n);
+	ep_mlx5_reserve(post, n);
 	if (post->status) {
 		return false;
 	}
@@ -445,6 +358,205 @@ EP_DEV bool ep_mlx5_submit(struct ep_mlx5_post *post, bool want, const struct ep
 	}
 	ep_mlx5_publish(post, base, base + n, more);
 	return !post->status;
+}
+
+/*
+ * ---- one-sided operations of a warp on its peer's memory ----
+ *
+ * All lanes call; arguments marked "per lane"
+ * count in the lanes that `want`. They return as soon as the operation is posted; false: the queue
+ * is out of use, post->status has the reason, and nobody knows what the peer has seen.
+ *
+ * Common to all: an operation begins after the memory that the lanes of this warp had written when
+ * they called; what other warps wrote needs a barrier with them first. Local memory belongs to the
+ * NIC until ep_mlx5_quiet() has returned. Operations on one queue complete locally in the order
+ * posted. When and in which order the peer sees them stands above each; "arrives" means that a
+ * peer's acquire load may see it.
+ */
+
+/* Byte `offset` of a region of this rank, and of the queue's peer. */
+EP_DEV struct ep_mlx5_mem ep_mlx5_local(const struct ep_mlx5_post *post, enum ep_mlx5_region_id id,
+					uint64_t offset)
+{
+	struct ep_mlx5_mem m = { post->qp->local[id].addr + offset, post->qp->local[id].lkey };
+
+	return m;
+}
+
+/* Byte `offset` of memory of the caller. */
+EP_DEV struct ep_mlx5_mem ep_mlx5_source(const struct ep_mlx5_post *post,
+					 const struct ep_mlx5_source &source, uint64_t offset)
+{
+	struct ep_mlx5_mem m = { source.addr + offset, source.lkey[post->qp->nic] };
+
+	return m;
+}
+
+EP_DEV struct ep_mlx5_mem ep_mlx5_remote(const struct ep_mlx5_post *post, enum ep_mlx5_region_id id,
+					 uint64_t offset)
+{
+	struct ep_mlx5_mem m = { post->qp->remote[id].addr + offset, post->qp->remote[id].rkey };
+
+	return m;
+}
+
+/*
+ * Copies `bytes` from local to remote memory; to, from and bytes per lane, at most
+ * EP_MLX5_MAX_BYTES. The peer may see the bytes of a message, and messages of one call or of
+ * several, in any order (at tier 0 messages arrive in order). Only a signal posted later on the
+ * same queue shows the peer that they are there. 0 bytes write nothing, but test the connection.
+ */
+EP_DEV bool ep_mlx5_put(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
+			struct ep_mlx5_mem from, uint32_t bytes, bool more)
+{
+	struct ep_mlx5_wqe q;
+	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to, from, bytes);
+
+	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
+}
+
+/*
+ * As ep_mlx5_put() of 1..EP_MLX5_MAX_INLINE bytes that are read now, in whole words, by this lane:
+ * `data` may be written again at once, and needs not be registered.
+ */
+EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
+			       const uint32_t *data, uint32_t bytes, bool more)
+{
+	struct ep_mlx5_wqe q;
+	uint32_t ds = ep_mlx5_build_inline(&q, 0, post->qpn, 0, to, data, bytes);
+
+	return ep_mlx5_submit(post, want, q, ds, q, 0, more);
+}
+
+/*
+ * A signal: a remote word of 8 bytes, aligned, in a region without relaxed ordering, that only
+ * grows and that the peer compares with >=. Everything put to the same queue before it, by this
+ * warp, arrives before the signal does. So does everything that other warps posted to the queue, if
+ * a barrier or a release/acquire pair puts their call before this one.
+ *
+ * Sole writer: no other warp, rank or queue ever changes the slot, and `before` is its value now
+ * (what was set last). The connection's policy decides whether the value travels as a WRITE or as
+ * an atomic of the difference: the peer sees no difference. Otherwise the slot is a sum of what anybody
+ * adds, and always an atomic.
+ */
+struct ep_mlx5_signal {
+	struct ep_mlx5_mem slot;
+	uint64_t value;
+	uint64_t add;
+	bool sole;
+};
+
+EP_DEV struct ep_mlx5_signal ep_mlx5_signal_value(struct ep_mlx5_mem slot, uint64_t before,
+						  uint64_t value)
+{
+	struct ep_mlx5_signal s = { slot, value, value - before, true };
+
+	return s;
+}
+
+EP_DEV uint32_t ep_mlx5_build_signal(const struct ep_mlx5_post *post, struct ep_mlx5_wqe *wqe,
+				     const struct ep_mlx5_signal &signal)
+{
+	const struct ep_mlx5_qp *qp = post->qp;
+	const uint32_t value[2] = { (uint32_t)signal.value, (uint32_t)(signal.value >> 32) };
+	const struct ep_mlx5_mem old = { qp->sink, qp->sink_lkey };
+
+	if (signal.sole && qp->signal != EP_MLX5_SIGNAL_ATOMIC) {
+		return ep_mlx5_build_inline(wqe, 0, post->qpn,
+					    qp->signal == EP_MLX5_SIGNAL_WRITE_STRONG
+						    ? EP_MLX5_FM_STRONG
+						    : EP_MLX5_FM_NONE,
+					    signal.slot, value, 8);
+	}
+	return ep_mlx5_build_fetch_add(wqe, 0, post->qpn, ep_mlx5_atomic_fm(qp->tier), signal.slot,
+				       old, signal.add);
+}
+
+/* As ep_mlx5_put(), and then the signal, which covers all lanes' bytes. One doorbell. */
+EP_DEV bool ep_mlx5_put_signal(struct ep_mlx5_post *post, bool want, struct ep_mlx5_mem to,
+			       struct ep_mlx5_mem from, uint32_t bytes,
+			       const struct ep_mlx5_signal &signal)
+{
+	struct ep_mlx5_wqe q, tail;
+	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to, from, bytes);
+	uint32_t tail_ds = ep_mlx5_build_signal(post, &tail, signal);
+
+	return ep_mlx5_submit(post, want, q, ds, tail, tail_ds, false);
+}
+
+/* The signal alone; see above for what it promises. */
+EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *post, const struct ep_mlx5_signal &signal,
+			       bool more)
+{
+	struct ep_mlx5_wqe tail;
+	uint32_t tail_ds = ep_mlx5_build_signal(post, &tail, signal);
+
+	return ep_mlx5_submit(post, false, tail, 0, tail, tail_ds, more);
+}
+
+/*
+ * One lane alone, of a queue that no warp holds meanwhile: writes `value` to an aligned
+ * word of 8 bytes, if there is room for that now. It waits for nothing. A wait that ended because the
+ * kernel's work is aborted has left the queue as it was, and words may still be posted.
+ */
+EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, uint64_t offset,
+			     uint64_t value)
+{
+	struct ep_mlx5_post p = ep_mlx5_post_load(qp, NULL, 0);
+	struct ep_mlx5_mem to = ep_mlx5_remote(&p, id, offset);
+	const uint32_t data[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
+	uint32_t status = p.status, ds;
+	struct ep_mlx5_wqe q;
+
+	if (status == EP_MLX5_ERR_ABORTED) {
+		status = EP_MLX5_OK;
+	}
+	if (!status && p.end >= p.done + p.depth) {
+		p.done = ep_mlx5_poll(&p, EP_WAIT_RDMA_SLOT, &status);
+	}
+	if (status || p.end >= p.done + p.depth) {
+		return false;
+	}
+	ds = ep_mlx5_build_inline(&q, 0, p.qpn, 0, to, data, 8);
+	ep_mlx5_store(&p, p.end, q, ds, true);
+	ep_mlx5_publish_lane(&p, p.end + 1, false, true);
+	return true;
+}
+
+/*
+ * Waits until everything that was ever posted to the queue has completed. Then local memory may be written again, what was fetched can be read by all
+ * lanes, and the data has arrived at the peer's NIC, which acknowledged it; that the peer's GPU can
+ * see it is shown by a signal only. Also the place where errors of the connection show up.
+ */
+EP_DEV bool ep_mlx5_quiet(struct ep_mlx5_post *post)
+{
+	if (post->unsignaled) {
+		struct ep_mlx5_wqe q;
+		uint32_t ds = ep_mlx5_build_nop(&q, 0, post->qpn, 0);
+
+		ep_mlx5_submit(post, false, q, 0, q, ds, false);
+	}
+	return ep_mlx5_wait(post, post->end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
+}
+
+/*
+ * ep_mlx5_quiet() of n queues that have until `timeout_ns` after `start_ns`
+ * together, and each at least a millisecond.
+ */
+EP_DEV bool ep_mlx5_quiet_all(struct ep_mlx5_qp *qps, uint32_t n, uint64_t start_ns,
+			      uint64_t timeout_ns)
+{
+	bool ok = true;
+
+	for (uint32_t q = 0; q < n; q++) {
+		uint64_t gone = ep_time_ns() - start_ns;
+		uint64_t left = gone + 1000000 < timeout_ns ? timeout_ns - gone : 1000000;
+		struct ep_mlx5_post p =
+			ep_mlx5_open(qps + q, NULL, ep_shfl_u64(EP_FULL_MASK, left, 0));
+
+		ok &= ep_mlx5_quiet(&p);
+	}
+	return ok;
 }
 
 #endif

@@ -58,7 +58,7 @@
  *       Only where EP_MULTICAST is not 0 (a GPU of sm_90 or later); elsewhere they are traps.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_max_gpu_u64, ep_atomic_cas_gpu_u32
  *                               relaxed; return the old value, and nobody waits for one that is not used
- *   ep_atomic_add_acq_rel_gpu_u32, ep_atomic_cas_acquire_gpu_u32, ep_atomic_max_release_gpu_u64
+ *   ep_atomic_add_acq_rel_gpu_u32, ep_atomic_cas_acquire_gpu_u32
  *                               the same with an order
  *   ep_atomic_cas_sc_gpu_u64    and a full fence behind it: what the thread loads next is loaded
  *                               after the exchange was made

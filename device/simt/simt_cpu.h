@@ -430,7 +430,6 @@ EP_CAS_CPU(ep_atomic_cas_gpu_u32, uint32_t, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
 EP_CAS_CPU(ep_atomic_cas_acquire_gpu_u32, uint32_t, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)
 EP_CAS_CPU(ep_atomic_cas_sc_gpu_u64, uint64_t, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)
 EP_MAX_CPU(ep_atomic_max_gpu_u64, uint64_t, __ATOMIC_RELAXED)
-EP_MAX_CPU(ep_atomic_max_release_gpu_u64, uint64_t, __ATOMIC_ACQ_REL)
 
 /* Vector types may alias anything and move in one access. */
 typedef uint32_t ep_simt_u32x4 __attribute__((vector_size(16), may_alias));

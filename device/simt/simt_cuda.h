@@ -229,7 +229,6 @@ EP_ATOM_CUDA(ep_atomic_add_gpu_u32, "atom.relaxed.gpu.global.add.u32", uint32_t,
 EP_ATOM_CUDA(ep_atomic_add_acq_rel_gpu_u32, "atom.acq_rel.gpu.global.add.u32", uint32_t, "r")
 EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t, "l")
 EP_ATOM_CUDA(ep_atomic_max_gpu_u64, "atom.relaxed.gpu.global.max.u64", uint64_t, "l")
-EP_ATOM_CUDA(ep_atomic_max_release_gpu_u64, "atom.release.gpu.global.max.u64", uint64_t, "l")
 
 #define EP_CAS_CUDA(name, instr, type, reg)                                                        \
 	EP_DEV type name(type *p, type expected, type v)                                           \

@@ -196,8 +196,6 @@ static const char *record_status(const struct ep_record *record, char *text, siz
 		[EP_MLX5_OK] = "the connection had been given up before",
 		[EP_MLX5_ERR_CQE] = "the NIC reported an error",
 		[EP_MLX5_ERR_SLOT] = "no send queue entry came free",
-		[EP_MLX5_ERR_TURN] = "an earlier post did not end",
-		[EP_MLX5_ERR_LOCK] = "the doorbell stayed locked",
 		[EP_MLX5_ERR_COMPLETION] = "writes did not complete",
 		[EP_MLX5_ERR_STOPPED] = "the connection had been given up before",
 	};

@@ -21,9 +21,7 @@ const char *ep_gda_mode_name(enum ep_gda_mode mode)
 
 static void ep_gda_cause_words(const struct ep_gda_cause *c, char *text, size_t size)
 {
-	const char *what = c->status == EP_MLX5_ERR_SLOT   ? "no entry of the send queue came free"
-			   : c->status == EP_MLX5_ERR_TURN ? "a kernel did not publish its work"
-			   : c->status == EP_MLX5_ERR_LOCK ? "the doorbell was not released"
+	const char *what = c->status == EP_MLX5_ERR_SLOT ? "no entry of the send queue came free"
 			   : c->status == EP_MLX5_ERR_COMPLETION ? "work did not complete"
 								 : NULL;
 

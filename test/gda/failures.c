@@ -64,25 +64,22 @@ static void check_sticky(uint32_t status)
 	uint64_t handed = nic->seen.handed;
 	double seconds;
 
-	for (uint32_t shared = 0; shared < 2; shared++) {
-		CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT,
-						     .times = 3,
-						     .lanes = ~0u,
-						     .shared = shared,
-						     .quiet = 1,
-						     .timeout_ns = LONG_NS },
-			      &seconds),
-			  status);
-		CHECK_INT(rig.result->posted, 0);
-		CHECK(seconds < 2);
-	}
+	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT,
+					     .times = 3,
+					     .lanes = ~0u,
+					     .quiet = 1,
+					     .timeout_ns = LONG_NS },
+		      &seconds),
+		  status);
+	CHECK_INT(rig.result->posted, 0);
+	CHECK(seconds < 2);
 	CHECK(!memcmp(&before, &rig.host->record, sizeof(before)));
 	rig_serve(&rig);
 	CHECK_INT(nic->seen.handed, handed);
 }
 
 /* The NIC reports an error; the other WQEs are flushed and may hide it. */
-static void error_cqe(uint32_t shared, uint32_t times)
+static void error_cqe(uint32_t times)
 {
 	const struct ep_mlx5_error *r;
 
@@ -95,7 +92,6 @@ static void error_cqe(uint32_t shared, uint32_t times)
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
 					     .times = times,
 					     .lanes = 4,
-					     .shared = shared,
 					     .quiet = 1,
 					     .timeout_ns = LONG_NS },
 		      NULL),
@@ -123,11 +119,10 @@ static void error_cqe(uint32_t shared, uint32_t times)
 	rig_free(&rig);
 }
 
-/* The same under many warps: all of them end, with the same error. */
-static void error_for_all(uint32_t shared)
+/* The same among all kinds of work. */
+static void error_among_all(void)
 {
-	struct gda_post_args args = { .timeout_ns = LONG_NS, .shared = shared, .rounds = 100000 };
-	uint32_t warps = shared ? 8 : 1;
+	struct gda_post_args args = { .timeout_ns = LONG_NS, .rounds = 100000 };
 	double start = check_now();
 
 	begin(64);
@@ -139,13 +134,11 @@ static void error_for_all(uint32_t shared)
 	args.result = rig.result;
 	args.heap = rig.heap;
 	args.aborted = rig.aborted;
-	gda_launch(gda_post, shared ? 4 : 1, shared ? 64 : 32, &args, 0, NULL);
+	gda_launch(gda_post, 1, 32, &args, 0, NULL);
 	NEED_CUDA(cudaDeviceSynchronize());
 	rig_finish(&rig);
 	CHECK(check_now() - start < 25);
-	for (uint32_t w = 0; w < warps; w++) {
-		CHECK_INT(rig.result[w].status, EP_MLX5_ERR_CQE);
-	}
+	CHECK_INT(rig.result->status, EP_MLX5_ERR_CQE);
 	CHECK_INT(rig.bad, 0);
 	check_record(EP_MLX5_ERR_CQE, rig.host->record.site);
 	CHECK(rig.host->record.wqe_counter >= 3000);
@@ -153,19 +146,17 @@ static void error_for_all(uint32_t shared)
 }
 
 /* A NIC that does not go on: `times` decides whether room or a completion is missing. */
-static void stuck(uint32_t shared, uint32_t times, uint32_t status, uint32_t site)
+static void stuck(uint32_t times, uint32_t status, uint32_t site)
 {
 	double seconds;
 
 	begin(64);
 	nic->script.stuck_at = 5;
 	rig_start(&rig);
-	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
-					     .times = times,
-					     .lanes = 1,
-					     .shared = shared,
-					     .quiet = 1 },
-		      &seconds),
+	CHECK_INT(run(
+			  (struct gda_one_args){
+				  .what = GDA_ONE_PUT_0, .times = times, .lanes = 1, .quiet = 1 },
+			  &seconds),
 		  status);
 	rig_finish(&rig);
 	CHECK(seconds > 1e-9 * SHORT_NS && seconds < 1e-9 * SHORT_NS + 1);
@@ -178,44 +169,16 @@ static void stuck(uint32_t shared, uint32_t times, uint32_t status, uint32_t sit
 	rig_free(&rig);
 }
 
-/* Somebody who took an index or the lock, and never came back. */
-static void abandoned(uint32_t status)
-{
-	struct ep_mlx5_qp state;
-	double seconds;
-
-	begin(64);
-	state = rig_state(&rig, 0);
-	state.reserved = status == EP_MLX5_ERR_TURN;
-	state.lock = status == EP_MLX5_ERR_LOCK;
-	rig_set_state(&rig, 0, &state);
-	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
-					     .times = 1,
-					     .lanes = 1,
-					     .shared = 1,
-					     .quiet = 1 },
-		      &seconds),
-		  status);
-	CHECK(seconds > 1e-9 * SHORT_NS && seconds < 1e-9 * SHORT_NS + 1);
-	check_record(status, EP_WAIT_RDMA_SLOT);
-	rig_serve(&rig);
-	CHECK_INT(nic->seen.handed, 0);
-	rig_free(&rig);
-}
-
 /* The host, or the rest of the group, ends a wait that would last long. */
-static void ended(uint32_t shared, uint32_t status)
+static void ended(uint32_t status)
 {
 	double start = check_now();
 
 	begin(64);
 	nic->script.stuck_at = 5;
 	rig_start(&rig);
-	launch((struct gda_one_args){ .what = GDA_ONE_PUT_0,
-				      .times = 100,
-				      .lanes = 1,
-				      .shared = shared,
-				      .timeout_ns = LONG_NS });
+	launch((struct gda_one_args){
+		.what = GDA_ONE_PUT_0, .times = 100, .lanes = 1, .timeout_ns = LONG_NS });
 	usleep(100000);
 	__atomic_store_n(status == EP_MLX5_ERR_STOPPED ? &rig.host->stop : rig.aborted, 1,
 			 __ATOMIC_RELAXED);
@@ -328,13 +291,11 @@ static void patient(void)
 }
 
 /* What the NIC is told after `times` calls. */
-static uint64_t handed_over(uint32_t shared, uint32_t times, uint32_t lanes, uint32_t more,
-			    uint32_t flush)
+static uint64_t handed_over(uint32_t times, uint32_t lanes, uint32_t more, uint32_t flush)
 {
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_PUT_0,
 					     .times = times,
 					     .lanes = lanes,
-					     .shared = shared,
 					     .more = more,
 					     .flush = flush },
 		      NULL),
@@ -347,21 +308,21 @@ static uint64_t handed_over(uint32_t shared, uint32_t times, uint32_t lanes, uin
 static void doorbells(void)
 {
 	begin(64);
-	CHECK_INT(handed_over(0, 1, 1, 0, 0), 1);
-	CHECK_INT(handed_over(0, 1, ~0u, 0, 0), 33); /* one doorbell for all lanes */
+	CHECK_INT(handed_over(1, 1, 0, 0), 1);
+	CHECK_INT(handed_over(1, ~0u, 0, 0), 33); /* one doorbell for all lanes */
 	CHECK_INT(nic->seen.doorbells, 2);
 	CHECK_INT(nic->signaled, 1 + 3); /* the last, and the quarters' ends */
-	CHECK_INT(handed_over(0, 5, 1, 1, 0), 33);
-	CHECK_INT(handed_over(0, 5, 1, 1, 1), 43);
+	CHECK_INT(handed_over(5, 1, 1, 0), 33);
+	CHECK_INT(handed_over(5, 1, 1, 1), 43);
 	CHECK_INT(rig_state(&rig, 0).rung, 43);
 	CHECK_INT(nic->signaled, 4);
-	CHECK_INT(handed_over(0, 10, 1, 1, 0), 48); /* crosses a quarter, so it rings */
-	CHECK_INT(handed_over(0, 1, 1, 0, 0), 54);
-	CHECK_INT(handed_over(0, 2, 0, 0, 0), 54); /* nobody wants to */
-	CHECK_INT(handed_over(1, 3, 1, 1, 0), 57); /* shared: `more` means nothing */
+	CHECK_INT(handed_over(10, 1, 1, 0), 48); /* crosses a quarter, so it rings */
+	CHECK_INT(handed_over(1, 1, 0, 0), 54);
+	CHECK_INT(handed_over(2, 0, 0, 0), 54); /* nobody wants to */
+	CHECK_INT(handed_over(3, 1, 0, 0), 57);
 	CHECK_INT(nic->nops, 0);
 	/* A wait for unsignaled WQEs makes them known, and one that has nothing to wait for ends. */
-	CHECK_INT(handed_over(0, 2, 1, 1, 0), 57);
+	CHECK_INT(handed_over(2, 1, 1, 0), 57);
 	rig_start(&rig);
 	CHECK_INT(run((struct gda_one_args){ .what = GDA_ONE_NOTHING, .times = 1, .quiet = 1 },
 		      NULL),
@@ -435,17 +396,13 @@ int main(void)
 	}
 	doorbells();
 	operations();
-	for (uint32_t shared = 0; shared < 2; shared++) {
-		error_cqe(shared, 11);
-		error_cqe(shared, 400);
-		error_for_all(shared);
-		stuck(shared, 20, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
-		stuck(shared, 100, EP_MLX5_ERR_SLOT, EP_WAIT_RDMA_SLOT);
-		ended(shared, EP_MLX5_ERR_STOPPED);
-		ended(shared, EP_MLX5_ERR_ABORTED);
-	}
-	abandoned(EP_MLX5_ERR_TURN);
-	abandoned(EP_MLX5_ERR_LOCK);
+	error_cqe(11);
+	error_cqe(400);
+	error_among_all();
+	stuck(20, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION);
+	stuck(100, EP_MLX5_ERR_SLOT, EP_WAIT_RDMA_SLOT);
+	ended(EP_MLX5_ERR_STOPPED);
+	ended(EP_MLX5_ERR_ABORTED);
 	let_go(~0ull, ~0ull, false, false, true);
 	let_go(~0ull, 5, false, false, true);
 	let_go(5, ~0ull, false, false, false);

@@ -185,8 +185,7 @@ EP_KERNEL(gda_post, gda_post_args, GDA_THREADS)
 {
 	uint32_t local = ep_block() * ep_nwarps() + ep_warp();
 	uint32_t warp = a.first_warp + local, lane = ep_lane();
-	struct ep_mlx5_post p =
-		ep_mlx5_open(a.shared ? a.qp : a.qp + warp, a.shared != 0, a.aborted, a.timeout_ns);
+	struct ep_mlx5_post p = ep_mlx5_open(a.qp + warp, a.aborted, a.timeout_ns);
 	struct gda_result *out = a.result + warp;
 	struct gda_run g = {};
 	uint32_t all = (a.seed + warp) * 2654435761u | 1, mine = all * 747796405u + 97 * lane;
@@ -264,7 +263,7 @@ EP_DEV void gda_do(struct ep_mlx5_post *p, uint32_t what, bool want, bool more)
 
 EP_KERNEL(gda_one, gda_one_args, 32)
 {
-	struct ep_mlx5_post p = ep_mlx5_open(a.qp, a.shared != 0, a.aborted, a.timeout_ns);
+	struct ep_mlx5_post p = ep_mlx5_open(a.qp, a.aborted, a.timeout_ns);
 	uint64_t start = ep_time_ns();
 	uint32_t done = 0;
 
@@ -339,7 +338,7 @@ EP_DEV bool gda_catch(struct ep_mlx5_post *p, const gda_pass_args &a, uint32_t r
 
 EP_KERNEL(gda_pass, gda_pass_args, 32)
 {
-	struct ep_mlx5_post p = ep_mlx5_open(a.qp, false, nullptr, a.timeout_ns);
+	struct ep_mlx5_post p = ep_mlx5_open(a.qp, nullptr, a.timeout_ns);
 	uint32_t wrong = 0, round = 1;
 
 	for (; round <= a.rounds && !p.status; round++) {

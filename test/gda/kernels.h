@@ -6,7 +6,6 @@
 #include "device/mlx5/mlx5_layout.h"
 
 #define GDA_THREADS 128 /* per block at most */
-#define GDA_WARPS_PER_BLOCK 2
 
 /*
  * The heap, local and remote at once, has per warp of all kernels:
@@ -41,17 +40,17 @@ struct gda_result {
 };
 
 struct gda_post_args {
-	struct ep_mlx5_qp *qp;     /* shared: all warps use the first; else warp i uses qp[i] */
+	struct ep_mlx5_qp *qp;     /* [warp] */
 	struct gda_result *result; /* [warp] */
 	struct gda_warp *heap;     /* [warp], as kernels see it; offset 0 of both regions */
 	const uint32_t *aborted;
 	uint64_t timeout_ns;
-	uint32_t shared;
 	uint32_t first_warp; /* number of this kernel's first warp */
 	uint32_t rounds;
 	uint32_t seed;
 	uint32_t no_masked; /* the queue knows no masked atomics */
 	uint32_t weak; /* 1: WRITEs may overtake WRITEs, 2: atomics may overtake atomics, too */
+	uint32_t pad;
 };
 
 enum gda_one {
@@ -81,7 +80,7 @@ struct gda_one_args {
 	uint32_t what;
 	uint32_t times;
 	uint32_t lanes; /* that want to */
-	uint32_t shared, more, flush, quiet;
+	uint32_t more, flush, quiet;
 	uint64_t end_ns; /* not 0: then waits so long for the NIC to be done with it */
 };
 

@@ -3,7 +3,7 @@
 #ifndef TEST_GDA_MORE_OPS_H
 #define TEST_GDA_MORE_OPS_H
 
-#include "device/mlx5/ops.h"
+#include "device/mlx5/qp.h"
 #include "more_wqe.h"
 
 /*
@@ -78,7 +78,7 @@ EP_DEV struct ep_mlx5_signal ep_mlx5_signal_sum(struct ep_mlx5_mem slot, uint64_
  */
 EP_DEV bool ep_mlx5_flush(struct ep_mlx5_post *post)
 {
-	if (!post->shared && !post->status && post->rung != post->end) {
+	if (!post->status && post->rung != post->end) {
 		if (ep_lane() == 0) {
 			ep_st_relaxed_gpu_u64(&post->qp->rung, post->end);
 			ep_mlx5_doorbell(post->qp, post->end);

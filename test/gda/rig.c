@@ -270,8 +270,3 @@ struct ep_mlx5_qp rig_state(const struct rig *rig, uint32_t queue)
 	NEED_CUDA(cudaMemcpy(&state, rig->qp + queue, sizeof(state), cudaMemcpyDeviceToHost));
 	return state;
 }
-
-void rig_set_state(struct rig *rig, uint32_t queue, const struct ep_mlx5_qp *state)
-{
-	NEED_CUDA(cudaMemcpy(rig->qp + queue, state, sizeof(*state), cudaMemcpyHostToDevice));
-}

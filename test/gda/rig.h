@@ -13,7 +13,7 @@
 #include "test/nic_client.h"
 
 #define RIG_QUEUES 4
-#define RIG_WARPS 16
+#define RIG_WARPS RIG_QUEUES
 #define RIG_PEER 5
 #define RIG_NIC 2
 #define RIG_KEEP 64 /* of the WQEs served, the last so many */
@@ -77,7 +77,5 @@ uint64_t rig_doorbell(const struct rig *rig);
 
 /* A queue's state on the device, now. */
 struct ep_mlx5_qp rig_state(const struct rig *rig, uint32_t queue);
-/* Overwrites a queue's state on the device. */
-void rig_set_state(struct rig *rig, uint32_t queue, const struct ep_mlx5_qp *state);
 
 #endif

@@ -28,12 +28,10 @@ struct place {
 struct kernel {
 	const char *name, *text;
 	void (*fn)(void);
-	bool shared;
 	uint32_t wqes, messages; /* of one repetition; no messages: not handed over */
 };
 
-#define GDA_TIME_ENTRY(name, shared, wqes, messages, text)                                         \
-	{ #name, text, gda_time_##name, shared, wqes, messages },
+#define GDA_TIME_ENTRY(name, wqes, messages, text) { #name, text, gda_time_##name, wqes, messages },
 static const struct kernel kernels[] = { GDA_TIME_KERNELS(GDA_TIME_ENTRY) };
 
 /* Last: a thread of the host rings, or posts, by an index that kernels store (CPU modes). */
@@ -158,7 +156,6 @@ static void bed_check(struct bed *bed, const struct place *place, uint32_t queue
 	NEED_CUDA(cudaMemcpy(&db_words, &bed->words[place->host_db][queue], sizeof(db_words),
 			     cudaMemcpyDefault));
 	CHECK_INT(qp.reserved, posted);
-	CHECK_INT(qp.ready, posted);
 	CHECK_INT(qp.rung, posted);
 	CHECK_INT(qp.error, EP_MLX5_OK);
 	if (place->handover == EP_MLX5_HANDOVER_INDEX) {
@@ -228,8 +225,8 @@ static uint32_t bed_run(struct bed *bed, const struct kernel *k, const struct pl
 		cycles += span[2] - span[0];
 		ns += span[3] - span[1];
 	}
-	for (uint32_t q = 0; q < (k->shared ? 1 : blocks); q++) {
-		bed_check(bed, place, q, (uint64_t)reps * k->wqes * (k->shared ? blocks : 1));
+	for (uint32_t q = 0; q < blocks; q++) {
+		bed_check(bed, place, q, (uint64_t)reps * k->wqes);
 	}
 	r->mean += (double)cycles / (double)reps / blocks;
 	r->mhz += ns ? (double)cycles * 1000 / (double)ns : 0;
@@ -242,7 +239,7 @@ static struct result bed_measure(struct bed *bed, const struct kernel *k, const 
 				 uint32_t blocks, uint32_t wanted)
 {
 	static uint32_t all[2 * MAX_BLOCKS * DEPTH];
-	uint32_t per_rep = (k->wqes ? k->wqes : 1) * (k->shared ? blocks : 1);
+	uint32_t per_rep = k->wqes ? k->wqes : 1;
 	uint32_t reps = (DEPTH - EP_MLX5_MIN_DEPTH) / per_rep, runs = 0;
 	struct result r = { .n = 0 };
 
@@ -265,8 +262,7 @@ static struct result bed_measure(struct bed *bed, const struct kernel *k, const 
 
 static void print_line(const struct kernel *k, uint32_t blocks, const struct result *r, double gbit)
 {
-	uint32_t queues = k->shared ? 1 : blocks;
-	double rate = r->messages_us / queues, need = gbit * 1e3 / 8 / GDA_TIME_BYTES;
+	double rate = r->messages_us / blocks, need = gbit * 1e3 / 8 / GDA_TIME_BYTES;
 
 	printf("  %-38s %5u %6u %6u %8.1f %7.0f", k->text, blocks, r->median, r->p99, r->mean,
 	       r->mhz ? r->median * 1000.0 / r->mhz : 0);

@@ -77,10 +77,6 @@ EP_DEV void gda_time_signal32_op(struct ep_mlx5_post *p, struct gda_time &t)
 			   ep_mlx5_signal_value(t.slot, t.signal - 1, t.signal));
 }
 
-#define gda_time_put_shared_op gda_time_put_op
-#define gda_time_put32_shared_op gda_time_put32_op
-#define gda_time_signal_shared_op gda_time_signal_op
-
 EP_DEV void gda_time_end(const struct gda_time_args &a, const struct ep_mlx5_post &p,
 			 const uint32_t *sample, const uint64_t span[4])
 {
@@ -98,11 +94,10 @@ EP_DEV void gda_time_end(const struct gda_time_args &a, const struct ep_mlx5_pos
 	}
 }
 
-#define GDA_TIME_KERNEL(name, shared, wqes, messages, text)                                        \
+#define GDA_TIME_KERNEL(name, wqes, messages, text)                                                \
 	EP_KERNEL(gda_time_##name, gda_time_args, 32)                                              \
 	{                                                                                          \
-		struct ep_mlx5_post p = ep_mlx5_open(shared ? a.qp : a.qp + ep_block(), shared,    \
-						     NULL, a.timeout_ns);                          \
+		struct ep_mlx5_post p = ep_mlx5_open(a.qp + ep_block(), NULL, a.timeout_ns);       \
 		uint32_t *sample = (uint32_t *)ep_dynamic_shared();                                \
 		struct gda_time t = { ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, 0),                  \
 				      ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, 0),                   \

@@ -7,7 +7,7 @@
 
 #define GDA_TIME_BYTES 7168 /* of a message: a token of 7168 channels in fp8 */
 
-/* One warp per block. Exclusive: warp i has queue i; shared: all use the first. */
+/* One warp per block: warp i has queue i. */
 struct gda_time_args {
 	struct ep_mlx5_qp *qp;
 	uint32_t *sample; /* [block][reps], clock cycles of each repetition */
@@ -18,22 +18,19 @@ struct gda_time_args {
 	uint32_t pad;
 };
 
-/* X(name, shared, WQEs of one repetition, messages among them, description) */
+/* X(name, WQEs of one repetition, messages among them, description) */
 #define GDA_TIME_KERNELS(X)                                                                        \
-	X(nothing, 0, 0, 0, "two looks at the clock")                                              \
-	X(poll, 0, 0, 0, "look at the completion")                                                 \
-	X(store, 0, 1, 0, "build and store a WQE, no doorbell")                                    \
-	X(store32, 0, 32, 0, "build and store 32 WQEs, no doorbell")                               \
-	X(put, 0, 1, 1, "put: WQE, doorbell")                                                      \
-	X(put32, 0, 32, 32, "put by 32 lanes, one doorbell")                                       \
-	X(signal, 0, 2, 1, "put_signal: 2 WQEs, one doorbell")                                     \
-	X(signal32, 0, 33, 32, "put_signal by 32 lanes, 33 WQEs")                                  \
-	X(put_shared, 1, 1, 1, "put, shared form")                                                 \
-	X(put32_shared, 1, 32, 32, "put by 32 lanes, shared form")                                 \
-	X(signal_shared, 1, 2, 1, "put_signal, shared form")
+	X(nothing, 0, 0, "two looks at the clock")                                                 \
+	X(poll, 0, 0, "look at the completion")                                                    \
+	X(store, 1, 0, "build and store a WQE, no doorbell")                                       \
+	X(store32, 32, 0, "build and store 32 WQEs, no doorbell")                                  \
+	X(put, 1, 1, "put: WQE, doorbell")                                                         \
+	X(put32, 32, 32, "put by 32 lanes, one doorbell")                                          \
+	X(signal, 2, 1, "put_signal: 2 WQEs, one doorbell")                                        \
+	X(signal32, 33, 32, "put_signal by 32 lanes, 33 WQEs")
 
 #ifndef __cplusplus
-#define GDA_TIME_DECL(name, shared, wqes, messages, text) extern void gda_time_##name(void);
+#define GDA_TIME_DECL(name, wqes, messages, text) extern void gda_time_##name(void);
 GDA_TIME_KERNELS(GDA_TIME_DECL)
 #undef GDA_TIME_DECL
 #endif
