@@ -100,7 +100,7 @@ struct __attribute__((aligned(8))) ep_mbar {
 #ifdef __CUDACC__
 #include "device/simt/bulk_cuda.h"
 #else
-#include "device/simt/bulk_cpu.h"
+#include <simt/bulk_cpu.h>
 #endif
 
 EP_DEV void ep_bulk_load_lanes(uint32_t mask, void *to, const void *from, uint32_t bytes,

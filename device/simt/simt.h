@@ -3,8 +3,10 @@
  * All that a kernel may ask of the machine.
  *
  * The kernels are written once and run on two machines: a GPU, where each primitive below is a PTX
- * instruction or two (simt/simt_cuda.h), and the CPU, where a block is an OS thread, its threads are
- * fibers of that thread, and C11 atomics stand for the memory model (simt/simt_cpu.h).
+ * instruction or two (device/simt/simt_cuda.h), and the CPU of the virtual cluster, where a block is an OS
+ * thread, its threads are fibers of that thread, and C11 atomics stand for the memory model
+ * (test/vcluster/simt/simt_cpu.h). What includes this file without nvcc says by its include path where the
+ * CPU's half is.
  *
  * Conventions of a kernel source
  *
@@ -46,8 +48,8 @@
  *       the threads of that barrier wrote before it. Threads that store flags behind a fence taken
  *       by another thread need a barrier between the two.
  *   ep_st_retired_sys_u64(p, v), ep_ld_retired_sys_u64(p), and ep_ld_retired_sys_u32(p) of its half
- *       For progress words, and for words of a step that has started. Whoever sees the value may overwrite what earlier kernels of the
- *       storing stream read or wrote. The kernel boundary before the store has ordered those
+ *       For progress words, and for words of a step that has started. Whoever sees the value may
+ *       overwrite what earlier kernels of the storing stream read or wrote. The kernel boundary before the store has ordered those
  *       accesses already, so on a GPU these are relaxed (st.relaxed.sys, ld.relaxed.sys) and
  *       there is no fence. On the CPU they are a release and an acquire.
  *   ep_multimem_st_retired_sys_u64(p, v), ep_multimem_st_release_sys_u64(p, v)
@@ -132,7 +134,7 @@ struct ep_spin {
 #ifdef __CUDACC__
 #include "device/simt/simt_cuda.h"
 #else
-#include "device/simt/simt_cpu.h"
+#include <simt/simt_cpu.h>
 #endif
 
 /* Has the lane's vec arrived? A branch would make each load of a batch wait for the last one. */

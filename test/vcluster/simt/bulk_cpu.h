@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bulk.h on the CPU: the executor does it, and does it late. test/vcluster/README.md has what it
+ * device/simt/bulk.h on the CPU, which includes this: the executor does it, and does it late. test/vcluster/README.md has what it
  * moves when, and which mistakes it names.
  */
-#ifndef EP_DEVICE_SIMT_BULK_CPU_H
-#define EP_DEVICE_SIMT_BULK_CPU_H
+#ifndef VC_BULK_CPU_H
+#define VC_BULK_CPU_H
 
 #define EP_BULK_ENGINE 0 /* that lanes give copies to: bulk.h */
 
