@@ -67,6 +67,8 @@ OUR_NAME = re.compile(r"\b(?:ep_\w+|EP_\w+|NCCL_EP_\w+|ncclEp\w+)\b")
 MAY_NAME_THE_PAST = {"CHANGELOG.md"}
 
 COMMENT = re.compile(r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|(/\*.*?\*/|//[^\n]*)", re.S)
+# Places that pages name.
+FOLDER = re.compile(r"(?<![\w./<$-])((?:device|doc|examples|include|plugin|test|tools|topo)(?:/[\w-]+)*)/?(?![\w.*/<-])")
 NAME = re.compile(r"(?<![\w./<$-])([\w*/.-]*[\w*]\.(?:cu|c|h|py|sh|md))(?![\w/*]|\.\w)")
 
 problems = []
@@ -176,6 +178,13 @@ def prose_of(file, text):
     return "\n".join(re.findall(r"(?:^|\s)#.*", text))
 
 
+def check_folders(root, path, prose):
+    """A page that names a place below the tree's folders names one that is there, or a program built there."""
+    for name in sorted({name for name in FOLDER.findall(prose) if "/" in name}):
+        if not (root / name).exists():
+            complain(path, "names the folder %s, which does not exist" % name)
+
+
 def check_names(path, prose, paths):
     for name in sorted(set(NAME.findall(prose))):
         pattern = "*/" + name.lstrip("./")
@@ -276,6 +285,7 @@ def check_file(root, path, paths):
     text = file.read_text(encoding="utf-8")
     check_names(path, prose_of(file, text), paths)
     if file.suffix == ".md":
+        check_folders(root, path, prose_of(file, text))
         check_page(path, text)
         return
     if "SPDX-License-Identifier: Apache-2.0" not in "\n".join(text.split("\n")[:3]):
