@@ -17,7 +17,7 @@
 #define EP_GDA_THREADS 4
 #define EP_GDA_QUEUES_PER_THREAD 16
 
-struct ep_gda_handshake {
+struct handshake {
 	struct ep_verdict verdict;
 	uint32_t queues;
 	uint32_t node; /* its first rank */
@@ -26,13 +26,13 @@ struct ep_gda_handshake {
 	struct ep_ece ece[EP_GDA_MAX_NICS];
 };
 
-_Static_assert(sizeof(struct ep_gda_handshake) <= EP_BOOT_BYTES, "ep_gda_handshake");
+_Static_assert(sizeof(struct handshake) <= EP_BOOT_BYTES, "handshake");
 
-static const char ep_gda_what[] = "connecting queue pairs";
+static const char what[] = "connecting queue pairs";
 
 /* ---- many queues at once ---- */
 
-struct ep_gda_work {
+struct work {
 	struct ep_gda *gda;
 	bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why);
 	void *arg;
@@ -42,9 +42,9 @@ struct ep_gda_work {
 	struct ep_reason *why; /* the first failure's */
 };
 
-static void *ep_gda_work_some(void *arg)
+static void *work_some(void *arg)
 {
-	struct ep_gda_work *w = arg;
+	struct work *w = arg;
 
 	while (!__atomic_load_n(&w->failed, __ATOMIC_RELAXED)) {
 		uint32_t i = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED);
@@ -69,16 +69,16 @@ bool ep_gda_each(struct ep_gda *g,
 		 bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why),
 		 void *arg, struct ep_reason *why)
 {
-	struct ep_gda_work work = { .gda = g, .fn = fn, .arg = arg, .why = why };
+	struct work work = { .gda = g, .fn = fn, .arg = arg, .why = why };
 	uint32_t n = g->nqueues / EP_GDA_QUEUES_PER_THREAD, started = 0;
 	pthread_t thread[EP_GDA_THREADS - 1];
 
 	pthread_mutex_init(&work.lock, NULL);
 	while (started < EP_GDA_THREADS - 1 && started < n &&
-	       ep_thread_start(&thread[started], ep_gda_work_some, &work) == 0) {
+	       ep_thread_start(&thread[started], work_some, &work) == 0) {
 		started++;
 	}
-	ep_gda_work_some(&work);
+	work_some(&work);
 	for (uint32_t i = 0; i < started; i++) {
 		pthread_join(thread[i], NULL);
 	}
@@ -89,13 +89,13 @@ bool ep_gda_each(struct ep_gda *g,
 /* ---- agreement ---- */
 
 /* Refuses what no NIC of the other end can have: memory is indexed and shifted by it. */
-static ncclResult_t ep_gda_end_check(const struct ep_gda_handshake *handshake, int rank)
+static ncclResult_t end_check(const struct handshake *handshake, int rank)
 {
 	static const char next[] = "do all ranks use the same library?";
 
 	if (handshake->nnics > EP_GDA_MAX_NICS) {
 		return ep_fail(ncclInvalidUsage, "%s: rank %d lists %u NICs, the limit is %d; %s",
-			       ep_gda_what, rank, handshake->nnics, EP_GDA_MAX_NICS, next);
+			       what, rank, handshake->nnics, EP_GDA_MAX_NICS, next);
 	}
 	for (uint32_t i = 0; i < handshake->nnics; i++) {
 		const struct ep_nic_end *end = &handshake->end[i];
@@ -103,20 +103,20 @@ static ncclResult_t ep_gda_end_check(const struct ep_gda_handshake *handshake, i
 		if (!memchr(end->name, '\0', sizeof(end->name))) {
 			return ep_fail(ncclInvalidUsage,
 				       "%s: rank %d gives NIC %u a name of more than %zu bytes; %s",
-				       ep_gda_what, rank, i, sizeof(end->name) - 1, next);
+				       what, rank, i, sizeof(end->name) - 1, next);
 		}
 		if (end->mtu < IBV_MTU_256 || end->mtu > IBV_MTU_4096 || end->roce > 2) {
 			return ep_fail(ncclInvalidUsage,
 				       "%s: rank %d gives %s MTU code %u (possible are %d..%d) and "
 				       "RoCE version %u (0..2); %s",
-				       ep_gda_what, rank, end->name, end->mtu, IBV_MTU_256,
-				       IBV_MTU_4096, end->roce, next);
+				       what, rank, end->name, end->mtu, IBV_MTU_256, IBV_MTU_4096,
+				       end->roce, next);
 		}
 	}
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_gda_handshake_check(const struct ep_gda_handshake *all, int n)
+static ncclResult_t handshake_check(const struct handshake *all, int n)
 {
 	for (int r = 0; r < n; r++) {
 		if (all[r].queues != all[0].queues) {
@@ -124,9 +124,9 @@ static ncclResult_t ep_gda_handshake_check(const struct ep_gda_handshake *all, i
 				ncclInvalidUsage,
 				"%s: rank %d asks for %u queues per peer, rank 0 for %u: set "
 				"the same on all ranks",
-				ep_gda_what, r, all[r].queues, all[0].queues);
+				what, r, all[r].queues, all[0].queues);
 		}
-		EP_CHECK(ep_gda_end_check(&all[r], r));
+		EP_CHECK(end_check(&all[r], r));
 	}
 	return ncclSuccess;
 }
@@ -137,17 +137,17 @@ static ncclResult_t ep_gda_handshake_check(const struct ep_gda_handshake *all, i
  * Of two ranks one gets what the other can beyond the standard, and answers with what both can.
  * Returns whether this rank does: each does so for half of its peers.
  */
-static bool ep_gda_answers(const struct ep_gda_queue *queue)
+static bool answers(const struct ep_gda_queue *queue)
 {
 	int rank = queue->gda->rank;
 
 	return (rank < queue->peer) == ((rank + queue->peer) % 2 == 1);
 }
 
-static bool ep_gda_connect_one(struct ep_gda_queue *queue, const struct ep_gda_handshake *all,
-			       struct ep_reason *why)
+static bool connect_one(struct ep_gda_queue *queue, const struct handshake *all,
+			struct ep_reason *why)
 {
-	const struct ep_gda_handshake *peer = &all[queue->peer];
+	const struct handshake *peer = &all[queue->peer];
 	const struct ep_nic_end *end;
 	struct ep_reason inner = { "" };
 
@@ -159,7 +159,7 @@ static bool ep_gda_connect_one(struct ep_gda_queue *queue, const struct ep_gda_h
 	end = &peer->end[queue->remote_nic];
 	queue->mtu = (uint32_t)ep_min_u64(queue->nic->base.end.mtu, end->mtu);
 	queue->atomics = queue->nic->base.atomics;
-	queue->ece_agreed = !ep_gda_answers(queue);
+	queue->ece_agreed = !answers(queue);
 	if (!queue->ece_agreed) {
 		queue->ece =
 			ep_rc_ece_received(&queue->nic->ece, &peer->ece[queue->remote_nic]).options;
@@ -173,34 +173,34 @@ static bool ep_gda_connect_one(struct ep_gda_queue *queue, const struct ep_gda_h
 			     end->name, end->port, inner.text);
 }
 
-static bool ep_gda_connect_first(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
+static bool connect_first(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
 {
-	return !ep_gda_answers(queue) || ep_gda_connect_one(queue, arg, why);
+	return !answers(queue) || connect_one(queue, arg, why);
 }
 
-static bool ep_gda_connect_second(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
+static bool connect_second(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
 {
-	return ep_gda_answers(queue) || ep_gda_connect_one(queue, arg, why);
+	return answers(queue) || connect_one(queue, arg, why);
 }
 
-static uint32_t ep_gda_put_ece(const struct ep_gda_queue *queue)
+static uint32_t put_ece(const struct ep_gda_queue *queue)
 {
-	return ep_gda_answers(queue) ? queue->ece : queue->nic->ece.options;
+	return answers(queue) ? queue->ece : queue->nic->ece.options;
 }
 
-static void ep_gda_get_ece(struct ep_gda_queue *queue, uint32_t word)
+static void get_ece(struct ep_gda_queue *queue, uint32_t word)
 {
-	if (!ep_gda_answers(queue)) {
+	if (!answers(queue)) {
 		queue->ece = word;
 	}
 }
 
-static uint32_t ep_gda_put_qpn(const struct ep_gda_queue *queue)
+static uint32_t put_qpn(const struct ep_gda_queue *queue)
 {
 	return queue->qpn;
 }
 
-static void ep_gda_get_qpn(struct ep_gda_queue *queue, uint32_t qpn)
+static void get_qpn(struct ep_gda_queue *queue, uint32_t qpn)
 {
 	queue->remote_qpn = qpn;
 }
@@ -208,7 +208,7 @@ static void ep_gda_get_qpn(struct ep_gda_queue *queue, uint32_t qpn)
 #define EP_GDA_LIST_TIER 0x3u
 #define EP_GDA_LIST_ATOMICS 0x4u
 
-static uint32_t ep_gda_put_order(const struct ep_gda_queue *queue)
+static uint32_t put_order(const struct ep_gda_queue *queue)
 {
 	return queue->tier | (queue->atomics ? EP_GDA_LIST_ATOMICS : 0);
 }
@@ -219,7 +219,7 @@ static uint32_t ep_gda_put_order(const struct ep_gda_queue *queue)
  * whatever its responder does, and fences atomics only against what fetches: signals have to be
  * writes then, behind the strongest fence.
  */
-static void ep_gda_get_order(struct ep_gda_queue *queue, uint32_t word)
+static void get_order(struct ep_gda_queue *queue, uint32_t word)
 {
 	uint32_t theirs = (uint32_t)ep_min_u64(word & EP_GDA_LIST_TIER, EP_MLX5_TIER_OOO_ALL);
 
@@ -242,34 +242,33 @@ static void ep_gda_get_order(struct ep_gda_queue *queue, uint32_t word)
 #define EP_GDA_WORDS (EP_BOOT_BYTES / sizeof(uint32_t)) /* of a list, that one exchange brings */
 
 /* The lists that this rank sends and receives. */
-struct ep_gda_lists {
+struct lists {
 	struct ep_gda *g; /* NULL: no queues */
 	struct ep_boot *boot;
-	const struct ep_gda_handshake *handshake; /* of all ranks */
-	uint32_t queues;                          /* per peer */
+	const struct handshake *handshake; /* of all ranks */
+	uint32_t queues;                   /* per peer */
 	uint32_t *size, *below; /* [nranks] by node: its ranks, those of them before this rank */
 	uint32_t longest;       /* words in the longest list of any rank */
 };
 
-static bool ep_gda_lists_open(struct ep_gda_lists *lists, struct ep_gda *g, struct ep_boot *boot,
-			      uint32_t queues)
+static bool lists_open(struct lists *lists, struct ep_gda *g, struct ep_boot *boot, uint32_t queues)
 {
 	size_t n = (size_t)boot->nranks;
 
-	*lists = (struct ep_gda_lists){ .g = g, .boot = boot, .queues = queues };
+	*lists = (struct lists){ .g = g, .boot = boot, .queues = queues };
 	lists->size = calloc(n, sizeof(*lists->size));
 	lists->below = calloc(n, sizeof(*lists->below));
 	return lists->size && lists->below;
 }
 
-static void ep_gda_lists_close(struct ep_gda_lists *lists)
+static void lists_close(struct lists *lists)
 {
 	free(lists->size);
 	free(lists->below);
 }
 
 /* A node goes by the number of its first rank. */
-static uint32_t ep_gda_node(const struct ep_gda *g)
+static uint32_t gda_node(const struct ep_gda *g)
 {
 	uint32_t r = 0;
 
@@ -283,9 +282,9 @@ static uint32_t ep_gda_node(const struct ep_gda *g)
  * Finds the node of each rank, and from these how long the lists are. All ranks find the same; *mine
  * becomes an error if this rank itself meant another one.
  */
-static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t *mine)
+static ncclResult_t lists_nodes(struct lists *lists, ncclResult_t *mine)
 {
-	const struct ep_gda_handshake *own = &lists->handshake[lists->boot->rank];
+	const struct handshake *own = &lists->handshake[lists->boot->rank];
 	uint32_t nranks = (uint32_t)lists->boot->nranks;
 
 	for (int r = 0; r < lists->boot->nranks; r++) {
@@ -296,7 +295,7 @@ static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t 
 				ncclInvalidUsage,
 				"%s: the node of rank %d begins with rank %u by its own list, which "
 				"has another one; do all ranks use the same library?",
-				ep_gda_what, r, node);
+				what, r, node);
 		}
 		lists->size[node]++;
 		lists->below[node] += r < lists->boot->rank;
@@ -305,7 +304,7 @@ static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t 
 			*mine = ep_fail(ncclInvalidUsage,
 					"%s: ranks %d and %d do not agree whether they are of one "
 					"node",
-					ep_gda_what, lists->boot->rank, r);
+					what, lists->boot->rank, r);
 		}
 	}
 	for (uint32_t r = 0; r < nranks; r++) {
@@ -318,7 +317,7 @@ static ncclResult_t ep_gda_lists_nodes(struct ep_gda_lists *lists, ncclResult_t 
 }
 
 /* Returns the queue of a word in this rank's own list. */
-static struct ep_gda_queue *ep_gda_queue_at(struct ep_gda *g, uint32_t word)
+static struct ep_gda_queue *queue_at(struct ep_gda *g, uint32_t word)
 {
 	uint32_t seat = word / g->queues, index = word % g->queues;
 	uint32_t nnics = (uint32_t)g->nnics, n = index % nnics;
@@ -328,10 +327,9 @@ static struct ep_gda_queue *ep_gda_queue_at(struct ep_gda *g, uint32_t word)
 }
 
 /* Exchanges a word with the other end of each queue. */
-static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists,
-				    uint32_t (*put)(const struct ep_gda_queue *queue),
-				    void (*get)(struct ep_gda_queue *queue, uint32_t word),
-				    const ncclResult_t *mine)
+static ncclResult_t exchange(struct lists *lists, uint32_t (*put)(const struct ep_gda_queue *queue),
+			     void (*get)(struct ep_gda_queue *queue, uint32_t word),
+			     const ncclResult_t *mine)
 {
 	struct ep_gda *g = *mine == ncclSuccess ? lists->g : NULL;
 	const uint32_t *all = lists->boot->all;
@@ -341,10 +339,10 @@ static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists,
 		uint32_t own[EP_GDA_WORDS] = { 0 };
 
 		for (uint32_t i = 0; g && i < words && at + i < g->nqueues; i++) {
-			own[i] = put(ep_gda_queue_at(g, at + i));
+			own[i] = put(queue_at(g, at + i));
 		}
 		EP_CHECK(ep_boot_allgather(lists->boot, own, lists->boot->all, words * sizeof(*own),
-					   ep_gda_what));
+					   what));
 		for (uint32_t p = 0; g && p < (uint32_t)g->nranks; p++) {
 			uint32_t node = lists->handshake[p].node;
 			uint32_t from = ((uint32_t)g->rank - lists->below[node]) * g->queues;
@@ -354,7 +352,7 @@ static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists,
 			}
 			for (uint32_t i = 0; i < g->queues; i++) {
 				if (from + i >= at && from + i < at + words) {
-					get(ep_gda_queue_at(g, seat * g->queues + i),
+					get(queue_at(g, seat * g->queues + i),
 					    all[p * words + from + i - at]);
 				}
 			}
@@ -366,13 +364,13 @@ static ncclResult_t ep_gda_exchange(struct ep_gda_lists *lists,
 
 /* ---- all of it ---- */
 
-static void ep_gda_handshake_fill(const struct ep_gda *g, uint32_t queues, ncclResult_t mine,
-				  struct ep_gda_handshake *handshake)
+static void handshake_fill(const struct ep_gda *g, uint32_t queues, ncclResult_t mine,
+			   struct handshake *handshake)
 {
 	memset(handshake, 0, sizeof(*handshake));
 	handshake->verdict = ep_verdict_make(mine);
 	handshake->queues = queues;
-	handshake->node = ep_gda_node(g);
+	handshake->node = gda_node(g);
 	handshake->nnics = g ? (uint32_t)g->nnics : 0;
 	for (uint32_t i = 0; i < handshake->nnics; i++) {
 		handshake->end[i] = g->nic[i].base.end;
@@ -384,30 +382,30 @@ static void ep_gda_handshake_fill(const struct ep_gda *g, uint32_t queues, ncclR
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine)
 {
-	struct ep_gda_handshake handshake, *all = calloc((size_t)boot->nranks, sizeof(*all));
+	struct handshake handshake, *all = calloc((size_t)boot->nranks, sizeof(*all));
 	struct ep_reason why = { "" };
-	struct ep_gda_lists lists;
+	struct lists lists;
 	ncclResult_t result;
 
-	if ((!ep_gda_lists_open(&lists, g, boot, queues) || !all) && *mine == ncclSuccess) {
-		*mine = ep_fail(ncclSystemError, "%s: out of host memory", ep_gda_what);
+	if ((!lists_open(&lists, g, boot, queues) || !all) && *mine == ncclSuccess) {
+		*mine = ep_fail(ncclSystemError, "%s: out of host memory", what);
 	}
-	ep_gda_handshake_fill(g, queues, *mine, &handshake);
-	EP_CHECK_GOTO(ep_boot_verdicts(boot, &handshake, all, sizeof(handshake), ep_gda_what), out);
+	handshake_fill(g, queues, *mine, &handshake);
+	EP_CHECK_GOTO(ep_boot_verdicts(boot, &handshake, all, sizeof(handshake), what), out);
 	lists.handshake = all;
-	EP_CHECK_GOTO(ep_gda_handshake_check(all, boot->nranks), out);
-	EP_CHECK_GOTO(ep_gda_lists_nodes(&lists, mine), out);
-	EP_CHECK_GOTO(ep_gda_exchange(&lists, ep_gda_put_qpn, ep_gda_get_qpn, mine), out);
-	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_first, all, &why)) {
-		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
+	EP_CHECK_GOTO(handshake_check(all, boot->nranks), out);
+	EP_CHECK_GOTO(lists_nodes(&lists, mine), out);
+	EP_CHECK_GOTO(exchange(&lists, put_qpn, get_qpn, mine), out);
+	if (g && *mine == ncclSuccess && !ep_gda_each(g, connect_first, all, &why)) {
+		*mine = ep_fail(ncclSystemError, "%s: %s", what, why.text);
 	}
-	EP_CHECK_GOTO(ep_gda_exchange(&lists, ep_gda_put_ece, ep_gda_get_ece, mine), out);
-	if (g && *mine == ncclSuccess && !ep_gda_each(g, ep_gda_connect_second, all, &why)) {
-		*mine = ep_fail(ncclSystemError, "%s: %s", ep_gda_what, why.text);
+	EP_CHECK_GOTO(exchange(&lists, put_ece, get_ece, mine), out);
+	if (g && *mine == ncclSuccess && !ep_gda_each(g, connect_second, all, &why)) {
+		*mine = ep_fail(ncclSystemError, "%s: %s", what, why.text);
 	}
-	EP_CHECK_GOTO(ep_gda_exchange(&lists, ep_gda_put_order, ep_gda_get_order, mine), out);
+	EP_CHECK_GOTO(exchange(&lists, put_order, get_order, mine), out);
 out:
-	ep_gda_lists_close(&lists);
+	lists_close(&lists);
 	free(all);
 	return result;
 }

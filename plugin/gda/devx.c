@@ -19,7 +19,7 @@ const char *ep_gda_mode_name(enum ep_gda_mode mode)
 	return (unsigned int)mode < EP_GDA_MODES ? names[mode] : "unknown";
 }
 
-static void ep_gda_cause_words(const struct ep_gda_cause *c, char *text, size_t size)
+static void cause_words(const struct ep_gda_cause *c, char *text, size_t size)
 {
 	const char *what = c->status == EP_MLX5_ERR_SLOT ? "no entry of the send queue came free"
 			   : c->status == EP_MLX5_ERR_COMPLETION ? "work did not complete"
@@ -48,7 +48,7 @@ void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cau
 			 m ? m->text : "unknown failure", c->syndrome, c->vendor,
 			 c->overwritten ? ", the cause is not known any more" : "");
 	} else {
-		ep_gda_cause_words(c, what, sizeof(what));
+		cause_words(c, what, sizeof(what));
 	}
 	if (c->index_known) {
 		snprintf(at, sizeof(at), ", WQE %u", c->index);
@@ -183,7 +183,7 @@ bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char
  * that older devices know. What the kernel driver does (mlx5_get_qp_default_ts): RoCE has the
  * capability in a group of its own.
  */
-static void ep_gda_query_clock(struct ep_gda_nic *nic, const unsigned char *general)
+static void query_clock(struct ep_gda_nic *nic, const unsigned char *general)
 {
 	uint32_t formats = ep_prm_get(general, EP_PRM_CAP_SQ_TS_FORMAT);
 	unsigned char out[EP_PRM_CAP_OUT_BYTES];
@@ -229,7 +229,7 @@ bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why)
 				 ep_prm_get(cap, EP_PRM_CAP_OOO_ALL_RC);
 	nic->caps.reports_order = ep_prm_get(cap, EP_PRM_CAP_DATA_IN_ORDER);
 	ep_gda_lag_query(nic, cap);
-	ep_gda_query_clock(nic, cap);
+	query_clock(nic, cap);
 	obj.pd.in = nic->base.pd;
 	obj.pd.out = &pd;
 	error = nic->base.dv->mlx5dv_init_obj(&obj, MLX5DV_OBJ_PD);

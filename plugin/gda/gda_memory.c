@@ -11,17 +11,17 @@
 #include "core/log.h"
 #include "gda/state.h"
 
-static void ep_gda_sync_memops(void *p);
-static struct mlx5dv_devx_umem *ep_gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-					    bool gpu, struct ep_reason *why);
-static struct ibv_mr *ep_gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-				      unsigned int access, bool gpu, struct ep_reason *why);
+static void sync_memops(void *p);
+static struct mlx5dv_devx_umem *gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+					 bool gpu, struct ep_reason *why);
+static struct ibv_mr *gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+				   unsigned int access, bool gpu, struct ep_reason *why);
 #define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */
 #define EP_GDA_UAR_NC 1u            /* mlx5dv.h: MLX5DV_UAR_ALLOC_TYPE_NC */
 #define EP_GDA_UAR_BF 0u
 #define EP_GDA_LINE 64u
 
-static bool ep_reason_set_cuda(struct ep_reason *why, cudaError_t error, const char *what)
+static bool reason_set_cuda(struct ep_reason *why, cudaError_t error, const char *what)
 {
 	(void)cudaGetLastError();
 	return ep_reason_set(why, "%s: %s", what, cudaGetErrorString(error));
@@ -46,8 +46,7 @@ bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns)
 	}
 }
 
-static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *memory,
-			     struct ep_reason *why)
+static bool alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *memory, struct ep_reason *why)
 {
 	cudaError_t error;
 
@@ -55,9 +54,9 @@ static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *memor
 	error = cudaMalloc((void **)&memory->dev, memory->bytes);
 	if (error != cudaSuccess) {
 		memory->dev = NULL;
-		return ep_reason_set_cuda(why, error, "no GPU memory for queues");
+		return reason_set_cuda(why, error, "no GPU memory for queues");
 	}
-	ep_gda_sync_memops(memory->dev);
+	sync_memops(memory->dev);
 	error = cudaMemsetAsync(memory->dev, 0, memory->bytes, g->stream);
 	for (uint64_t at = 0; error == cudaSuccess && at + EP_GDA_PAGE <= memory->bytes;
 	     at += ep_gda_stride(g)) {
@@ -65,15 +64,14 @@ static bool ep_gda_alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *memor
 					sizeof(struct ep_mlx5_cqe), g->stream);
 	}
 	if (error != cudaSuccess) {
-		return ep_reason_set_cuda(why, error, "clearing queues");
+		return reason_set_cuda(why, error, "clearing queues");
 	}
 	return ep_gda_synchronize(g, g->timeout_ns) ||
 	       ep_reason_set(why, "clearing queues takes too "
 				  "long");
 }
 
-static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *memory,
-			      struct ep_reason *why)
+static bool alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *memory, struct ep_reason *why)
 {
 	if (!ep_pinned_alloc(&memory->pinned, memory->bytes, why)) {
 		return false;
@@ -90,7 +88,7 @@ static bool ep_gda_alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *memo
  * Lets the GPU write the doorbell register. A register is I/O memory; a NIC made of software has
  * its page in ordinary memory, which the driver takes only under its own name.
  */
-static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
+static bool uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	const unsigned int flags = cudaHostRegisterPortable | cudaHostRegisterMapped;
 	uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
@@ -118,13 +116,13 @@ static bool ep_gda_uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
 	nic->uar_mapped = true;
 	error = cudaHostGetDevicePointer((void **)&dev, page, 0);
 	if (error != cudaSuccess) {
-		return ep_reason_set_cuda(why, error, "the doorbell has no device address");
+		return reason_set_cuda(why, error, "the doorbell has no device address");
 	}
 	nic->db = (uint64_t *)(dev + (reg - (uintptr_t)page));
 	return true;
 }
 
-static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
+static bool uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	if (!nic->uar) {
 		nic->uar = nic->base.dv->mlx5dv_devx_alloc_uar(nic->base.ctx, EP_GDA_UAR_NC);
@@ -136,7 +134,7 @@ static bool ep_gda_uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_
 		return ep_reason_set(why, "%s has no doorbell page left: %s", nic->base.name,
 				     strerror(errno));
 	}
-	return g->mode == EP_GDA_CPU_DB || nic->db || ep_gda_uar_map(nic, why);
+	return g->mode == EP_GDA_CPU_DB || nic->db || uar_map(nic, why);
 }
 
 bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
@@ -146,10 +144,10 @@ bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct e
 
 	s->bytes = ep_max_u64(nic->queues, 1) * ep_gda_stride(g);
 	if (g->mode == EP_GDA_CPU_PROXY) {
-		if (!ep_gda_alloc_host(g, s, why)) {
+		if (!alloc_host(g, s, why)) {
 			return false;
 		}
-		s->mr = ep_gda_register(nic, s->host, s->bytes, IBV_ACCESS_LOCAL_WRITE, false, why);
+		s->mr = gda_register(nic, s->host, s->bytes, IBV_ACCESS_LOCAL_WRITE, false, why);
 		return s->mr && ep_gda_verbs_cq(g, nic, why);
 	}
 	if (!nic->base.devx) {
@@ -157,17 +155,17 @@ bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct e
 				     nic->base.no_devx.text);
 	}
 	/* The doorbell first: it is what most machines refuse, and costs nothing to try. */
-	if (!ep_gda_uar_open(g, nic, why)) {
+	if (!uar_open(g, nic, why)) {
 		return false;
 	}
-	if (gpu ? !ep_gda_alloc_gpu(g, s, why) : !ep_gda_alloc_host(g, s, why)) {
+	if (gpu ? !alloc_gpu(g, s, why) : !alloc_host(g, s, why)) {
 		return false;
 	}
-	s->umem = ep_gda_umem(nic, gpu ? s->dev : s->host, s->bytes, gpu, why);
+	s->umem = gda_umem(nic, gpu ? s->dev : s->host, s->bytes, gpu, why);
 	return s->umem != NULL;
 }
 
-static void ep_gda_cuda_done(cudaError_t error, const char *what)
+static void cuda_done(cudaError_t error, const char *what)
 {
 	if (error != cudaSuccess) {
 		(void)cudaGetLastError();
@@ -176,7 +174,7 @@ static void ep_gda_cuda_done(cudaError_t error, const char *what)
 }
 
 /* Ends what the NIC has of its queue_memory. */
-static void ep_gda_queue_memory_end(struct ep_gda_nic *nic)
+static void queue_memory_end(struct ep_gda_nic *nic)
 {
 	struct ep_gda_queue_memory *s = &nic->queue_memory;
 
@@ -194,7 +192,7 @@ static void ep_gda_queue_memory_end(struct ep_gda_nic *nic)
 	}
 }
 
-static void ep_gda_uar_free(struct ep_gda_nic *nic)
+static void uar_free(struct ep_gda_nic *nic)
 {
 	if (nic->uar) {
 		nic->base.dv->mlx5dv_devx_free_uar(nic->uar);
@@ -204,9 +202,9 @@ static void ep_gda_uar_free(struct ep_gda_nic *nic)
 
 void ep_gda_queue_memory_refuse(struct ep_gda_nic *nic)
 {
-	ep_gda_queue_memory_end(nic);
+	queue_memory_end(nic);
 	if (!nic->uar_mapped) {
-		ep_gda_uar_free(nic);
+		uar_free(nic);
 	}
 	if (nic->queue_memory.dev) {
 		nic->refused[nic->nrefused++] = nic->queue_memory;
@@ -214,34 +212,33 @@ void ep_gda_queue_memory_refuse(struct ep_gda_nic *nic)
 	memset(&nic->queue_memory, 0, sizeof(nic->queue_memory));
 }
 
-static void ep_gda_queue_memory_free(struct ep_gda *g, struct ep_gda_queue_memory *memory)
+static void queue_memory_free(struct ep_gda *g, struct ep_gda_queue_memory *memory)
 {
 	if (memory->host && (!g->keep_cuda || g->ended)) {
 		ep_pinned_free(&memory->pinned, g->ended);
 	} else if (memory->dev && !memory->host && !g->keep_cuda) {
-		ep_gda_cuda_done(cudaFree(memory->dev), "freeing queues");
+		cuda_done(cudaFree(memory->dev), "freeing queues");
 	}
 	memset(memory, 0, sizeof(*memory));
 }
 
 void ep_gda_queue_memory_close(struct ep_gda *g, struct ep_gda_nic *nic)
 {
-	ep_gda_queue_memory_end(nic);
+	queue_memory_end(nic);
 	if (nic->uar_mapped && !g->keep_cuda) {
 		uintptr_t reg = (uintptr_t)nic->uar->reg_addr;
 
-		ep_gda_cuda_done(
-			cudaHostUnregister((void *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1))),
-			"unmapping a doorbell");
+		cuda_done(cudaHostUnregister((void *)(reg & ~(uintptr_t)(EP_MLX5_UAR_BYTES - 1))),
+			  "unmapping a doorbell");
 	}
 	if (nic->uar_mapped && g->keep_cuda && !g->ended) {
 		nic->keep = true; /* CUDA has the page still */
 	} else {
-		ep_gda_uar_free(nic);
+		uar_free(nic);
 	}
-	ep_gda_queue_memory_free(g, &nic->queue_memory);
+	queue_memory_free(g, &nic->queue_memory);
 	while (nic->nrefused) {
-		ep_gda_queue_memory_free(g, &nic->refused[--nic->nrefused]);
+		queue_memory_free(g, &nic->refused[--nic->nrefused]);
 	}
 	nic->uar = NULL;
 	nic->uar_mapped = false;
@@ -259,13 +256,13 @@ uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint3
 }
 
 /* Where the parts of the pinned block lie. */
-struct ep_gda_pinned_at {
+struct pinned_at {
 	uint64_t down, sink, scratch, word, record, shadow, bytes;
 };
 
-static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
+static struct pinned_at pinned_layout(const struct ep_gda *g)
 {
-	struct ep_gda_pinned_at at = { 0 };
+	struct pinned_at at = { 0 };
 
 	at.sink = ep_round_up((uint64_t)g->nranks * 4, EP_GDA_PAGE);
 	at.scratch = at.sink + EP_GDA_PAGE;
@@ -279,7 +276,7 @@ static struct ep_gda_pinned_at ep_gda_pinned_layout(const struct ep_gda *g)
 
 bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 {
-	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
+	struct pinned_at at = pinned_layout(g);
 	size_t queues = ep_gda_table_bytes(g);
 	size_t regions = ep_gda_region_count(g) * sizeof(*g->regions);
 	cudaError_t error;
@@ -291,7 +288,7 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 	error = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
 	if (error != cudaSuccess) {
 		g->stream = NULL;
-		return ep_reason_set_cuda(why, error, "no stream");
+		return reason_set_cuda(why, error, "no stream");
 	}
 	if (!ep_pinned_alloc(&g->pinned, at.bytes, why)) {
 		return false;
@@ -301,7 +298,7 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 		error = cudaMalloc((void **)&g->regions_dev, regions);
 	}
 	if (error != cudaSuccess) {
-		return ep_reason_set_cuda(why, error, "no memory for the table of queues");
+		return reason_set_cuda(why, error, "no memory for the table of queues");
 	}
 	g->down = (uint32_t *)(g->pinned.host + at.down);
 	g->scratch = (struct ep_mlx5_cqe *)(g->pinned.host + at.scratch);
@@ -312,8 +309,8 @@ bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why)
 		g->queue[i].record = (struct ep_mlx5_error *)(g->pinned.host + at.record) + i;
 	}
 	for (int n = 0; n < g->nnics; n++) {
-		g->nic[n].sink = ep_gda_register(&g->nic[n], g->pinned.host + at.sink, EP_GDA_PAGE,
-						 IBV_ACCESS_LOCAL_WRITE, false, why);
+		g->nic[n].sink = gda_register(&g->nic[n], g->pinned.host + at.sink, EP_GDA_PAGE,
+					      IBV_ACCESS_LOCAL_WRITE, false, why);
 		if (!g->nic[n].sink) {
 			return false;
 		}
@@ -330,12 +327,11 @@ void ep_gda_pinned_close(struct ep_gda *g)
 		}
 	}
 	if (!g->keep_cuda) {
-		ep_gda_cuda_done(g->regions_dev ? cudaFree(g->regions_dev) : cudaSuccess,
-				 "freeing the table of keys");
-		ep_gda_cuda_done(g->qps ? cudaFree(g->qps) : cudaSuccess,
-				 "freeing the table of queues");
-		ep_gda_cuda_done(g->stream ? cudaStreamDestroy(g->stream) : cudaSuccess,
-				 "destroying a stream");
+		cuda_done(g->regions_dev ? cudaFree(g->regions_dev) : cudaSuccess,
+			  "freeing the table of keys");
+		cuda_done(g->qps ? cudaFree(g->qps) : cudaSuccess, "freeing the table of queues");
+		cuda_done(g->stream ? cudaStreamDestroy(g->stream) : cudaSuccess,
+			  "destroying a stream");
 	}
 	if (!g->keep_cuda || g->ended) {
 		ep_pinned_free(&g->pinned, g->ended);
@@ -343,29 +339,29 @@ void ep_gda_pinned_close(struct ep_gda *g)
 	free(g->regions);
 }
 
-static unsigned char *ep_gda_dev(const struct ep_gda *g, const void *pinned)
+static unsigned char *gda_dev(const struct ep_gda *g, const void *pinned)
 {
 	return g->pinned.dev + ((const unsigned char *)pinned - g->pinned.host);
 }
 
 /* The queue as kernels shall see it. */
-static void ep_gda_shadow_one(struct ep_gda_queue *queue)
+static void shadow_one(struct ep_gda_queue *queue)
 {
 	struct ep_gda *g = queue->gda;
 	struct ep_mlx5_qp *s = &g->shadow[(size_t)queue->peer * g->queues + queue->index];
 	unsigned char *page = queue->nic->queue_memory.dev + queue->slot * ep_gda_stride(g);
-	struct ep_gda_pinned_at at = ep_gda_pinned_layout(g);
+	struct pinned_at at = pinned_layout(g);
 
 	queue->shadow = s;
 	s->sq = (struct ep_mlx5_wqe *)(page + EP_GDA_PAGE);
 	s->cqe = (const struct ep_mlx5_cqe *)(page + EP_GDA_AT_CQE);
 	s->dbr = (struct ep_mlx5_dbr *)(page + EP_GDA_AT_DBR);
-	s->db = ep_gda_handover_index(g->mode) ? (uint64_t *)ep_gda_dev(g, queue->word)
+	s->db = ep_gda_handover_index(g->mode) ? (uint64_t *)gda_dev(g, queue->word)
 					       : queue->nic->db;
 	s->local = g->regions_dev + ep_gda_local_regions(ep_gda_nic_index(g, queue->nic));
 	s->remote = g->regions_dev + ep_gda_remote_regions(queue->peer, queue->remote_nic);
-	s->record = (struct ep_mlx5_error *)ep_gda_dev(g, queue->record);
-	s->stop = (const uint32_t *)ep_gda_dev(g, g->down + queue->peer);
+	s->record = (struct ep_mlx5_error *)gda_dev(g, queue->record);
+	s->stop = (const uint32_t *)gda_dev(g, g->down + queue->peer);
 	s->qpn = queue->qpn;
 	s->depth = g->depth;
 	s->handover = ep_gda_handover_index(g->mode) ? EP_MLX5_HANDOVER_INDEX
@@ -386,14 +382,14 @@ bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why)
 	cudaError_t error;
 
 	for (uint32_t i = 0; i < g->nqueues; i++) {
-		ep_gda_shadow_one(&g->queue[i]);
+		shadow_one(&g->queue[i]);
 	}
 	error = cudaMemcpyAsync(g->qps, g->shadow, queues, cudaMemcpyHostToDevice, g->stream);
 	if (error == cudaSuccess) {
 		error = cudaMemsetAsync(g->regions_dev, 0, regions, g->stream);
 	}
 	if (error != cudaSuccess) {
-		return ep_reason_set_cuda(why, error, "writing the table of queues");
+		return reason_set_cuda(why, error, "writing the table of queues");
 	}
 	return ep_gda_synchronize(g, g->timeout_ns) ||
 	       ep_reason_set(why, "writing the table of queues takes too long");
@@ -408,24 +404,24 @@ typedef CUresult (*ep_cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandle
 				   unsigned long long);
 typedef CUresult (*ep_cu_attr_fn)(const void *, CUpointer_attribute, CUdeviceptr);
 
-static ep_cu_range_fn ep_cu_range;
-static ep_cu_attr_fn ep_cu_set_attribute;
-static pthread_once_t ep_cu_once = PTHREAD_ONCE_INIT;
+static ep_cu_range_fn cu_range;
+static ep_cu_attr_fn cu_set_attribute;
+static pthread_once_t cu_once = PTHREAD_ONCE_INIT;
 
-static void ep_cu_init(void)
+static void cu_init(void)
 {
-	(void)ep_driver_find("cuMemGetHandleForAddressRange", &ep_cu_range);
-	(void)ep_driver_find("cuPointerSetAttribute", &ep_cu_set_attribute);
+	(void)ep_driver_find("cuMemGetHandleForAddressRange", &cu_range);
+	(void)ep_driver_find("cuPointerSetAttribute", &cu_set_attribute);
 }
 
 /* Copies on the GPU to and from this allocation are over when the call that makes them returns. */
-static void ep_gda_sync_memops(void *p)
+static void sync_memops(void *p)
 {
 	unsigned int on = 1;
 
-	pthread_once(&ep_cu_once, ep_cu_init);
-	if (ep_cu_set_attribute) {
-		ep_cu_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (CUdeviceptr)p);
+	pthread_once(&cu_once, cu_init);
+	if (cu_set_attribute) {
+		cu_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (CUdeviceptr)p);
 	}
 }
 
@@ -461,7 +457,7 @@ bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
 }
 
 /* The pages around memory->p as a DMA-BUF, if that is possible. */
-static void ep_gda_dmabuf_open(struct ep_nic_memory *memory)
+static void dmabuf_open(struct ep_nic_memory *memory)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	const uintptr_t at = (uintptr_t)memory->p & ~(page - 1);
@@ -472,13 +468,13 @@ static void ep_gda_dmabuf_open(struct ep_nic_memory *memory)
 	if (!memory->gpu) {
 		return;
 	}
-	pthread_once(&ep_cu_once, ep_cu_init);
-	if (!ep_cu_range) {
+	pthread_once(&cu_once, cu_init);
+	if (!cu_range) {
 		ep_reason_set(&memory->no_fd, "no DMA-BUF: the driver is too old");
 		return;
 	}
-	error = ep_cu_range(&memory->fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
-			    0);
+	error = cu_range(&memory->fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+			 0);
 	if (error != CUDA_SUCCESS || memory->fd < 0) {
 		ep_reason_set(&memory->no_fd, "no DMA-BUF: CUDA error %d", (int)error);
 		memory->fd = -1;
@@ -486,22 +482,22 @@ static void ep_gda_dmabuf_open(struct ep_nic_memory *memory)
 	memory->offset = (uintptr_t)memory->p - at;
 }
 
-static void ep_gda_dmabuf_close(struct ep_nic_memory *memory)
+static void dmabuf_close(struct ep_nic_memory *memory)
 {
 	if (memory->fd >= 0) {
 		close(memory->fd);
 	}
 }
 
-static struct ibv_mr *ep_gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-				      unsigned int access, bool gpu, struct ep_reason *why)
+static struct ibv_mr *gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+				   unsigned int access, bool gpu, struct ep_reason *why)
 {
 	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
 	struct ibv_mr *mr;
 
-	ep_gda_dmabuf_open(&memory);
+	dmabuf_open(&memory);
 	mr = ep_nic_register(&nic->base, &memory, access, why);
-	ep_gda_dmabuf_close(&memory);
+	dmabuf_close(&memory);
 	return mr;
 }
 
@@ -510,8 +506,8 @@ static struct ibv_mr *ep_gda_register(const struct ep_gda_nic *nic, void *p, uin
  * page it sees (UCX, uct_ib_mlx5_devx_umem: the same limit). Without a bound the kernel makes one
  * page of whatever lies together.
  */
-static struct mlx5dv_devx_umem *ep_gda_umem_reg(const struct ep_nic *nic, void *p, uint64_t bytes,
-						int dmabuf_fd)
+static struct mlx5dv_devx_umem *umem_reg(const struct ep_nic *nic, void *p, uint64_t bytes,
+					 int dmabuf_fd)
 {
 	struct mlx5dv_devx_umem_in in = {
 		.addr = p,
@@ -527,9 +523,9 @@ static struct mlx5dv_devx_umem *ep_gda_umem_reg(const struct ep_nic *nic, void *
 	return nic->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
 }
 
-static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(const struct ep_nic *nic,
-						   const struct ep_nic_memory *memory,
-						   struct ep_reason *why)
+static struct mlx5dv_devx_umem *umem_dmabuf(const struct ep_nic *nic,
+					    const struct ep_nic_memory *memory,
+					    struct ep_reason *why)
 {
 	struct mlx5dv_devx_umem *umem;
 
@@ -541,7 +537,7 @@ static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(const struct ep_nic *nic,
 		*why = memory->no_fd;
 		return NULL;
 	}
-	umem = ep_gda_umem_reg(nic, (void *)(uintptr_t)memory->offset, memory->bytes, memory->fd);
+	umem = umem_reg(nic, (void *)(uintptr_t)memory->offset, memory->bytes, memory->fd);
 	if (!umem) {
 		ep_reason_set(why, "DMA-BUF refused: %s", strerror(errno));
 	}
@@ -549,8 +545,8 @@ static struct mlx5dv_devx_umem *ep_gda_umem_dmabuf(const struct ep_nic *nic,
 }
 
 /* Memory for queues. */
-static struct mlx5dv_devx_umem *ep_gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-					    bool gpu, struct ep_reason *why)
+static struct mlx5dv_devx_umem *gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+					 bool gpu, struct ep_reason *why)
 {
 	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
 	const struct ep_nic *base = &nic->base;
@@ -558,12 +554,12 @@ static struct mlx5dv_devx_umem *ep_gda_umem(const struct ep_gda_nic *nic, void *
 	struct ep_reason first = { "" };
 	char text[EP_NIC_ERROR_TEXT];
 
-	ep_gda_dmabuf_open(&memory);
+	dmabuf_open(&memory);
 	if (gpu) {
-		umem = ep_gda_umem_dmabuf(base, &memory, &first);
+		umem = umem_dmabuf(base, &memory, &first);
 	}
 	if (!umem && base->dv->mlx5dv_devx_umem_reg_ex) {
-		umem = ep_gda_umem_reg(base, p, bytes, -1);
+		umem = umem_reg(base, p, bytes, -1);
 	}
 	if (!umem) { /* kernels that know no bound: whether the offsets will do is seen in making queues */
 		umem = base->dv->mlx5dv_devx_umem_reg(base->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
@@ -573,11 +569,11 @@ static struct mlx5dv_devx_umem *ep_gda_umem(const struct ep_gda_nic *nic, void *
 			      gpu ? "GPU" : "host", ep_nic_error_print(errno, text),
 			      gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
 	}
-	ep_gda_dmabuf_close(&memory);
+	dmabuf_close(&memory);
 	return umem;
 }
 
-static void ep_gda_heap_free(struct ep_gda *g)
+static void heap_free(struct ep_gda *g)
 {
 	for (int n = 0; n < g->nnics; n++) {
 		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
@@ -596,8 +592,7 @@ static void ep_gda_heap_free(struct ep_gda *g)
  * The heap twice: once as data, which the fabric of PCIe may reorder if it is allowed to, and once
  * as signals and packets, which it must not.
  */
-static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
-				 struct ep_reason *why)
+static bool heap_register(struct ep_gda *g, void *heap, uint64_t bytes, struct ep_reason *why)
 {
 	for (int n = 0; n < g->nnics; n++) {
 		struct ep_gda_nic *nic = &g->nic[n];
@@ -608,7 +603,7 @@ static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 		for (int i = 0; i < EP_MLX5_REGIONS; i++) {
 			bool relaxed = i == EP_MLX5_REGION_HEAP && g->env.relaxed;
 
-			nic->heap[i] = ep_gda_register(
+			nic->heap[i] = gda_register(
 				nic, heap, bytes,
 				access | (relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0), true, why);
 			if (!nic->heap[i]) {
@@ -620,16 +615,15 @@ static bool ep_gda_heap_register(struct ep_gda *g, void *heap, uint64_t bytes,
 }
 
 /* The message of a rank to the others about its heap. */
-struct ep_gda_keys {
+struct keys {
 	struct ep_verdict verdict;
 	uint64_t addr, bytes;
 	uint32_t rkey[EP_GDA_MAX_NICS][EP_MLX5_REGIONS];
 };
 
-_Static_assert(sizeof(struct ep_gda_keys) <= EP_BOOT_BYTES, "ep_gda_keys");
+_Static_assert(sizeof(struct keys) <= EP_BOOT_BYTES, "keys");
 
-static void ep_gda_regions_fill(struct ep_gda *g, const struct ep_gda_keys *mine,
-				const struct ep_gda_keys *all)
+static void regions_fill(struct ep_gda *g, const struct keys *mine, const struct keys *all)
 {
 	for (int n = 0; n < g->nnics; n++) {
 		struct ep_mlx5_region *r = g->regions + ep_gda_local_regions(n);
@@ -651,7 +645,7 @@ static void ep_gda_regions_fill(struct ep_gda *g, const struct ep_gda_keys *mine
 	}
 }
 
-static ncclResult_t ep_gda_regions_publish(struct ep_gda *g, struct ep_boot *boot)
+static ncclResult_t regions_publish(struct ep_gda *g, struct ep_boot *boot)
 {
 	size_t bytes = ep_gda_region_count(g) * sizeof(*g->regions);
 
@@ -667,7 +661,7 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 {
 	static const char what[] = "registering the heap with the NICs";
 	struct ep_reason why = { "" };
-	struct ep_gda_keys keys, *all;
+	struct keys keys, *all;
 	ncclResult_t result;
 
 	all = calloc((size_t)boot->nranks, sizeof(*all));
@@ -678,7 +672,7 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 	if (mine == ncclSuccess && gda && gda->bound) {
 		mine = ep_fail(ncclInternalError, "%s: a heap is registered already", what);
 	}
-	if (mine == ncclSuccess && gda && !ep_gda_heap_register(gda, heap, bytes, &why)) {
+	if (mine == ncclSuccess && gda && !heap_register(gda, heap, bytes, &why)) {
 		mine = ep_fail(ncclSystemError, "%s: %s", what, why.text);
 	}
 	for (int n = 0; mine == ncclSuccess && gda && n < gda->nnics; n++) {
@@ -691,8 +685,8 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 	keys.bytes = bytes;
 	EP_CHECK_GOTO(ep_boot_verdicts(boot, &keys, all, sizeof(keys), what), err_free_heap);
 	if (gda) {
-		ep_gda_regions_fill(gda, &keys, all);
-		mine = ep_gda_regions_publish(gda, boot);
+		regions_fill(gda, &keys, all);
+		mine = regions_publish(gda, boot);
 	}
 	EP_CHECK_GOTO(ep_boot_agree(boot, mine, what), err_free_heap);
 	if (gda) {
@@ -703,7 +697,7 @@ ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, u
 
 err_free_heap:
 	if (gda && !gda->bound) {
-		ep_gda_heap_free(gda);
+		heap_free(gda);
 	}
 	free(all);
 	return result;
@@ -712,7 +706,7 @@ err_free_heap:
 void ep_gda_unbind(struct ep_gda *gda)
 {
 	if (gda && gda->bound) {
-		ep_gda_heap_free(gda);
+		heap_free(gda);
 		gda->bound = false;
 	}
 }
@@ -738,30 +732,30 @@ struct ep_gda_user_mr {
 typedef CUresult (*ep_cu_get_fn)(void *, CUpointer_attribute, CUdeviceptr);
 typedef CUresult (*ep_cu_extent_fn)(CUdeviceptr *, size_t *, CUdeviceptr);
 
-static ep_cu_get_fn ep_cu_get_attribute;
-static ep_cu_extent_fn ep_cu_extent;
-static pthread_once_t ep_cu_get_once = PTHREAD_ONCE_INIT;
+static ep_cu_get_fn cu_get_attribute;
+static ep_cu_extent_fn cu_extent;
+static pthread_once_t cu_get_once = PTHREAD_ONCE_INIT;
 
-static void ep_cu_get_init(void)
+static void cu_get_init(void)
 {
-	(void)ep_driver_find("cuPointerGetAttribute", &ep_cu_get_attribute);
-	(void)ep_driver_find("cuMemGetAddressRange", &ep_cu_extent);
+	(void)ep_driver_find("cuPointerGetAttribute", &cu_get_attribute);
+	(void)ep_driver_find("cuMemGetAddressRange", &cu_extent);
 }
 
 /*
  * Where the allocation of [p, p + bytes) begins and ends. (Not CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
  * which reports the reserved addresses: several allocations may be mapped there, or holes be left.)
  */
-static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *mr)
+static const char *user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *mr)
 {
 	unsigned long long id = 0;
 	CUdeviceptr start = 0;
 	size_t size = 0;
 
-	pthread_once(&ep_cu_get_once, ep_cu_get_init);
-	if (!ep_cu_get_attribute || !ep_cu_extent ||
-	    ep_cu_get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) != CUDA_SUCCESS ||
-	    ep_cu_extent(&start, &size, p) != CUDA_SUCCESS) {
+	pthread_once(&cu_get_once, cu_get_init);
+	if (!cu_get_attribute || !cu_extent ||
+	    cu_get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) != CUDA_SUCCESS ||
+	    cu_extent(&start, &size, p) != CUDA_SUCCESS) {
 		return "the driver does not report which allocation it is of";
 	}
 	if (p < start || bytes > size || p - start > size - bytes) {
@@ -773,12 +767,12 @@ static const char *ep_gda_user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda
 	return NULL;
 }
 
-static bool ep_gda_user_mr_same(const struct ep_gda_user_mr *a, const struct ep_gda_user_mr *b)
+static bool user_mr_same(const struct ep_gda_user_mr *a, const struct ep_gda_user_mr *b)
 {
 	return a->id == b->id && a->start == b->start && a->bytes == b->bytes;
 }
 
-static void ep_gda_user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr)
+static void user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < EP_GDA_MAX_NICS; n++) {
 		if (mr->mr[n] && g->nic[n].base.v->ibv_dereg_mr(mr->mr[n]) != 0) {
@@ -790,14 +784,14 @@ static void ep_gda_user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr
 }
 
 /* With all NICs, or none; then mr->why has the reason. */
-static void ep_gda_user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
+static void user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < g->nnics; n++) {
-		mr->mr[n] = ep_gda_register(&g->nic[n], (void *)mr->start, mr->bytes,
-					    g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0, true,
-					    &mr->why);
+		mr->mr[n] = gda_register(&g->nic[n], (void *)mr->start, mr->bytes,
+					 g->env.relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0, true,
+					 &mr->why);
 		if (!mr->mr[n]) {
-			ep_gda_user_mr_take_back(g, mr);
+			user_mr_take_back(g, mr);
 			return;
 		}
 	}
@@ -807,16 +801,15 @@ static void ep_gda_user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
  * Room for another allocation, or NULL. What was freed since it was registered goes: its owner has
  * waited for all that used it, and its memory is only free when no NIC has it registered.
  */
-static struct ep_gda_user_mr *ep_gda_user_mr_room(struct ep_gda *g)
+static struct ep_gda_user_mr *user_mr_room(struct ep_gda *g)
 {
 	struct ep_gda_user_mr *room = NULL;
 
 	for (int i = EP_GDA_USER_MRS - 1; i >= 0; i--) {
 		struct ep_gda_user_mr *s = &g->sources[i], now = { 0 };
 
-		if (s->bytes && (ep_gda_user_mr_ask(s->start, s->bytes, &now) ||
-				 !ep_gda_user_mr_same(s, &now))) {
-			ep_gda_user_mr_take_back(g, s);
+		if (s->bytes && (user_mr_ask(s->start, s->bytes, &now) || !user_mr_same(s, &now))) {
+			user_mr_take_back(g, s);
 			s->bytes = 0;
 		}
 		if (!s->bytes) {
@@ -827,20 +820,19 @@ static struct ep_gda_user_mr *ep_gda_user_mr_room(struct ep_gda *g)
 }
 
 /* The entry of that allocation, which is made unless it is there; NULL: there is no room. */
-static struct ep_gda_user_mr *ep_gda_user_mr_entry(struct ep_gda *g,
-						   const struct ep_gda_user_mr *want)
+static struct ep_gda_user_mr *user_mr_entry(struct ep_gda *g, const struct ep_gda_user_mr *want)
 {
 	struct ep_gda_user_mr *s;
 
 	for (int i = 0; i < EP_GDA_USER_MRS; i++) {
-		if (ep_gda_user_mr_same(&g->sources[i], want)) {
+		if (user_mr_same(&g->sources[i], want)) {
 			return &g->sources[i];
 		}
 	}
-	s = ep_gda_user_mr_room(g);
+	s = user_mr_room(g);
 	if (s) {
 		*s = *want;
-		ep_gda_user_mr_register(g, s);
+		user_mr_register(g, s);
 	}
 	return s;
 }
@@ -849,7 +841,7 @@ const char *ep_gda_user_mr_find(struct ep_gda *g, void *p, uint64_t bytes,
 				struct ep_mlx5_source *out)
 {
 	struct ep_gda_user_mr want = { 0 }, *s;
-	const char *why = ep_gda_user_mr_ask((uintptr_t)p, bytes, &want);
+	const char *why = user_mr_ask((uintptr_t)p, bytes, &want);
 
 	if (why) {
 		return why;
@@ -860,7 +852,7 @@ const char *ep_gda_user_mr_find(struct ep_gda *g, void *p, uint64_t bytes,
 	if (!g->sources) {
 		return "out of host memory";
 	}
-	s = ep_gda_user_mr_entry(g, &want);
+	s = user_mr_entry(g, &want);
 	if (!s) {
 		return "NICs read from 16 other allocations, and a group takes no more";
 	}
@@ -877,7 +869,7 @@ const char *ep_gda_user_mr_find(struct ep_gda *g, void *p, uint64_t bytes,
 void ep_gda_user_mrs_free(struct ep_gda *g)
 {
 	for (int i = 0; g && g->sources && i < EP_GDA_USER_MRS; i++) {
-		ep_gda_user_mr_take_back(g, &g->sources[i]);
+		user_mr_take_back(g, &g->sources[i]);
 	}
 	if (g) {
 		free(g->sources);

@@ -12,9 +12,8 @@
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"
 
-static bool ep_gda_nic_open(struct ep_gda *g, struct ep_gda_nic *nic,
-			    const struct ep_port_list *list, const struct ep_port *port,
-			    struct ep_reason *why, ncclResult_t *result)
+static bool nic_open(struct ep_gda *g, struct ep_gda_nic *nic, const struct ep_port_list *list,
+		     const struct ep_port *port, struct ep_reason *why, ncclResult_t *result)
 {
 	struct ep_nic *base = &nic->base;
 
@@ -26,7 +25,7 @@ static bool ep_gda_nic_open(struct ep_gda *g, struct ep_gda_nic *nic,
 }
 
 /* As NVML spells it for MIG instances, which share their GPU's address. "": unknown. */
-static void ep_gda_mig_uuid(int device, char text[48])
+static void mig_uuid(int device, char text[48])
 {
 	struct cudaDeviceProp prop;
 	size_t at;
@@ -45,8 +44,8 @@ static void ep_gda_mig_uuid(int device, char text[48])
 }
 
 /* Opens the NICs that ep_nic_choose() names. False: *result is a failure that was recorded, else see why. */
-static bool ep_gda_nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep_reason *why,
-			     ncclResult_t *result)
+static bool nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep_reason *why,
+		      ncclResult_t *result)
 {
 	char uuid[48];
 	struct ep_nic_user who = { c->bus_id, uuid, c->device, c->place };
@@ -56,19 +55,19 @@ static bool ep_gda_nics_open(struct ep_gda *g, const struct ep_gda_config *c, st
 	bool ok = ep_port_list_open(&list, why);
 
 	if (ok) {
-		ep_gda_mig_uuid(c->device, uuid);
+		mig_uuid(c->device, uuid);
 		*result = ep_nic_choose(&who, &list, chosen, &n);
 		ok = *result == ncclSuccess;
 	}
 	for (int i = 0; ok && i < n; i++) {
 		g->nnics = i + 1;
-		ok = ep_gda_nic_open(g, &g->nic[i], &list, &chosen[i], why, result);
+		ok = nic_open(g, &g->nic[i], &list, &chosen[i], why, result);
 	}
 	ep_port_list_close(&list);
 	return ok;
 }
 
-static void ep_gda_nics_close(struct ep_gda *g)
+static void nics_close(struct ep_gda *g)
 {
 	for (int i = g->nnics - 1; i >= 0; i--) {
 		ep_gda_address_release(&g->nic[i]);
@@ -82,7 +81,7 @@ static void ep_gda_nics_close(struct ep_gda *g)
 
 /* ---- making ---- */
 
-static bool ep_gda_create_one(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
+static bool create_one(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
 {
 	struct ep_reason inner = { "" };
 
@@ -91,7 +90,7 @@ static bool ep_gda_create_one(struct ep_gda_queue *queue, void *arg, struct ep_r
 			     queue->nic->base.port, queue->index, queue->peer, inner.text);
 }
 
-static void ep_gda_queues_destroy(struct ep_gda *g)
+static void queues_destroy(struct ep_gda *g)
 {
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		ep_gda_queue_destroy(&g->queue[i]);
@@ -102,7 +101,7 @@ static void ep_gda_queues_destroy(struct ep_gda *g)
  * Connects a queue of the NIC with itself, and makes it anew: what firmware refuses in connecting, it
  * shall refuse while another mode can still be chosen.
  */
-static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
+static bool try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	struct ep_nic_end self = nic->base.end;
 	struct ep_gda_queue *q = &g->queue[nic->first];
@@ -124,10 +123,10 @@ static bool ep_gda_try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_r
 		g->trial = *why;
 		return false;
 	}
-	return ep_gda_create_one(q, NULL, why);
+	return create_one(q, NULL, why);
 }
 
-static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_reason *why)
+static bool set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_reason *why)
 {
 	g->mode = mode;
 	for (int n = 0; n < g->nnics; n++) {
@@ -136,7 +135,7 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_rea
 			goto err_refuse;
 		}
 	}
-	if (!ep_gda_each(g, ep_gda_create_one, NULL, why)) {
+	if (!ep_gda_each(g, create_one, NULL, why)) {
 		goto err_refuse;
 	}
 	for (int n = 0; n < g->nnics && mode != EP_GDA_CPU_PROXY; n++) {
@@ -147,14 +146,14 @@ static bool ep_gda_set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_rea
 			g->trial = *why;
 			goto err_refuse;
 		}
-		if (!ep_gda_try_out(g, &g->nic[n], why)) {
+		if (!try_out(g, &g->nic[n], why)) {
 			goto err_refuse;
 		}
 	}
 	return true;
 
 err_refuse:
-	ep_gda_queues_destroy(g);
+	queues_destroy(g);
 	for (int n = 0; n < g->nnics; n++) {
 		ep_gda_queue_memory_refuse(&g->nic[n]);
 	}
@@ -162,13 +161,13 @@ err_refuse:
 }
 
 /* The best mode that works, or the one that was asked for. */
-static ncclResult_t ep_gda_choose_mode(struct ep_gda *g, enum ep_gda_mode wanted)
+static ncclResult_t choose_mode(struct ep_gda *g, enum ep_gda_mode wanted)
 {
 	enum ep_gda_mode mode = wanted == EP_GDA_AUTO ? EP_GDA_GPU : wanted;
 	struct ep_reason why = { "" };
 
 	for (;; mode++) {
-		if (ep_gda_set_up(g, mode, &why)) {
+		if (set_up(g, mode, &why)) {
 			if (mode == EP_GDA_CPU_PROXY && g->trial.text[0]) {
 				EP_WARN("GPUs do not post to NICs, a CPU thread does, which is slower: "
 					"DevX works, but a trial connection does not: %s",
@@ -194,7 +193,7 @@ static ncclResult_t ep_gda_choose_mode(struct ep_gda *g, enum ep_gda_mode wanted
 	}
 }
 
-static ncclResult_t ep_gda_config_check(const struct ep_gda_config *c)
+static ncclResult_t config_check(const struct ep_gda_config *c)
 {
 	if (c->queues < 1 || c->queues > EP_GDA_MAX_QUEUES) {
 		return ep_fail(ncclInvalidArgument, "RDMA: %u queues per peer, possible are 1..%d",
@@ -213,7 +212,7 @@ static ncclResult_t ep_gda_config_check(const struct ep_gda_config *c)
 	return ncclSuccess;
 }
 
-static void ep_gda_free(struct ep_gda *g)
+static void gda_free(struct ep_gda *g)
 {
 	pthread_mutex_destroy(&g->ask);
 	pthread_mutex_destroy(&g->lock);
@@ -226,7 +225,7 @@ static void ep_gda_free(struct ep_gda *g)
 	free(g);
 }
 
-static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda_config *c)
+static struct ep_gda *new (const struct ep_boot *boot, const struct ep_gda_config *c)
 {
 	struct ep_gda *g = calloc(1, sizeof(*g));
 	size_t n = (size_t)boot->nranks;
@@ -252,7 +251,7 @@ static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda
 	g->known = calloc(n, sizeof(*g->known));
 	g->vague = calloc(n, sizeof(*g->vague));
 	if (!g->remote || !g->host || !g->queue || !g->failure || !g->known || !g->vague) {
-		ep_gda_free(g);
+		gda_free(g);
 		return NULL;
 	}
 	for (size_t r = 0; r < n; r++) {
@@ -265,7 +264,7 @@ static struct ep_gda *ep_gda_new(const struct ep_boot *boot, const struct ep_gda
 }
 
 /* Gives the queues of a NIC to their peers in order: queue i of a peer is on NIC i, around. */
-static uint32_t ep_gda_label(struct ep_gda *g, const struct ep_gda_nic *nic)
+static uint32_t label(struct ep_gda *g, const struct ep_gda_nic *nic)
 {
 	struct ep_gda_queue *q = g->queue + nic->first;
 
@@ -280,13 +279,13 @@ static uint32_t ep_gda_label(struct ep_gda *g, const struct ep_gda_nic *nic)
 }
 
 /* g->queue has NIC after NIC. */
-static void ep_gda_lay_out(struct ep_gda *g)
+static void lay_out(struct ep_gda *g)
 {
 	for (int n = 0; n < g->nnics; n++) {
 		struct ep_gda_nic *nic = &g->nic[n];
 
 		nic->first = g->nqueues;
-		nic->queues = ep_gda_label(g, nic);
+		nic->queues = label(g, nic);
 		g->nqueues += nic->queues;
 		for (uint32_t i = 0; i < nic->queues; i++) {
 			struct ep_gda_queue *q = &g->queue[nic->first + i];
@@ -299,7 +298,7 @@ static void ep_gda_lay_out(struct ep_gda *g)
 }
 
 /* Names also a lack of descriptors: libraries below report that as a lack of memory. */
-static ncclResult_t ep_gda_fail(const char *what, const struct ep_reason *why)
+static ncclResult_t fail(const char *what, const struct ep_reason *why)
 {
 	const char *files = ep_no_files();
 
@@ -308,7 +307,7 @@ static ncclResult_t ep_gda_fail(const char *what, const struct ep_reason *why)
 }
 
 /* All of this rank alone: NICs, memory, queue pairs that are not connected. */
-static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config *c)
+static ncclResult_t prepare(struct ep_gda *g, const struct ep_gda_config *c)
 {
 	struct ep_reason why = { "" };
 	ncclResult_t result = ncclSuccess;
@@ -320,30 +319,30 @@ static ncclResult_t ep_gda_prepare(struct ep_gda *g, const struct ep_gda_config 
 			       "forbids RDMA: unset it");
 	}
 	if (!ep_gda_ordering_check(g, &why)) {
-		return ep_gda_fail("no RDMA", &why);
+		return fail("no RDMA", &why);
 	}
-	if (!ep_gda_nics_open(g, c, &why, &result)) {
-		return result != ncclSuccess ? result : ep_gda_fail("no RDMA", &why);
+	if (!nics_open(g, c, &why, &result)) {
+		return result != ncclSuccess ? result : fail("no RDMA", &why);
 	}
-	ep_gda_lay_out(g);
+	lay_out(g);
 	if (!ep_gda_pinned_open(g, &why)) {
-		return ep_gda_fail("RDMA", &why);
+		return fail("RDMA", &why);
 	}
-	return ep_gda_choose_mode(g, c->mode);
+	return choose_mode(g, c->mode);
 }
 
-static ncclResult_t ep_gda_start(struct ep_gda *g)
+static ncclResult_t gda_start(struct ep_gda *g)
 {
 	struct ep_reason why = { "" };
 
 	if (!ep_gda_publish(g, &why) || !ep_gda_proxy_start(g, &why) ||
 	    !ep_gda_watch_start(g, &why)) {
-		return ep_gda_fail("RDMA", &why);
+		return fail("RDMA", &why);
 	}
 	return ncclSuccess;
 }
 
-static bool ep_gda_any(const struct ep_boot *boot, const bool *remote)
+static bool any(const struct ep_boot *boot, const bool *remote)
 {
 	for (int r = 0; r < boot->nranks; r++) {
 		if (remote[r] && r != boot->rank) {
@@ -362,16 +361,16 @@ ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 
 	*out = NULL;
 	if (mine == ncclSuccess) {
-		mine = ep_gda_config_check(config);
+		mine = config_check(config);
 	}
-	if (mine == ncclSuccess && ep_gda_any(boot, config->remote)) {
-		g = ep_gda_new(boot, config);
-		mine = g ? ep_gda_prepare(g, config)
+	if (mine == ncclSuccess && any(boot, config->remote)) {
+		g = new (boot, config);
+		mine = g ? prepare(g, config)
 			 : ep_fail(ncclSystemError, "RDMA: out of host memory");
 	}
 	EP_CHECK_GOTO(ep_gda_connect(g, boot, config->queues, &mine), err_close);
 	if (g && mine == ncclSuccess) {
-		mine = ep_gda_start(g);
+		mine = gda_start(g);
 	}
 	EP_CHECK_GOTO(ep_boot_agree(boot, mine, "connecting queue pairs"), err_close);
 	if (g) {
@@ -396,8 +395,7 @@ err_close:
  * Whether the queue has nothing under way, as far as can be seen; if it has, *moved counts what has
  * completed, modulo 2^16.
  */
-static bool ep_gda_drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state,
-			   uint64_t *moved)
+static bool drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state, uint64_t *moved)
 {
 	struct ep_mlx5_cqe cqe;
 	uint16_t done;
@@ -422,7 +420,7 @@ static bool ep_gda_drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *
  * Waits for what kernels have posted and not waited for, which shall reach the peers: they may be waiting for it.
  * Not every peer answers any more, so this ends when nothing moves.
  */
-static void ep_gda_drain(struct ep_gda *g)
+static void drain(struct ep_gda *g)
 {
 	size_t bytes = ep_gda_table_bytes(g);
 	uint64_t start = ep_now_ns(), moved = start;
@@ -446,7 +444,7 @@ static void ep_gda_drain(struct ep_gda *g)
 				left += g->nqueues - i;
 				break;
 			}
-			left += !ep_gda_drained(&g->queue[i], g->queue[i].shadow, &done);
+			left += !drained(&g->queue[i], g->queue[i].shadow, &done);
 		}
 		if (done != before) {
 			moved = now;
@@ -467,7 +465,7 @@ static void ep_gda_drain(struct ep_gda *g)
  * Freeing memory waits for all that runs on the device, and not all of it need end. Where no thread
  * can be started that waits, freeing itself does.
  */
-static void ep_gda_rest(struct ep_gda *g, uint64_t start)
+static void rest(struct ep_gda *g, uint64_t start)
 {
 	uint64_t spent = ep_now_ns() - start, left = EP_GDA_REST_NS;
 	cudaError_t state;
@@ -494,24 +492,24 @@ void ep_gda_close(struct ep_gda *gda)
 	gda->ended = ep_context_ended(&gda->context);
 	gda->keep_cuda |= gda->ended;
 	if (!gda->keep_cuda && gda->qps && gda->nqueues && gda->queue[0].shadow) {
-		ep_gda_drain(gda);
+		drain(gda);
 	}
 	ep_gda_proxy_stop(gda);
 	for (uint32_t i = 0; i < gda->nqueues; i++) {
 		ep_gda_queue_halt(&gda->queue[i]);
 	}
 	if (!gda->keep_cuda) {
-		ep_gda_rest(gda, start);
+		rest(gda, start);
 	}
-	ep_gda_queues_destroy(gda);
+	queues_destroy(gda);
 	for (int n = 0; n < gda->nnics; n++) {
 		ep_gda_queue_memory_close(gda, &gda->nic[n]);
 	}
 	ep_gda_unbind(gda);
 	ep_gda_user_mrs_free(gda);
 	ep_gda_pinned_close(gda);
-	ep_gda_nics_close(gda);
-	ep_gda_free(gda);
+	nics_close(gda);
+	gda_free(gda);
 }
 
 /* ---- looking ---- */

@@ -7,11 +7,10 @@
 #include "gda/prm.h"
 #include "gda/state.h"
 
-static bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state);
+static bool verbs_query(struct ep_gda_queue *queue, uint32_t *state);
 /* `env` NULL: what times out is not tried again. */
-static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic,
-					    const struct ep_ib_env *env, const uint8_t gid[16],
-					    struct ep_reason *why)
+static struct ibv_ah *address_handle(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
+				     const uint8_t gid[16], struct ep_reason *why)
 {
 	struct ibv_ah_attr attr = { .is_global = 1, .port_num = (uint8_t)nic->base.port };
 	char text[EP_GID_TEXT];
@@ -36,10 +35,10 @@ static struct ibv_ah *ep_gda_address_handle(const struct ep_gda_nic *nic,
  * Asks the kernel for the hardware address of whoever has the GID. What times out is tried again as `env`
  * allows (NULL: it is not).
  */
-static bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
-				   const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why)
+static bool address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
+			    const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why)
 {
-	struct ibv_ah *ah = ep_gda_address_handle(nic, env, gid, why);
+	struct ibv_ah *ah = address_handle(nic, env, gid, why);
 	struct mlx5dv_obj obj = { 0 };
 	struct mlx5dv_ah dv = { 0 };
 	char text[EP_GID_TEXT];
@@ -63,7 +62,7 @@ static bool ep_gda_address_resolve(const struct ep_gda_nic *nic, const struct ep
 bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	if (nic->base.end.link_layer == IBV_LINK_LAYER_ETHERNET && !nic->held) {
-		nic->held = ep_gda_address_handle(nic, NULL, nic->base.end.gid, why);
+		nic->held = address_handle(nic, NULL, nic->base.end.gid, why);
 		return nic->held != NULL;
 	}
 	return true;
@@ -104,7 +103,7 @@ bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t s
 	uint8_t now[6];
 
 	if (queue->verbs || queue->nic->base.end.link_layer != IBV_LINK_LAYER_ETHERNET ||
-	    !ep_gda_address_resolve(queue->nic, NULL, queue->peer_gid, now, &why) ||
+	    !address_resolve(queue->nic, NULL, queue->peer_gid, now, &why) ||
 	    memcmp(was, now, sizeof(now)) == 0) {
 		return false;
 	}
@@ -138,7 +137,7 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason 
  * A device's limit holds for the smallest work requests, so that one of ours may be less. The queue
  * that kernels write to has the depth asked for anyway.
  */
-static bool ep_gda_verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
+static bool verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	uint32_t depth = queue->gda->depth, limit = (uint32_t)queue->nic->base.attr.max_qp_wr;
 	struct ep_rc_room room = { .rq = 1 };
@@ -166,7 +165,7 @@ bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
 			      (queue->nic->base.atomics ? IBV_ACCESS_REMOTE_ATOMIC : 0);
 	int error;
 
-	if (!ep_gda_verbs_make(queue, why)) {
+	if (!verbs_make(queue, why)) {
 		return false;
 	}
 	error = ep_rc_qp_init(&queue->nic->base, &queue->gda->env, queue->verbs, access);
@@ -185,7 +184,7 @@ bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
  * The kernel gives a bond's members in turn to the queue pairs of a context. A peer's queues for rows may
  * all come to the same one that way: each is given its own, where libmlx5 can.
  */
-static void ep_gda_verbs_lag(struct ep_gda_queue *queue)
+static void verbs_lag(struct ep_gda_queue *queue)
 {
 	const struct ep_mlx5dv *dv = queue->nic->base.dv;
 	uint32_t port = ep_gda_lag_port(queue);
@@ -240,13 +239,13 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *e
 		return ep_reason_set(why, "%s:%d: a queue pair cannot be made ready to send: %s",
 				     nic->name, nic->port, strerror(error));
 	}
-	if (!ep_gda_verbs_query(queue, &state) || state != EP_PRM_QP_RTS) {
+	if (!verbs_query(queue, &state) || state != EP_PRM_QP_RTS) {
 		return ep_reason_set(why,
 				     "%s:%d: a queue pair is in state %u after it was made ready "
 				     "to send",
 				     queue->nic->base.name, queue->nic->base.port, state);
 	}
-	ep_gda_verbs_lag(queue);
+	verbs_lag(queue);
 	/* Verbs do not report in which order data is placed: what is right for this is for all. */
 	queue->tier = EP_MLX5_TIER_OOO_ALL;
 	return true;
@@ -263,7 +262,7 @@ void ep_gda_verbs_halt(struct ep_gda_queue *queue)
 	}
 }
 
-static bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state)
+static bool verbs_query(struct ep_gda_queue *queue, uint32_t *state)
 {
 	static const uint8_t prm[] = {
 		[IBV_QPS_RESET] = EP_PRM_QP_RST, [IBV_QPS_INIT] = EP_PRM_QP_INIT,
@@ -287,12 +286,12 @@ static bool ep_gda_verbs_query(struct ep_gda_queue *queue, uint32_t *state)
 
 #define EP_GDA_LOG_MSG 30
 
-static uint64_t ep_gda_page_at(const struct ep_gda_queue *queue)
+static uint64_t page_at(const struct ep_gda_queue *queue)
 {
 	return queue->slot * ep_gda_stride(queue->gda);
 }
 
-static bool ep_gda_cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
+static bool cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_CREATE_CQ_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *cqc = in + EP_PRM_CQC_AT;
@@ -300,7 +299,7 @@ static bool ep_gda_cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	uint32_t umem = nic->queue_memory.umem->umem_id;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_CQ);
-	ep_prm_set64(in, EP_PRM_CQ_UMEM_OFFSET, ep_gda_page_at(queue) + EP_GDA_AT_CQE);
+	ep_prm_set64(in, EP_PRM_CQ_UMEM_OFFSET, page_at(queue) + EP_GDA_AT_CQE);
 	ep_prm_set(in, EP_PRM_CQ_UMEM_ID, umem);
 	ep_prm_set(in, EP_PRM_CQ_UMEM_VALID, 1);
 	ep_prm_set(cqc, EP_PRM_CQC_CC, 1);
@@ -310,7 +309,7 @@ static bool ep_gda_cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	ep_prm_set(cqc, EP_PRM_CQC_EQN, nic->eqn);
 	ep_prm_set(cqc, EP_PRM_CQC_DBR_UMEM_VALID, 1);
 	ep_prm_set(cqc, EP_PRM_CQC_DBR_UMEM_ID, umem);
-	ep_prm_set64(cqc, EP_PRM_CQC_DBR_ADDR, ep_gda_page_at(queue) + EP_GDA_AT_CQ_DBR);
+	ep_prm_set64(cqc, EP_PRM_CQC_DBR_ADDR, page_at(queue) + EP_GDA_AT_CQ_DBR);
 	errno = 0;
 	queue->cq_obj = queue->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in),
 								    out, sizeof(out));
@@ -321,7 +320,7 @@ static bool ep_gda_cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	return true;
 }
 
-static bool ep_gda_qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
+static bool qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
@@ -330,7 +329,7 @@ static bool ep_gda_qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	bool ask = nic->caps.ece && queue->gda->env.ece;
 
 	ep_prm_set(in, EP_PRM_OPCODE, EP_PRM_CMD_CREATE_QP);
-	ep_prm_set64(in, EP_PRM_QP_UMEM_OFFSET, ep_gda_page_at(queue) + EP_GDA_PAGE);
+	ep_prm_set64(in, EP_PRM_QP_UMEM_OFFSET, page_at(queue) + EP_GDA_PAGE);
 	ep_prm_set(in, EP_PRM_QP_UMEM_ID, umem);
 	ep_prm_set(in, EP_PRM_QP_UMEM_VALID, 1);
 	ep_prm_set(in, EP_PRM_ECE_IN, ask ? EP_PRM_ECE_ASK : 0);
@@ -344,7 +343,7 @@ static bool ep_gda_qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	ep_prm_set(qpc, EP_PRM_QPC_CQN_RCV, queue->cqn);
 	ep_prm_set(qpc, EP_PRM_QPC_DBR_UMEM_VALID, 1);
 	ep_prm_set(qpc, EP_PRM_QPC_DBR_UMEM_ID, umem);
-	ep_prm_set64(qpc, EP_PRM_QPC_DBR_ADDR, ep_gda_page_at(queue) + EP_GDA_AT_DBR);
+	ep_prm_set64(qpc, EP_PRM_QPC_DBR_ADDR, page_at(queue) + EP_GDA_AT_DBR);
 	errno = 0;
 	queue->qp_obj = queue->nic->base.dv->mlx5dv_devx_obj_create(nic->base.ctx, in, sizeof(in),
 								    out, sizeof(out));
@@ -358,9 +357,8 @@ static bool ep_gda_qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	return true;
 }
 
-static bool ep_gda_modify_out(struct ep_gda_queue *queue, const char *what, uint32_t opcode,
-			      unsigned char *in, size_t bytes, unsigned char *out,
-			      struct ep_reason *why)
+static bool modify_out(struct ep_gda_queue *queue, const char *what, uint32_t opcode,
+		       unsigned char *in, size_t bytes, unsigned char *out, struct ep_reason *why)
 {
 	int error;
 
@@ -373,16 +371,16 @@ static bool ep_gda_modify_out(struct ep_gda_queue *queue, const char *what, uint
 	return ep_gda_command(what, error, out, why);
 }
 
-static bool ep_gda_modify(struct ep_gda_queue *queue, const char *what, uint32_t opcode,
-			  unsigned char *in, size_t bytes, struct ep_reason *why)
+static bool modify(struct ep_gda_queue *queue, const char *what, uint32_t opcode, unsigned char *in,
+		   size_t bytes, struct ep_reason *why)
 {
 	unsigned char out[EP_PRM_OUT_BYTES];
 
-	return ep_gda_modify_out(queue, what, opcode, in, bytes, out, why);
+	return modify_out(queue, what, opcode, in, bytes, out, why);
 }
 
 /* Sets what the peer may do through the queue pair. */
-static void ep_gda_allow(const struct ep_gda_queue *queue, unsigned char *qpc)
+static void allow(const struct ep_gda_queue *queue, unsigned char *qpc)
 {
 	ep_prm_set(qpc, EP_PRM_QPC_RRE, 1);
 	ep_prm_set(qpc, EP_PRM_QPC_RWE, 1);
@@ -392,17 +390,17 @@ static void ep_gda_allow(const struct ep_gda_queue *queue, unsigned char *qpc)
 	}
 }
 
-static bool ep_gda_to_init(struct ep_gda_queue *queue, struct ep_reason *why)
+static bool to_init(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
 
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
-	ep_gda_allow(queue, qpc);
+	allow(queue, qpc);
 	ep_prm_set(path, EP_PRM_ADS_PORT, (uint32_t)queue->nic->base.port);
 	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, queue->nic->base.pkey_index);
 	ep_prm_set(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY, ep_gda_lag_port(queue));
-	return ep_gda_modify(queue, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
+	return modify(queue, "RST2INIT_QP", EP_PRM_CMD_RST2INIT, in, sizeof(in), why);
 }
 
 bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why)
@@ -410,7 +408,7 @@ bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	unsigned char *host = queue->nic->queue_memory.host;
 
 	if (host) {
-		host += ep_gda_page_at(queue);
+		host += page_at(queue);
 		queue->cqe = (struct ep_mlx5_cqe *)(host + EP_GDA_AT_CQE);
 		queue->dbr = (struct ep_mlx5_dbr *)(host + EP_GDA_AT_DBR);
 		queue->sq = (struct ep_mlx5_wqe *)(host + EP_GDA_PAGE);
@@ -424,12 +422,11 @@ bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why)
 			queue->nic->base.name, queue->gda->depth,
 			1u << queue->nic->caps.log_max_qp_sz);
 	}
-	return ep_gda_cq_create(queue, why) && ep_gda_qp_create(queue, why) &&
-	       ep_gda_to_init(queue, why);
+	return cq_create(queue, why) && qp_create(queue, why) && to_init(queue, why);
 }
 
-static bool ep_gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end,
-			unsigned char *path, struct ep_reason *why)
+static bool gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end, unsigned char *path,
+		     struct ep_reason *why)
 {
 	const struct ep_ib_env *env = &queue->gda->env;
 	bool ethernet = end->link_layer == IBV_LINK_LAYER_ETHERNET;
@@ -439,7 +436,7 @@ static bool ep_gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end
 	ep_prm_set(path, EP_PRM_ADS_PKEY_INDEX, queue->nic->base.pkey_index);
 	memcpy(queue->peer_gid, end->gid, sizeof(queue->peer_gid));
 	if (ethernet) {
-		if (!ep_gda_address_resolve(queue->nic, env, end->gid, queue->mac, why)) {
+		if (!address_resolve(queue->nic, env, end->gid, queue->mac, why)) {
 			return false;
 		}
 		ep_prm_set(path, EP_PRM_ADS_RMAC_HIGH, (uint32_t)mac[0] << 8 | mac[1]);
@@ -468,7 +465,7 @@ static bool ep_gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end
 }
 
 /* The member of a bond that the queue pair sends by, in a transition. */
-static bool ep_gda_lag_name(const struct ep_gda_queue *queue, unsigned char *in)
+static bool lag_name(const struct ep_gda_queue *queue, unsigned char *in)
 {
 	uint32_t port = ep_gda_lag_port(queue);
 
@@ -483,13 +480,13 @@ static bool ep_gda_lag_name(const struct ep_gda_queue *queue, unsigned char *in)
  * Once more after it is connected: there is firmware that keeps what it was given before only if it is given
  * again. A device that refuses goes on with what it has.
  */
-static void ep_gda_lag_repeat(struct ep_gda_queue *queue)
+static void lag_repeat(struct ep_gda_queue *queue)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	struct ep_reason why;
 
-	if (queue->nic->lag.rts2rts && ep_gda_lag_name(queue, in) &&
-	    !ep_gda_modify(queue, "RTS2RTS_QP", EP_PRM_CMD_RTS2RTS, in, sizeof(in), &why)) {
+	if (queue->nic->lag.rts2rts && lag_name(queue, in) &&
+	    !modify(queue, "RTS2RTS_QP", EP_PRM_CMD_RTS2RTS, in, sizeof(in), &why)) {
 		EP_INFO(EP_LOG_NET, "%s:%d is a bond: %s", queue->nic->base.name,
 			queue->nic->base.port, why.text);
 	}
@@ -499,7 +496,7 @@ static void ep_gda_lag_repeat(struct ep_gda_queue *queue)
  * Gives the NIC what the peer, or what both ends can beyond the standard. Where it refuses the
  * peer's word, the queue pair keeps to the standard, and so will the peer's.
  */
-static bool ep_gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struct ep_reason *why)
+static bool gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struct ep_reason *why)
 {
 	static const char what[] = "INIT2RTR_QP";
 	const char *name = queue->nic->base.name;
@@ -509,8 +506,7 @@ static bool ep_gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struc
 	uint32_t does;
 
 	ep_prm_set(in, EP_PRM_ECE_IN, queue->ece);
-	if (!ep_gda_modify_out(queue, what, EP_PRM_CMD_INIT2RTR, in, EP_PRM_QP_BYTES, out,
-			       &inner)) {
+	if (!modify_out(queue, what, EP_PRM_CMD_INIT2RTR, in, EP_PRM_QP_BYTES, out, &inner)) {
 		if (!queue->ece || queue->ece_agreed) {
 			return ep_reason_set(why, "%.190s%s", inner.text,
 					     ep_rc_ece_print(queue->ece, queue->ece_agreed, ece));
@@ -519,8 +515,7 @@ static bool ep_gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struc
 			"%s refuses what the other end can beyond the standard (ECE 0x%x): %s",
 			name, queue->ece, inner.text);
 		ep_prm_set(in, EP_PRM_ECE_IN, 0);
-		if (!ep_gda_modify_out(queue, what, EP_PRM_CMD_INIT2RTR, in, EP_PRM_QP_BYTES, out,
-				       why)) {
+		if (!modify_out(queue, what, EP_PRM_CMD_INIT2RTR, in, EP_PRM_QP_BYTES, out, why)) {
 			return false;
 		}
 	}
@@ -535,13 +530,12 @@ static bool ep_gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struc
 	return true;
 }
 
-static bool ep_gda_to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *end,
-			  struct ep_reason *why)
+static bool to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *end, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT;
 
-	if (!ep_gda_path(queue, end, qpc + EP_PRM_QPC_PATH_AT, why)) {
+	if (!gda_path(queue, end, qpc + EP_PRM_QPC_PATH_AT, why)) {
 		return false;
 	}
 	ep_prm_set(qpc, EP_PRM_QPC_PM_STATE, EP_PRM_PM_MIGRATED);
@@ -550,17 +544,16 @@ static bool ep_gda_to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *e
 		   (uint32_t)ep_min_u64(queue->nic->base.log_max_msg, EP_GDA_LOG_MSG));
 	ep_prm_set(qpc, EP_PRM_QPC_REMOTE_QPN, queue->remote_qpn);
 	ep_prm_set(qpc, EP_PRM_QPC_LOG_RRA_MAX, queue->nic->base.end.log_rra);
-	ep_gda_allow(queue, qpc);
+	allow(queue, qpc);
 	ep_prm_set(qpc, EP_PRM_QPC_MIN_RNR_NAK, EP_RC_RNR_TIMER);
 	ep_prm_set(qpc, EP_PRM_QPC_NEXT_RCV_PSN, (end->psn + queue->remote_qpn) & 0xffffff);
 	if (queue->nic->lag.init2rtr) {
-		ep_gda_lag_name(queue, in);
+		lag_name(queue, in);
 	}
-	return ep_gda_init2rtr(queue, in, why);
+	return gda_init2rtr(queue, in, why);
 }
 
-static bool ep_gda_to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *end,
-			  struct ep_reason *why)
+static bool to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *end, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
 	unsigned char *qpc = in + EP_PRM_QPC_AT, *path = qpc + EP_PRM_QPC_PATH_AT;
@@ -572,7 +565,7 @@ static bool ep_gda_to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *e
 	ep_prm_set(qpc, EP_PRM_QPC_RNR_RETRY, EP_RC_RNR_RETRY);
 	ep_prm_set(qpc, EP_PRM_QPC_NEXT_SEND_PSN, (queue->gda->psn + queue->qpn) & 0xffffff);
 	ep_prm_set(path, EP_PRM_ADS_ACK_TIMEOUT, (uint32_t)queue->gda->env.timeout);
-	return ep_gda_modify(queue, "RTR2RTS_QP", EP_PRM_CMD_RTR2RTS, in, sizeof(in), why);
+	return modify(queue, "RTR2RTS_QP", EP_PRM_CMD_RTR2RTS, in, sizeof(in), why);
 }
 
 /*
@@ -581,7 +574,7 @@ static bool ep_gda_to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *e
  * supposes too. Whether such a device holds atomics back is not known either: nothing is taken to be
  * in order then, and signals do without them.
  */
-static void ep_gda_tier_set(struct ep_gda_queue *queue, const unsigned char *qpc)
+static void tier_set(struct ep_gda_queue *queue, const unsigned char *qpc)
 {
 	const struct ep_gda_nic *nic = queue->nic;
 	uint32_t tier = ep_prm_get(qpc, EP_PRM_QPC_DP_ORDERING_0) |
@@ -601,8 +594,8 @@ static void ep_gda_tier_set(struct ep_gda_queue *queue, const unsigned char *qpc
 }
 
 /* Reads back what the firmware made of it. */
-static bool ep_gda_read_back(struct ep_gda_queue *queue, const struct ep_nic_end *end,
-			     struct ep_reason *why)
+static bool read_back(struct ep_gda_queue *queue, const struct ep_nic_end *end,
+		      struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_SHORT_BYTES] = { 0 }, out[EP_PRM_QP_BYTES] = { 0 };
 	const unsigned char *qpc = out + EP_PRM_QPC_AT;
@@ -634,7 +627,7 @@ static bool ep_gda_read_back(struct ep_gda_queue *queue, const struct ep_nic_end
 	}
 	queue->lag = queue->nic->lag.by_queue ? ep_prm_get(qpc, EP_PRM_QPC_LAG_TX_PORT_AFFINITY)
 					      : 0;
-	ep_gda_tier_set(queue, qpc);
+	tier_set(queue, qpc);
 	return true;
 }
 
@@ -644,11 +637,11 @@ bool ep_gda_queue_connect(struct ep_gda_queue *queue, const struct ep_nic_end *e
 	if (queue->gda->mode == EP_GDA_CPU_PROXY) {
 		return ep_gda_verbs_connect(queue, end, why);
 	}
-	if (!ep_gda_to_rtr(queue, end, why) || !ep_gda_to_rts(queue, end, why)) {
+	if (!to_rtr(queue, end, why) || !to_rts(queue, end, why)) {
 		return false;
 	}
-	ep_gda_lag_repeat(queue);
-	return ep_gda_read_back(queue, end, why);
+	lag_repeat(queue);
+	return read_back(queue, end, why);
 }
 
 bool ep_gda_queue_query(struct ep_gda_queue *queue, uint32_t *state, struct ep_gda_cause *cause)
@@ -659,7 +652,7 @@ bool ep_gda_queue_query(struct ep_gda_queue *queue, uint32_t *state, struct ep_g
 	int error;
 
 	if (queue->verbs) {
-		return ep_gda_verbs_query(queue, state);
+		return verbs_query(queue, state);
 	}
 	if (!queue->qp_obj) {
 		return false;
@@ -695,13 +688,13 @@ void ep_gda_queue_halt(struct ep_gda_queue *queue)
 	if (queue->verbs) {
 		ep_gda_verbs_halt(queue);
 	} else if (queue->qp_obj &&
-		   !ep_gda_modify(queue, "2ERR_QP", EP_PRM_CMD_2ERR, in, sizeof(in), &why)) {
+		   !modify(queue, "2ERR_QP", EP_PRM_CMD_2ERR, in, sizeof(in), &why)) {
 		EP_INFO(EP_LOG_NET, "%s: %s", queue->nic->base.name, why.text);
 	}
 	__atomic_store_n(&queue->halted, 1, __ATOMIC_RELEASE);
 }
 
-static void ep_gda_destroyed(const struct ep_gda_queue *queue, const char *what, int error)
+static void destroyed(const struct ep_gda_queue *queue, const char *what, int error)
 {
 	if (error) {
 		EP_INFO(EP_LOG_NET, "%s: %s of queue %u with rank %d is left behind: %s",
@@ -712,16 +705,15 @@ static void ep_gda_destroyed(const struct ep_gda_queue *queue, const char *what,
 void ep_gda_queue_destroy(struct ep_gda_queue *queue)
 {
 	if (queue->verbs) {
-		ep_gda_destroyed(queue, "queue pair",
-				 queue->nic->base.v->ibv_destroy_qp(queue->verbs));
+		destroyed(queue, "queue pair", queue->nic->base.v->ibv_destroy_qp(queue->verbs));
 	}
 	if (queue->qp_obj) {
-		ep_gda_destroyed(queue, "queue pair",
-				 queue->nic->base.dv->mlx5dv_devx_obj_destroy(queue->qp_obj));
+		destroyed(queue, "queue pair",
+			  queue->nic->base.dv->mlx5dv_devx_obj_destroy(queue->qp_obj));
 	}
 	if (queue->cq_obj) {
-		ep_gda_destroyed(queue, "completion queue",
-				 queue->nic->base.dv->mlx5dv_devx_obj_destroy(queue->cq_obj));
+		destroyed(queue, "completion queue",
+			  queue->nic->base.dv->mlx5dv_devx_obj_destroy(queue->cq_obj));
 	}
 	queue->verbs = NULL;
 	queue->qp_obj = queue->cq_obj = NULL;

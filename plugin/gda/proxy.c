@@ -24,7 +24,7 @@
  * At once at first; later the cores belong to others. Never by sched_yield(): Linux 6.18 takes a
  * whole slice from the caller, and four calls took 28 ms beside a dozen threads that wake up often.
  */
-static void ep_gda_pause(uint64_t idle_ns)
+static void gda_pause(uint64_t idle_ns)
 {
 	struct timespec nap = { 0, 20000 };
 
@@ -41,7 +41,7 @@ static void ep_gda_pause(uint64_t idle_ns)
 
 /* ---- CPU_DB ---- */
 
-static void ep_gda_store_fence(void)
+static void store_fence(void)
 {
 #if defined(__x86_64__)
 	__asm__ volatile("sfence" ::: "memory");
@@ -52,21 +52,21 @@ static void ep_gda_store_fence(void)
 #endif
 }
 
-static void ep_gda_ring(struct ep_gda_queue *queue, uint64_t next)
+static void ring(struct ep_gda_queue *queue, uint64_t next)
 {
 	__atomic_store_n(&queue->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);
-	ep_gda_store_fence();
+	store_fence();
 	__atomic_store_n((uint64_t *)queue->nic->uar->reg_addr,
 			 ep_mlx5_doorbell_value(next, queue->qpn), __ATOMIC_RELAXED);
-	ep_gda_store_fence(); /* the register may be mapped write-combining */
+	store_fence(); /* the register may be mapped write-combining */
 	queue->posted = next;
 }
 
 /* ---- CPU_PROXY ---- */
 
 /* Writes what a NIC would write, the last word last. */
-static void ep_gda_complete(struct ep_gda_queue *queue, uint64_t index, uint8_t opcode,
-			    uint8_t wqe_op, uint8_t syndrome, uint8_t vendor)
+static void complete(struct ep_gda_queue *queue, uint64_t index, uint8_t opcode, uint8_t wqe_op,
+		     uint8_t syndrome, uint8_t vendor)
 {
 	const uint8_t bytes[4] = { (uint8_t)(index >> 8), (uint8_t)index, 0,
 				   (uint8_t)(opcode << 4) };
@@ -82,8 +82,8 @@ static void ep_gda_complete(struct ep_gda_queue *queue, uint64_t index, uint8_t 
 			 __ATOMIC_RELEASE);
 }
 
-static void ep_gda_proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_t syndrome,
-			      uint8_t vendor, const char *note)
+static void proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_t syndrome, uint8_t vendor,
+		       const char *note)
 {
 	struct ep_gda_cause cause = { .status = EP_MLX5_ERR_CQE,
 				      .syndrome = syndrome,
@@ -97,41 +97,40 @@ static void ep_gda_proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_
 	queue->broken = true;
 	/* The thread that sees the completion first may report it. */
 	__atomic_store_n(&queue->note, note, __ATOMIC_RELAXED);
-	ep_gda_complete(queue, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
+	complete(queue, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
 	ep_gda_fail_queue(queue, &cause);
 }
 
 /* A failure that the NIC does not know of: what it has under way shall not go on either. */
-static void ep_gda_proxy_refuse(struct ep_gda_queue *queue, const char *note)
+static void proxy_refuse(struct ep_gda_queue *queue, const char *note)
 {
 	ep_gda_verbs_halt(queue); /* kernels rely on it once they see the error */
-	ep_gda_proxy_fail(queue, queue->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
+	proxy_fail(queue, queue->posted, EP_MLX5_SYND_LOCAL_QP_OP, 0, note);
 }
 
 /*
  * Nothing of a failed queue is posted any more. Once the NIC has nothing of it left, the rest is
  * flushed, as an mlx5 queue does it by itself: kernels wait for that.
  */
-static void ep_gda_proxy_end(struct ep_gda_queue *queue)
+static void proxy_end(struct ep_gda_queue *queue)
 {
 	bool halted = __atomic_load_n(&queue->halted, __ATOMIC_ACQUIRE);
 
 	if (!queue->broken &&
 	    (queue->posted == queue->completed || (queue->nic->cq_lost && halted))) {
 		queue->broken = true;
-		ep_gda_complete(queue, queue->posted, EP_MLX5_CQE_REQ_ERR, 0, EP_MLX5_SYND_FLUSHED,
-				0);
+		complete(queue, queue->posted, EP_MLX5_CQE_REQ_ERR, 0, EP_MLX5_SYND_FLUSHED, 0);
 	}
 }
 
-static uint64_t ep_gda_be64(const uint32_t *w)
+static uint64_t be64(const uint32_t *w)
 {
 	return (uint64_t)ep_be32(w[0]) << 32 | ep_be32(w[1]);
 }
 
 /* Local memory of a WQE: the data segment at word `at`, or the bytes that it carries. */
-static void ep_gda_decode_local(const struct ep_gda_queue *queue, const struct ep_mlx5_wqe *wqe,
-				uint32_t at, struct ibv_send_wr *wr, struct ibv_sge *sge)
+static void decode_local(const struct ep_gda_queue *queue, const struct ep_mlx5_wqe *wqe,
+			 uint32_t at, struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
 	uint32_t count = ep_be32(wqe->w[at]);
 
@@ -142,7 +141,7 @@ static void ep_gda_decode_local(const struct ep_gda_queue *queue, const struct e
 		sge->length = count & ~EP_MLX5_INLINE;
 		sge->lkey = queue->nic->queue_memory.mr->lkey;
 	} else {
-		sge->addr = ep_gda_be64(&wqe->w[at + 2]);
+		sge->addr = be64(&wqe->w[at + 2]);
 		sge->length = count;
 		sge->lkey = ep_be32(wqe->w[at + 1]);
 	}
@@ -152,7 +151,7 @@ static void ep_gda_decode_local(const struct ep_gda_queue *queue, const struct e
  * Whether the NIC shall report it though the kernel does not ask: room in the verbs queue, which may
  * be smaller than the kernel's, comes back with completions only. Kernels that see one more take no harm.
  */
-static bool ep_gda_must_signal(const struct ep_gda_queue *queue, uint64_t index)
+static bool must_signal(const struct ep_gda_queue *queue, uint64_t index)
 {
 	return !queue->atomics || (index + 1) % ep_max_u64(queue->max_wr / 4, 1) == 0;
 }
@@ -161,7 +160,7 @@ static bool ep_gda_must_signal(const struct ep_gda_queue *queue, uint64_t index)
  * A WRITE that announces earlier ones, where neither the order of placement nor an atomic does:
  * verbs' fence waits for READs and atomics only, so this waits for their completion.
  */
-static bool ep_gda_must_wait(const struct ep_gda_queue *queue, uint64_t index)
+static bool must_wait(const struct ep_gda_queue *queue, uint64_t index)
 {
 	const struct ep_mlx5_wqe *wqe = &queue->sq[index & (queue->gda->depth - 1)];
 
@@ -169,8 +168,8 @@ static bool ep_gda_must_wait(const struct ep_gda_queue *queue, uint64_t index)
 }
 
 /* A WQE as a work request; NULL, or why it is none. */
-static const char *ep_gda_decode(const struct ep_gda_queue *queue, uint64_t index,
-				 struct ibv_send_wr *wr, struct ibv_sge *sge)
+static const char *decode(const struct ep_gda_queue *queue, uint64_t index, struct ibv_send_wr *wr,
+			  struct ibv_sge *sge)
 {
 	const struct ep_mlx5_wqe *wqe = &queue->sq[index & (queue->gda->depth - 1)];
 	uint32_t first = ep_be32(wqe->w[0]), second = ep_be32(wqe->w[1]), ds = second & 0x3f;
@@ -182,11 +181,10 @@ static const char *ep_gda_decode(const struct ep_gda_queue *queue, uint64_t inde
 	}
 	memset(wr, 0, sizeof(*wr));
 	wr->wr_id = (uint64_t)(queue - queue->gda->queue) << 32 | (uint32_t)index;
-	wr->send_flags = (flags & EP_MLX5_CE_ALWAYS || ep_gda_must_signal(queue, index)
-				  ? IBV_SEND_SIGNALED
-				  : 0) |
-			 (flags & 0xe0 && queue->nic->base.fences ? IBV_SEND_FENCE : 0);
-	wr->wr.rdma.remote_addr = ep_gda_be64(&wqe->w[4]);
+	wr->send_flags =
+		(flags & EP_MLX5_CE_ALWAYS || must_signal(queue, index) ? IBV_SEND_SIGNALED : 0) |
+		(flags & 0xe0 && queue->nic->base.fences ? IBV_SEND_FENCE : 0);
+	wr->wr.rdma.remote_addr = be64(&wqe->w[4]);
 	wr->wr.rdma.rkey = ep_be32(wqe->w[6]);
 	switch (first & 0xff) {
 	case EP_MLX5_OP_NOP:
@@ -202,19 +200,19 @@ static const char *ep_gda_decode(const struct ep_gda_queue *queue, uint64_t inde
 	case EP_MLX5_OP_WRITE:
 		wr->opcode = IBV_WR_RDMA_WRITE;
 		if (ds > 2) {
-			ep_gda_decode_local(queue, wqe, 8, wr, sge);
+			decode_local(queue, wqe, 8, wr, sge);
 		}
 		return NULL;
 	case EP_MLX5_OP_READ:
 		wr->opcode = IBV_WR_RDMA_READ;
-		ep_gda_decode_local(queue, wqe, 8, wr, sge);
+		decode_local(queue, wqe, 8, wr, sge);
 		return NULL;
 	case EP_MLX5_OP_FETCH_ADD:
 		wr->opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-		wr->wr.atomic.remote_addr = ep_gda_be64(&wqe->w[4]);
+		wr->wr.atomic.remote_addr = be64(&wqe->w[4]);
 		wr->wr.atomic.rkey = ep_be32(wqe->w[6]);
-		wr->wr.atomic.compare_add = ep_gda_be64(&wqe->w[8]);
-		ep_gda_decode_local(queue, wqe, 12, wr, sge);
+		wr->wr.atomic.compare_add = be64(&wqe->w[8]);
+		decode_local(queue, wqe, 12, wr, sge);
 		return NULL;
 	case EP_MLX5_OP_MASKED_FETCH_ADD:
 		return "masked atomics need an mlx5 queue, plain verbs have none";
@@ -224,7 +222,7 @@ static const char *ep_gda_decode(const struct ep_gda_queue *queue, uint64_t inde
 }
 
 /* Takes the next few WQEs below `next`. False: there is no room now. */
-static bool ep_gda_post_some(struct ep_gda_queue *queue, uint64_t next)
+static bool post_some(struct ep_gda_queue *queue, uint64_t next)
 {
 	struct ibv_send_wr wr[EP_GDA_BATCH], *bad = NULL;
 	struct ibv_sge sge[EP_GDA_BATCH];
@@ -235,8 +233,8 @@ static bool ep_gda_post_some(struct ep_gda_queue *queue, uint64_t next)
 
 	while (n < EP_GDA_BATCH && queue->posted + n < next && nic->cq_used + n < nic->cq_depth &&
 	       queue->posted + n - queue->completed < queue->max_wr &&
-	       !ep_gda_must_wait(queue, queue->posted + n)) {
-		note = ep_gda_decode(queue, queue->posted + n, &wr[n], &sge[n]);
+	       !must_wait(queue, queue->posted + n)) {
+		note = decode(queue, queue->posted + n, &wr[n], &sge[n]);
 		if (note) {
 			break;
 		}
@@ -256,18 +254,18 @@ static bool ep_gda_post_some(struct ep_gda_queue *queue, uint64_t next)
 		nic->cq_used += posted;
 		queue->posted += posted;
 		if (error && error != ENOMEM && error != -ENOMEM) {
-			ep_gda_proxy_refuse(queue, "ibv_post_send refuses a work request");
+			proxy_refuse(queue, "ibv_post_send refuses a work request");
 			return true;
 		}
 	}
 	if (note) {
-		ep_gda_proxy_refuse(queue, note);
+		proxy_refuse(queue, note);
 		return true;
 	}
 	return posted != 0;
 }
 
-static bool ep_gda_poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
+static bool poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 {
 	struct ibv_wc wc[EP_GDA_BATCH];
 	int n = nic->cq_lost ? 0 : ibv_poll_cq(nic->cq, EP_GDA_BATCH, wc);
@@ -286,11 +284,11 @@ static bool ep_gda_poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 		if (wc[i].status == IBV_WC_SUCCESS) {
 			/* Nothing takes the place of an error: kernels may not have seen it. */
 			if (!q->broken && !__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
-				ep_gda_complete(q, index, EP_MLX5_CQE_REQ, 0, 0, 0);
+				complete(q, index, EP_MLX5_CQE_REQ, 0, 0, 0);
 			}
 		} else {
-			ep_gda_proxy_fail(q, index, ep_syndrome_of_status(wc[i].status),
-					  (uint8_t)wc[i].vendor_err, NULL);
+			proxy_fail(q, index, ep_syndrome_of_status(wc[i].status),
+				   (uint8_t)wc[i].vendor_err, NULL);
 		}
 	}
 	return n > 0;
@@ -298,7 +296,7 @@ static bool ep_gda_poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 
 /* ---- the thread ---- */
 
-static bool ep_gda_proxy_turn(struct ep_gda *g)
+static bool proxy_turn(struct ep_gda *g)
 {
 	bool busy = false;
 
@@ -308,32 +306,32 @@ static bool ep_gda_proxy_turn(struct ep_gda *g)
 
 		if (g->mode == EP_GDA_CPU_PROXY &&
 		    (__atomic_load_n(&q->failed, __ATOMIC_RELAXED) || q->nic->cq_lost)) {
-			ep_gda_proxy_end(q);
+			proxy_end(q);
 		} else if (next == q->posted || q->broken) {
 			continue;
 		} else if (g->mode == EP_GDA_CPU_DB) {
-			ep_gda_ring(q, next); /* the NIC flushes what comes after a failure */
+			ring(q, next); /* the NIC flushes what comes after a failure */
 			busy = true;
 		} else {
-			busy |= ep_gda_post_some(q, next);
+			busy |= post_some(q, next);
 		}
 	}
 	for (int n = 0; g->mode == EP_GDA_CPU_PROXY && n < g->nnics; n++) {
-		busy |= ep_gda_poll_nic(g, &g->nic[n]);
+		busy |= poll_nic(g, &g->nic[n]);
 	}
 	return busy;
 }
 
-static void *ep_gda_proxy_main(void *arg)
+static void *proxy_main(void *arg)
 {
 	struct ep_gda *g = arg;
 	uint64_t last = ep_now_ns();
 
 	while (!__atomic_load_n(&g->stop, __ATOMIC_RELAXED)) {
-		if (ep_gda_proxy_turn(g)) {
+		if (proxy_turn(g)) {
 			last = ep_now_ns();
 		} else {
-			ep_gda_pause(ep_now_ns() - last);
+			gda_pause(ep_now_ns() - last);
 		}
 	}
 	return NULL;
@@ -347,7 +345,7 @@ bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why)
 	if (!ep_gda_handover_index(g->mode)) {
 		return true;
 	}
-	error = ep_thread_start(&g->proxy, ep_gda_proxy_main, g);
+	error = ep_thread_start(&g->proxy, proxy_main, g);
 	if (error) {
 		return ep_reason_set(why, "no thread to post RDMA from: %s",
 				     ep_thread_error_print(error, text));

@@ -16,7 +16,7 @@
 #define EP_GDA_PATIENCE 6u /* logarithm of the longest time between two questions, in rounds */
 
 /* The table of queues as kernels have left it. False: the GPU does not give it, or has no queues any more. */
-static bool ep_gda_table_read(struct ep_gda *g)
+static bool table_read(struct ep_gda *g)
 {
 	if (ep_context_ended(&g->context)) {
 		return false;
@@ -30,7 +30,7 @@ static bool ep_gda_table_read(struct ep_gda *g)
 }
 
 /* Behind the last WQE that was handed over. */
-static uint16_t ep_gda_handed(const struct ep_gda_queue *queue)
+static uint16_t gda_handed(const struct ep_gda_queue *queue)
 {
 	if (ep_gda_handover_index(queue->gda->mode)) {
 		return (uint16_t)__atomic_load_n(queue->word, __ATOMIC_ACQUIRE);
@@ -40,7 +40,7 @@ static uint16_t ep_gda_handed(const struct ep_gda_queue *queue)
 }
 
 /* Whether what was handed over a round ago has not completed, or has failed. */
-static bool ep_gda_late(struct ep_gda_queue *queue, int flags)
+static bool gda_late(struct ep_gda_queue *queue, int flags)
 {
 	uint16_t done = 0, left;
 	struct ep_mlx5_cqe cqe;
@@ -58,11 +58,11 @@ static bool ep_gda_late(struct ep_gda_queue *queue, int flags)
 	return left && left <= queue->gda->depth;
 }
 
-static void ep_gda_late_mark_one(struct ep_gda_queue *queue, bool known, uint64_t now)
+static void late_mark_one(struct ep_gda_queue *queue, bool known, uint64_t now)
 {
 	bool over = __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) &&
 		    !__atomic_load_n(&queue->vague, __ATOMIC_RELAXED);
-	bool late = !known || ep_gda_late(queue, EP_GDA_INSPECT_MEMORY);
+	bool late = !known || gda_late(queue, EP_GDA_INSPECT_MEMORY);
 
 	if (over || !late) {
 		queue->due = false;
@@ -73,16 +73,16 @@ static void ep_gda_late_mark_one(struct ep_gda_queue *queue, bool known, uint64_
 		queue->patience += queue->patience < EP_GDA_PATIENCE;
 	}
 	if (known) {
-		queue->handed = ep_gda_handed(queue);
+		queue->handed = gda_handed(queue);
 	}
 }
 
 void ep_gda_late_mark(struct ep_gda *g, uint64_t now)
 {
-	bool known = g->mode != EP_GDA_GPU || ep_gda_table_read(g);
+	bool known = g->mode != EP_GDA_GPU || table_read(g);
 
 	for (uint32_t i = 0; i < g->nqueues; i++) {
-		ep_gda_late_mark_one(&g->queue[i], known, now);
+		late_mark_one(&g->queue[i], known, now);
 	}
 }
 
@@ -100,7 +100,7 @@ void ep_gda_late_ask(struct ep_gda *g)
 		q->due = false;
 		now = ep_now_ns();
 		/* A completion that no kernel has looked at is found without a question. */
-		if (g->mode == EP_GDA_GPU && !ep_gda_late(q, flags)) {
+		if (g->mode == EP_GDA_GPU && !gda_late(q, flags)) {
 			q->patience = 0;
 			continue;
 		}
@@ -117,7 +117,7 @@ void ep_gda_late_ask(struct ep_gda *g)
 #define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */
 
 /* lock is held. The entry's number + 1, 0 if there is no room. */
-static uint32_t ep_gda_failure_add(struct ep_gda *g, int peer, const char *text)
+static uint32_t failure_add(struct ep_gda *g, int peer, const char *text)
 {
 	struct ep_gda_failure *f;
 
@@ -131,7 +131,7 @@ static uint32_t ep_gda_failure_add(struct ep_gda *g, int peer, const char *text)
 }
 
 /* lock is held. What is known of the peer without its cause has one now. */
-static void ep_gda_failure_explain(struct ep_gda *g, int peer, const char *text)
+static void failure_explain(struct ep_gda *g, int peer, const char *text)
 {
 	struct ep_gda_failure *known = &g->failure[g->known[peer] - 1];
 
@@ -139,20 +139,20 @@ static void ep_gda_failure_explain(struct ep_gda *g, int peer, const char *text)
 	g->vague[peer] = false;
 }
 
-static void ep_gda_take_down(struct ep_gda *g, int peer)
+static void take_down(struct ep_gda *g, int peer)
 {
 	__atomic_store_n(&g->down[peer], 1, __ATOMIC_RELEASE);
 }
 
 /* The failure is known, its cause is not. */
-static bool ep_gda_cause_vague(const struct ep_gda_cause *c)
+static bool cause_vague(const struct ep_gda_cause *c)
 {
 	return c->status == EP_MLX5_ERR_CQE && !c->note &&
 	       (!c->syndrome || c->syndrome == EP_MLX5_SYND_FLUSHED);
 }
 
 /* Whatever a queue fails with while its port is down: that is why. */
-static void ep_gda_blame_port(struct ep_gda_nic *nic, struct ep_gda *g)
+static void blame_port(struct ep_gda_nic *nic, struct ep_gda *g)
 {
 	if (__atomic_exchange_n(&nic->port_down, 0, __ATOMIC_RELAXED)) {
 		ep_gda_fail_port(nic, g, "the port went down: see the cable and the switch");
@@ -166,11 +166,11 @@ void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *ca
 	struct ep_gda *g = queue->gda;
 	bool vague, news;
 
-	ep_gda_blame_port(queue->nic, g);
+	blame_port(queue->nic, g);
 	if (!all.note) {
 		all.note = __atomic_load_n(&queue->note, __ATOMIC_RELAXED);
 	}
-	vague = ep_gda_cause_vague(&all);
+	vague = cause_vague(&all);
 	ep_gda_cause_text(queue, &all, f.text, sizeof(f.text));
 	pthread_mutex_lock(&g->lock);
 	news = !queue->failed || (queue->vague && !vague);
@@ -178,13 +178,13 @@ void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *ca
 		__atomic_store_n(&queue->vague, vague, __ATOMIC_RELAXED);
 		__atomic_store_n(&queue->failed, 1, __ATOMIC_RELAXED);
 		queue->syndrome = all.syndrome;
-		ep_gda_take_down(g, queue->peer);
+		take_down(g, queue->peer);
 	}
 	if (news && !g->known[queue->peer]) {
-		g->known[queue->peer] = ep_gda_failure_add(g, queue->peer, f.text);
+		g->known[queue->peer] = failure_add(g, queue->peer, f.text);
 		g->vague[queue->peer] = vague && g->known[queue->peer];
 	} else if (news && g->vague[queue->peer] && !vague) {
-		ep_gda_failure_explain(g, queue->peer, f.text);
+		failure_explain(g, queue->peer, f.text);
 	}
 	pthread_mutex_unlock(&g->lock);
 	if (news) {
@@ -203,16 +203,16 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		peers += g->queue[i].nic == nic && !g->known[g->queue[i].peer];
 	}
-	entry = peers ? ep_gda_failure_add(g, -1, f.text) : 0;
+	entry = peers ? failure_add(g, -1, f.text) : 0;
 	for (uint32_t i = 0; i < g->nqueues; i++) {
 		if (g->queue[i].nic == nic) {
 			int peer = g->queue[i].peer;
 
-			ep_gda_take_down(g, peer);
+			take_down(g, peer);
 			if (!g->known[peer]) {
 				g->known[peer] = entry;
 			} else if (g->vague[peer]) {
-				ep_gda_failure_explain(g, peer, f.text);
+				failure_explain(g, peer, f.text);
 			}
 		}
 	}
@@ -221,7 +221,7 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 }
 
 /* The next peer that does not answer, which nobody has looked for yet: one of its queues; NULL: none. */
-static struct ep_gda_queue *ep_gda_silent(struct ep_gda *g)
+static struct ep_gda_queue *silent(struct ep_gda *g)
 {
 	struct ep_gda_queue *found = NULL;
 
@@ -244,9 +244,9 @@ static struct ep_gda_queue *ep_gda_silent(struct ep_gda *g)
  * Of a peer that does not answer, once: whether it has another hardware address by now, which goes into what is
  * known of the failure. May wait for the kernel, which asks the network.
  */
-static void ep_gda_address_find_moved(struct ep_gda *g)
+static void address_find_moved(struct ep_gda *g)
 {
-	struct ep_gda_queue *q = ep_gda_silent(g);
+	struct ep_gda_queue *q = silent(g);
 	char more[192];
 
 	if (!q || !ep_gda_address_moved(q, more, sizeof(more))) {
@@ -296,7 +296,7 @@ bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe)
 }
 
 /* The completion's error in `cause`, if it is one. */
-static bool ep_gda_cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause *cause)
+static bool cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause *cause)
 {
 	uint32_t opcode = cqe->op_own >> 4;
 
@@ -311,7 +311,7 @@ static bool ep_gda_cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause 
 	return true;
 }
 
-static bool ep_gda_record_cause(const struct ep_gda_queue *queue, struct ep_gda_cause *cause)
+static bool record_cause(const struct ep_gda_queue *queue, struct ep_gda_cause *cause)
 {
 	const struct ep_mlx5_error *r = queue->record;
 
@@ -330,7 +330,7 @@ static bool ep_gda_record_cause(const struct ep_gda_queue *queue, struct ep_gda_
 }
 
 /* The work that failed first was overwritten by work flushed after it: the NIC may still know. */
-static void ep_gda_cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause *cause)
+static void cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause nic = { 0 };
 	uint32_t state;
@@ -352,7 +352,7 @@ static void ep_gda_cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause 
  * because whoever has the completion is about to report it: the proxy's thread, which alone polls
  * for it, or a kernel.
  */
-static bool ep_gda_nic_cause(struct ep_gda_queue *queue, int flags, struct ep_gda_cause *cause)
+static bool nic_cause(struct ep_gda_queue *queue, int flags, struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause nic = { 0 };
 	uint64_t now = ep_now_ns();
@@ -368,7 +368,7 @@ static bool ep_gda_nic_cause(struct ep_gda_queue *queue, int flags, struct ep_gd
 	if (!queue->suspect) {
 		queue->suspect = now;
 	}
-	return !ep_gda_cause_vague(&nic) || (flags & EP_GDA_INSPECT_GPU && !queue->verbs) ||
+	return !cause_vague(&nic) || (flags & EP_GDA_INSPECT_GPU && !queue->verbs) ||
 	       now - queue->suspect >= EP_GDA_SUSPECT_NS;
 }
 
@@ -386,22 +386,22 @@ bool ep_gda_inspect(struct ep_gda_queue *queue, int flags)
 		flags |= EP_GDA_INSPECT_NIC; /* soon again */
 	}
 	if (queue->cqe || flags & EP_GDA_INSPECT_GPU) {
-		bad = ep_gda_cqe_read(queue, &cqe) && ep_gda_cqe_cause(&cqe, &cause);
+		bad = ep_gda_cqe_read(queue, &cqe) && cqe_cause(&cqe, &cause);
 	}
 	/* The record has seen the completion earlier, perhaps before it was overwritten. */
-	bad |= ep_gda_record_cause(queue, &cause);
+	bad |= record_cause(queue, &cause);
 	if (!bad && flags & EP_GDA_INSPECT_NIC) {
-		bad = ep_gda_nic_cause(queue, flags, &cause);
+		bad = nic_cause(queue, flags, &cause);
 	}
 	if (bad) {
-		ep_gda_cause_refine(queue, &cause);
+		cause_refine(queue, &cause);
 		ep_gda_fail_queue(queue, &cause);
 	}
 	return bad || failed;
 }
 
 /* Whether the peer's failure is known with its cause. */
-static bool ep_gda_settled(struct ep_gda *g, int peer)
+static bool gda_settled(struct ep_gda *g, int peer)
 {
 	bool settled;
 
@@ -439,9 +439,9 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 		if (q->peer != peer) {
 			continue;
 		}
-		ep_gda_blame_port(q->nic, gda); /* a wait for the peer has expired */
+		blame_port(q->nic, gda); /* a wait for the peer has expired */
 		ep_gda_inspect(q, EP_GDA_INSPECT_NIC | EP_GDA_INSPECT_GPU);
-		if (ep_gda_settled(gda, peer)) {
+		if (gda_settled(gda, peer)) {
 			break;
 		}
 	}
@@ -463,7 +463,7 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 
 #define EP_GDA_TICK_MS 20
 
-static void ep_gda_event_queue(struct ep_gda *g, const struct ibv_qp *qp, const char *note)
+static void event_queue(struct ep_gda *g, const struct ibv_qp *qp, const char *note)
 {
 	struct ep_gda_cause cause = { .status = EP_MLX5_ERR_CQE, .note = note };
 
@@ -474,18 +474,18 @@ static void ep_gda_event_queue(struct ep_gda *g, const struct ibv_qp *qp, const 
 	}
 }
 
-struct ep_gda_place {
+struct place {
 	struct ep_gda *gda;
 	struct ep_gda_nic *nic;
 };
 
-static void ep_gda_event(void *arg, const struct ep_nic_report *report)
+static void gda_event(void *arg, const struct ep_nic_report *report)
 {
-	struct ep_gda_place *at = arg;
+	struct place *at = arg;
 
 	switch (report->event) {
 	case EP_NIC_QP_FAILED:
-		ep_gda_event_queue(at->gda, report->qp, report->text);
+		event_queue(at->gda, report->qp, report->text);
 		break;
 	case EP_NIC_PORT_DOWN:
 	case EP_NIC_PORT_UP:
@@ -506,18 +506,18 @@ static void ep_gda_event(void *arg, const struct ep_nic_report *report)
 	}
 }
 
-static void ep_gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
+static void gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
 {
-	struct ep_gda_place at = { g, nic };
+	struct place at = { g, nic };
 
-	ep_nic_events_read(&nic->base, ep_gda_event, &at);
+	ep_nic_events_read(&nic->base, gda_event, &at);
 }
 
 /*
  * A queue that kernels have given up without an error of the NIC's is ended: they wait for that
  * before they write memory that it may still send from.
  */
-static void ep_gda_watch_queue(struct ep_gda_queue *queue)
+static void watch_queue(struct ep_gda_queue *queue)
 {
 	ep_gda_inspect(queue, EP_GDA_INSPECT_MEMORY);
 	if (__atomic_load_n(&queue->record->valid, __ATOMIC_ACQUIRE) &&
@@ -526,13 +526,13 @@ static void ep_gda_watch_queue(struct ep_gda_queue *queue)
 	}
 }
 
-static void ep_gda_watch_round(struct ep_gda *g, uint64_t *round)
+static void watch_round(struct ep_gda *g, uint64_t *round)
 {
 	uint64_t now = ep_now_ns();
 
 	pthread_mutex_lock(&g->ask);
 	for (uint32_t i = 0; i < g->nqueues; i++) {
-		ep_gda_watch_queue(&g->queue[i]);
+		watch_queue(&g->queue[i]);
 	}
 	if (now - *round >= EP_GDA_ROUND_NS) {
 		*round = now;
@@ -542,7 +542,7 @@ static void ep_gda_watch_round(struct ep_gda *g, uint64_t *round)
 	pthread_mutex_unlock(&g->ask);
 }
 
-static void *ep_gda_watch_main(void *arg)
+static void *watch_main(void *arg)
 {
 	struct ep_gda *g = arg;
 	struct pollfd fd[EP_GDA_MAX_NICS + 1];
@@ -568,11 +568,11 @@ static void *ep_gda_watch_main(void *arg)
 				ep_gda_fail_port(&g->nic[n], g, "the device was removed");
 				fd[n + 1].fd = -1;
 			} else if (fd[n + 1].revents) {
-				ep_gda_events(g, &g->nic[n]);
+				gda_events(g, &g->nic[n]);
 			}
 		}
-		ep_gda_watch_round(g, &round);
-		ep_gda_address_find_moved(g);
+		watch_round(g, &round);
+		address_find_moved(g);
 	}
 }
 
@@ -592,7 +592,7 @@ bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why)
 	if (g->stop_fd < 0) {
 		return ep_reason_set(why, "no eventfd: %s", strerror(errno));
 	}
-	error = ep_thread_start(&g->watcher, ep_gda_watch_main, g);
+	error = ep_thread_start(&g->watcher, watch_main, g);
 	if (error) {
 		return ep_reason_set(why, "no thread to watch RDMA from: %s",
 				     ep_thread_error_print(error, text));

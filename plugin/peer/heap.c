@@ -7,9 +7,8 @@
 #include "peer/peer.h"
 
 /* How a peer's heap is mapped in a group with this mapping. NULL: it is not. */
-static const struct ep_peer_mapping *ep_peer_mapping_to(const struct ep_peer_mapping *mapping,
-							const struct ep_ident *idents, int rank,
-							int peer)
+static const struct ep_peer_mapping *mapping_to(const struct ep_peer_mapping *mapping,
+						const struct ep_ident *idents, int rank, int peer)
 {
 	if (peer == rank || !ep_ident_same_node(&idents[rank], &idents[peer])) {
 		return NULL;
@@ -18,7 +17,7 @@ static const struct ep_peer_mapping *ep_peer_mapping_to(const struct ep_peer_map
 }
 
 /* Our own memory, zeroed, with the stamp that peers check after mapping it. */
-static ncclResult_t ep_heap_alloc(struct ep_heap_entry *entry)
+static ncclResult_t heap_alloc(struct ep_heap_entry *entry)
 {
 	const char *files;
 	struct ep_reason why;
@@ -42,11 +41,11 @@ static ncclResult_t ep_heap_alloc(struct ep_heap_entry *entry)
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *idents, int peer,
-				const struct ep_heap_export *export)
+static ncclResult_t heap_map(struct ep_heap *heap, const struct ep_ident *idents, int peer,
+			     const struct ep_heap_export *export)
 {
 	const struct ep_peer_mapping *mapping =
-		ep_peer_mapping_to(heap->entry->mapping, idents, heap->rank, peer);
+		mapping_to(heap->entry->mapping, idents, heap->rank, peer);
 	cudaStream_t stream = heap->entry->stream;
 	struct ep_heap_stamp seen;
 	void *base = NULL;
@@ -70,9 +69,9 @@ static ncclResult_t ep_heap_map(struct ep_heap *heap, const struct ep_ident *ide
 }
 
 /* Allocation and export; what comes out goes to the peers even if it is a failure. */
-static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
-					const struct ep_peer_mapping *mapping, ncclResult_t mine,
-					struct ep_heap_export *export)
+static ncclResult_t heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
+				     const struct ep_peer_mapping *mapping, ncclResult_t mine,
+				     struct ep_heap_export *export)
 {
 	memset(export, 0, sizeof(*export));
 	export->hopeless = true;
@@ -83,14 +82,13 @@ static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_id
 		mine = ep_heap_entry_new(&heap->entry, heap, idents, mapping);
 	}
 	if (mine == ncclSuccess) {
-		mine = ep_heap_alloc(heap->entry);
+		mine = heap_alloc(heap->entry);
 		export->hopeless = mine != ncclSuccess;
 		export->stamp = heap->entry->stamp;
 		heap->base[heap->rank] = heap->entry->base;
 	}
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
-		const struct ep_peer_mapping *to =
-			ep_peer_mapping_to(mapping, idents, heap->rank, r);
+		const struct ep_peer_mapping *to = mapping_to(mapping, idents, heap->rank, r);
 
 		mine = to && to->give ? to->give(export, heap->entry->base) : ncclSuccess;
 	}
@@ -99,9 +97,9 @@ static ncclResult_t ep_heap_export_make(struct ep_heap *heap, const struct ep_id
 }
 
 /* Maps all peers, which is worth nothing unless all ranks agree that it has worked. */
-static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
-				    const struct ep_ident *idents, const struct ep_heap_export *all,
-				    struct ep_peer_choice *choice)
+static ncclResult_t heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
+				 const struct ep_ident *idents, const struct ep_heap_export *all,
+				 struct ep_peer_choice *choice)
 {
 	const struct ep_peer_mapping *mapping = heap->entry->mapping;
 	ncclResult_t mine = mapping->open ? mapping->open(heap, boot) : ncclSuccess;
@@ -110,7 +108,7 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 		return mine;
 	}
 	for (int r = 0; r < heap->nranks && mine == ncclSuccess; r++) {
-		mine = ep_heap_map(heap, idents, r, &all[r]);
+		mine = heap_map(heap, idents, r, &all[r]);
 	}
 	if (choice->multicast) {
 		mine = ep_multicast_open(heap, boot, choice, mine);
@@ -122,7 +120,7 @@ static ncclResult_t ep_heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 }
 
 /* known: a peer may have it mapped, or map it still. */
-static void ep_heap_drop(struct ep_heap *heap, bool known)
+static void heap_drop(struct ep_heap *heap, bool known)
 {
 	struct ep_heap_entry *e = heap->entry;
 
@@ -162,13 +160,13 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 	if (!apart) {
 		ep_window_end(heap->entry);
 	}
-	ep_heap_drop(heap, apart);
+	heap_drop(heap, apart);
 }
 
 /* ep_heap_open by one mapping. *hopeless: another one would fail, too. */
-static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
-				const struct ep_ident *idents, struct ep_peer_choice *choice,
-				ncclResult_t mine, bool *hopeless)
+static ncclResult_t heap_try(struct ep_heap *heap, struct ep_boot *boot,
+			     const struct ep_ident *idents, struct ep_peer_choice *choice,
+			     ncclResult_t mine, bool *hopeless)
 {
 	static const char what[] = "allocating and mapping the group's memory";
 	struct ep_heap_export *all = calloc((size_t)heap->nranks, sizeof(*all)), e;
@@ -177,7 +175,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	if (!all && mine == ncclSuccess) {
 		mine = ep_fail(ncclSystemError, "out of host memory");
 	}
-	mine = ep_heap_export_make(heap, idents, choice->mapping, mine, &e);
+	mine = heap_export_make(heap, idents, choice->mapping, mine, &e);
 	result = ep_boot_verdicts(boot, &e, all, sizeof(e), what);
 	*hopeless = !all || !boot->all || boot->failed; /* nothing was received */
 	for (int r = 0; r < heap->nranks && !*hopeless; r++) {
@@ -186,7 +184,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	if (result != ncclSuccess) {
 		goto err_drop;
 	}
-	result = ep_heap_map_all(heap, boot, idents, all, choice);
+	result = heap_map_all(heap, boot, idents, all, choice);
 	if (!boot->stuck && !boot->failed) {
 		result = ep_boot_agree(boot, result, what);
 	}
@@ -202,7 +200,7 @@ static ncclResult_t ep_heap_try(struct ep_heap *heap, struct ep_boot *boot,
 err_drop:
 	/* A heap that no rank has received, or that all know to be of no use, is not mapped. */
 	if (!boot->stuck) {
-		ep_heap_drop(heap, boot->failed && !boot->unsent);
+		heap_drop(heap, boot->failed && !boot->unsent);
 	}
 	free(all);
 	return result;
@@ -221,7 +219,7 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 		heap->nranks = boot->nranks;
 		heap->team = team;
 		heap->bytes = ep_heap_alloc_bytes(bytes);
-		result = ep_heap_try(heap, boot, idents, choice, mine, &hopeless);
+		result = heap_try(heap, boot, idents, choice, mine, &hopeless);
 		if (result == ncclSuccess || hopeless || boot->stuck || boot->failed ||
 		    !choice->next) {
 			break;

@@ -18,27 +18,27 @@
 #define EP_HEAP_HELD_NS 100000000u        /* for a device that is not the caller's */
 
 /* All heaps of the process, under the lock. */
-static pthread_mutex_t ep_heap_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ep_heap_entry *ep_heap_list;
+static pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ep_heap_entry *heap_list;
 
-static void ep_heap_enlist(struct ep_heap_entry *entry)
+static void heap_enlist(struct ep_heap_entry *entry)
 {
-	pthread_mutex_lock(&ep_heap_lock);
-	entry->next = ep_heap_list;
-	ep_heap_list = entry;
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
+	entry->next = heap_list;
+	heap_list = entry;
+	pthread_mutex_unlock(&heap_lock);
 }
 
-static void ep_heap_delist(struct ep_heap_entry *entry)
+static void heap_delist(struct ep_heap_entry *entry)
 {
-	struct ep_heap_entry **link = &ep_heap_list;
+	struct ep_heap_entry **link = &heap_list;
 
-	pthread_mutex_lock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
 	while (*link != entry) {
 		link = &(*link)->next;
 	}
 	*link = entry->next;
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_unlock(&heap_lock);
 }
 
 ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
@@ -72,7 +72,7 @@ ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap 
 					   (uint64_t)heap->rank };
 	e->let_go = (bool *)(e->idents + n);
 	memcpy(e->idents, idents, bytes);
-	ep_heap_enlist(e); /* before any peer can have the group, and leave it */
+	heap_enlist(e); /* before any peer can have the group, and leave it */
 	*out = e;
 	return ncclSuccess;
 }
@@ -91,7 +91,7 @@ void ep_heap_entry_free(struct ep_heap_entry *entry)
 	if (!ended && cudaStreamDestroy(entry->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	ep_heap_delist(entry);
+	heap_delist(entry);
 	free(entry->remote.absent);
 	free(entry->head);
 	free(entry);
@@ -133,9 +133,9 @@ void ep_heap_tables_free(struct ep_heap *heap)
 /* ---- the list of heaps, while some of them depart ---- */
 
 /* Whether this process has a heap that has not departed, of the same group or of another one. */
-static bool ep_heap_lives(const struct ep_heap_entry *entry, bool same)
+static bool heap_lives(const struct ep_heap_entry *entry, bool same)
 {
-	const struct ep_heap_entry *o = ep_heap_list;
+	const struct ep_heap_entry *o = heap_list;
 
 	while (o && (o->departed || (o->stamp.team == entry->stamp.team) != same)) {
 		o = o->next;
@@ -144,26 +144,26 @@ static bool ep_heap_lives(const struct ep_heap_entry *entry, bool same)
 }
 
 /* Lets others have the lock for a while. */
-static void ep_heap_nap(void)
+static void heap_nap(void)
 {
 	struct timespec nap = { 0, EP_HEAP_STEP_NS };
 
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_unlock(&heap_lock);
 	nanosleep(&nap, NULL);
-	pthread_mutex_lock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
 }
 
 /* ---- a departed heap, in a thread of the library ---- */
 
-static bool ep_departed_local(const struct ep_heap_entry *entry, int r)
+static bool departed_local(const struct ep_heap_entry *entry, int r)
 {
 	return ep_ident_same_node(&entry->idents[entry->rank], &entry->idents[r]);
 }
 
 /* Whether a rank without a farewell will write none. `ask`: find out, which takes a while. */
-static bool ep_departed_lost(const struct ep_heap_entry *entry, int r, bool ask)
+static bool departed_lost(const struct ep_heap_entry *entry, int r, bool ask)
 {
-	bool local = ep_departed_local(entry, r);
+	bool local = departed_local(entry, r);
 
 	if (!local && (!entry->remote.cut || (entry->remote.absent && entry->remote.absent[r]))) {
 		return true;
@@ -179,7 +179,7 @@ static bool ep_departed_lost(const struct ep_heap_entry *entry, int r, bool ask)
  * A rank of another process that may still write to the heap, a remote one if there is any; -1:
  * none, or the heap is lost with its device. The heap's own rank: nobody knows.
  */
-static int ep_departed_missing(struct ep_heap_entry *entry, uint64_t now)
+static int departed_missing(struct ep_heap_entry *entry, uint64_t now)
 {
 	struct ep_heap_head *head = entry->head;
 	bool ask = now - entry->asked_ns >= EP_HEAP_ASK_NS;
@@ -204,12 +204,12 @@ static int ep_departed_missing(struct ep_heap_entry *entry, uint64_t now)
 	for (int r = 0; r < entry->nranks; r++) {
 		if (head->farewell[r] == entry->stamp.team ||
 		    ep_ident_same_process(&entry->idents[entry->rank], &entry->idents[r]) ||
-		    entry->let_go[r] || (missing >= 0 && ep_departed_local(entry, r)) ||
-		    ep_departed_lost(entry, r, ask)) {
+		    entry->let_go[r] || (missing >= 0 && departed_local(entry, r)) ||
+		    departed_lost(entry, r, ask)) {
 			continue;
 		}
 		missing = r;
-		if (!ep_departed_local(entry, r)) {
+		if (!departed_local(entry, r)) {
 			break;
 		}
 	}
@@ -217,7 +217,7 @@ static int ep_departed_missing(struct ep_heap_entry *entry, uint64_t now)
 }
 
 /* Once, that a remote rank is waited for. */
-static void ep_departed_name(struct ep_heap_entry *entry, int r, uint64_t deadline_ns)
+static void departed_name(struct ep_heap_entry *entry, int r, uint64_t deadline_ns)
 {
 	uint64_t now = ep_now_ns();
 
@@ -242,16 +242,15 @@ void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns)
 		(void)cudaGetLastError();
 		return;
 	}
-	while (r < e->nranks &&
-	       (ep_departed_local(e, r) || e->head->farewell[r] == e->stamp.team)) {
+	while (r < e->nranks && (departed_local(e, r) || e->head->farewell[r] == e->stamp.team)) {
 		r++;
 	}
 	if (r < e->nranks) {
-		ep_departed_name(e, r, deadline_ns);
+		departed_name(e, r, deadline_ns);
 	}
 }
 
-static void ep_departed_cut(struct ep_heap_entry *entry)
+static void departed_cut(struct ep_heap_entry *entry)
 {
 	if (entry->remote.cut) {
 		entry->remote.cut(entry->remote.arg);
@@ -260,26 +259,26 @@ static void ep_departed_cut(struct ep_heap_entry *entry)
 }
 
 /* Looks at the heap and does what is due. Returns the missing rank, or -1. */
-static int ep_departed_check(struct ep_heap_entry *entry)
+static int departed_check(struct ep_heap_entry *entry)
 {
 	uint64_t now = ep_now_ns();
-	int r = ep_departed_missing(entry, now);
+	int r = departed_missing(entry, now);
 
-	if (r >= 0 && !ep_departed_local(entry, r) && now - entry->left_ns >= EP_HEAP_PATIENCE_NS) {
-		ep_departed_name(entry, r, entry->remote.deadline_ns);
+	if (r >= 0 && !departed_local(entry, r) && now - entry->left_ns >= EP_HEAP_PATIENCE_NS) {
+		departed_name(entry, r, entry->remote.deadline_ns);
 	}
-	if (r >= 0 && !ep_departed_local(entry, r) && now >= entry->remote.deadline_ns) {
+	if (r >= 0 && !departed_local(entry, r) && now >= entry->remote.deadline_ns) {
 		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: rank %d ends its "
 			"connections, which rank %d may find broken; NCCL_EP_CLOSE_TIMEOUT_MS "
 			"sets how long to wait",
 			r, entry->idents[r].pid, entry->idents[r].hostname, entry->rank, r);
-		ep_departed_cut(entry);
-		r = ep_departed_missing(entry, now);
+		departed_cut(entry);
+		r = departed_missing(entry, now);
 	}
-	if (r < 0 || !ep_departed_local(entry, r)) {
+	if (r < 0 || !departed_local(entry, r)) {
 		return r;
 	}
-	ep_departed_cut(entry); /* all remote ranks have left */
+	departed_cut(entry); /* all remote ranks have left */
 	if (now >= entry->deadline_ns && !entry->logged) {
 		EP_WARN("rank %d (pid %d on %s) has not destroyed the group: %llu bytes of device "
 			"memory of rank %d stay allocated until it does, because it may still "
@@ -292,17 +291,17 @@ static int ep_departed_check(struct ep_heap_entry *entry)
 }
 
 /* Frees the heap once its device is at rest. */
-static void ep_departed_end(struct ep_heap_entry *entry)
+static void departed_end(struct ep_heap_entry *entry)
 {
 	if (!ep_context_ended(&entry->context) && cudaDeviceSynchronize() != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	ep_departed_cut(entry);
+	departed_cut(entry);
 	ep_heap_entry_free(entry);
 }
 
 /* Looks after a departed heap until it is freed or no longer worth waiting for. */
-static void *ep_departed_main(void *arg)
+static void *departed_main(void *arg)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 	struct ep_heap_entry *e = arg;
@@ -315,26 +314,26 @@ static void *ep_departed_main(void *arg)
 	    cudaSetDevice(e->idents[e->rank].device) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	pthread_mutex_lock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
 	for (;;) {
 		missing = e->rank;
-		if (!ep_heap_lives(e, true)) {
-			pthread_mutex_unlock(&ep_heap_lock);
-			missing = ep_departed_check(e);
-			pthread_mutex_lock(&ep_heap_lock);
+		if (!heap_lives(e, true)) {
+			pthread_mutex_unlock(&heap_lock);
+			missing = departed_check(e);
+			pthread_mutex_lock(&heap_lock);
 		}
-		enough = missing >= 0 && ep_departed_local(e, missing) &&
+		enough = missing >= 0 && departed_local(e, missing) &&
 			 (e->waited || ep_now_ns() - start >= e->patience_ns);
 		if (missing < 0 || enough || e->hurry) {
 			break;
 		}
-		ep_heap_nap();
+		heap_nap();
 	}
 	e->quiet = missing < 0 && ep_window_lives(e);
 	if (missing < 0 && !e->quiet) {
 		e->ending_ns = ep_now_ns();
-		pthread_mutex_unlock(&ep_heap_lock);
-		ep_departed_end(e);
+		pthread_mutex_unlock(&heap_lock);
+		departed_end(e);
 		return NULL;
 	}
 	if (missing >= 0 && missing != e->rank) {
@@ -343,28 +342,28 @@ static void *ep_departed_main(void *arg)
 			(unsigned long long)e->bytes, missing);
 	}
 	e->active = false;
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_unlock(&heap_lock);
 	return NULL;
 }
 
 /* ---- the calling thread ---- */
 
 /* Gives a departed heap a thread, if it has none. */
-static void ep_departed_start(struct ep_heap_entry *entry, bool hurry)
+static void departed_start(struct ep_heap_entry *entry, bool hurry)
 {
 	pthread_t thread;
 
 	entry->hurry = hurry && (entry->hurry || !entry->active);
-	if (!entry->active && ep_thread_start(&thread, ep_departed_main, entry) == 0) {
+	if (!entry->active && ep_thread_start(&thread, departed_main, entry) == 0) {
 		pthread_detach(thread);
 		entry->active = true;
 	}
 }
 
 /* Whether a departed heap is worth waiting for: not what only others wait for. */
-static bool ep_departed_busy(bool hurry, int device)
+static bool departed_busy(bool hurry, int device)
 {
-	const struct ep_heap_entry *e = ep_heap_list;
+	const struct ep_heap_entry *e = heap_list;
 	uint64_t now = ep_now_ns();
 
 	while (e && (!e->active || (hurry && !e->hurry) ||
@@ -379,24 +378,24 @@ static bool ep_departed_busy(bool hurry, int device)
  * All departed heaps are looked at, and freed where they can be. device: the caller's, if it is at
  * rest. Under the lock.
  */
-static void ep_departed_settle(bool hurry, int device, uint64_t timeout_ns)
+static void departed_settle(bool hurry, int device, uint64_t timeout_ns)
 {
 	uint64_t end = ep_now_ns() + timeout_ns + EP_HEAP_PATIENCE_NS;
 
-	for (struct ep_heap_entry *e = ep_heap_list; e; e = e->next) {
+	for (struct ep_heap_entry *e = heap_list; e; e = e->next) {
 		if (e->departed) {
-			ep_departed_start(e, hurry);
+			departed_start(e, hurry);
 		}
 	}
-	while (ep_departed_busy(hurry, device) && ep_now_ns() < end) {
-		ep_heap_nap();
+	while (departed_busy(hurry, device) && ep_now_ns() < end) {
+		heap_nap();
 	}
 }
 
 /* Ends the windows of departed heaps that wait for nothing else. comm: is there. Under the lock. */
-static bool ep_departed_close(ncclComm_t comm)
+static bool departed_close(ncclComm_t comm)
 {
-	struct ep_heap_entry *e = ep_heap_list;
+	struct ep_heap_entry *e = heap_list;
 
 	while (e && (!e->departed || e->active || !e->quiet || e->comm != comm)) {
 		e = e->next;
@@ -405,26 +404,26 @@ static bool ep_departed_close(ncclComm_t comm)
 		return false;
 	}
 	e->active = true; /* nobody else looks after it meanwhile */
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_unlock(&heap_lock);
 	ep_window_end(e);
-	pthread_mutex_lock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
 	e->quiet = false;
 	e->active = false;
 	e->asked_ns = 0; /* who has ended is asked again at once: the next look frees it */
 	return true;
 }
 
-/* As ep_departed_settle(), and ends the windows of `comm`, which is there; NULL: of none. */
-static void ep_departed_settle_all(ncclComm_t comm, bool hurry, int device, uint64_t timeout_ns)
+/* As departed_settle(), and ends the windows of `comm`, which is there; NULL: of none. */
+static void departed_settle_all(ncclComm_t comm, bool hurry, int device, uint64_t timeout_ns)
 {
 	bool more = false;
 
-	ep_departed_settle(hurry, device, timeout_ns);
-	while (comm && ep_departed_close(comm)) {
+	departed_settle(hurry, device, timeout_ns);
+	while (comm && departed_close(comm)) {
 		more = true;
 	}
 	if (more) {
-		ep_departed_settle(true, device, timeout_ns);
+		departed_settle(true, device, timeout_ns);
 	}
 }
 
@@ -432,29 +431,29 @@ bool ep_heap_none(void)
 {
 	const struct ep_heap_entry *e;
 
-	pthread_mutex_lock(&ep_heap_lock);
-	for (e = ep_heap_list; e && e->departed; e = e->next) {
+	pthread_mutex_lock(&heap_lock);
+	for (e = heap_list; e && e->departed; e = e->next) {
 	}
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_unlock(&heap_lock);
 	return !e;
 }
 
 void ep_heap_let_go(const struct ep_ident *process)
 {
-	pthread_mutex_lock(&ep_heap_lock);
-	for (struct ep_heap_entry *e = ep_heap_list; e; e = e->next) {
+	pthread_mutex_lock(&heap_lock);
+	for (struct ep_heap_entry *e = heap_list; e; e = e->next) {
 		for (int r = 0; r < e->nranks && e->departed; r++) {
 			e->let_go[r] |= ep_ident_same_process(&e->idents[r], process);
 		}
 	}
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_unlock(&heap_lock);
 }
 
 void ep_heap_reap(ncclComm_t comm)
 {
-	pthread_mutex_lock(&ep_heap_lock);
-	ep_departed_settle_all(comm, true, -1, 0);
-	pthread_mutex_unlock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
+	departed_settle_all(comm, true, -1, 0);
+	pthread_mutex_unlock(&heap_lock);
 }
 
 void ep_heap_notify(const struct ep_heap *heap, uint64_t word)
@@ -472,7 +471,7 @@ void ep_heap_notify(const struct ep_heap *heap, uint64_t word)
 }
 
 /* False: a call of CUDA has failed. */
-static bool ep_heap_farewell_write(const struct ep_heap *heap)
+static bool heap_farewell_write(const struct ep_heap *heap)
 {
 	const struct ep_heap_entry *e = heap->entry;
 	bool written = true;
@@ -498,8 +497,8 @@ static bool ep_heap_farewell_write(const struct ep_heap *heap)
 void ep_heap_farewell(struct ep_heap *heap)
 {
 	/* Peers would keep their heaps for a rank that has not written it. */
-	if (!ep_context_ended(&heap->entry->context) && !ep_heap_farewell_write(heap)) {
-		(void)ep_heap_farewell_write(heap);
+	if (!ep_context_ended(&heap->entry->context) && !heap_farewell_write(heap)) {
+		(void)heap_farewell_write(heap);
 	}
 	ep_heap_unmap(heap);
 }
@@ -511,11 +510,11 @@ void ep_heap_depart(struct ep_heap *heap)
 	EP_INFO(EP_LOG_ALLOC,
 		"rank %d: %llu bytes of device memory stay until no peer has them mapped", e->rank,
 		(unsigned long long)e->bytes);
-	pthread_mutex_lock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
 	e->logged = true; /* nobody can destroy the group */
 	e->departed = true;
-	ep_departed_settle(true, -1, 0);
-	pthread_mutex_unlock(&ep_heap_lock);
+	departed_settle(true, -1, 0);
+	pthread_mutex_unlock(&heap_lock);
 	ep_heap_tables_free(heap);
 	memset(heap, 0, sizeof(*heap));
 }
@@ -525,7 +524,7 @@ void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_he
 	struct ep_heap_entry *e = heap->entry;
 	bool hurry;
 
-	pthread_mutex_lock(&ep_heap_lock);
+	pthread_mutex_lock(&heap_lock);
 	e->left_ns = ep_now_ns();
 	e->deadline_ns = e->left_ns + timeout_ns;
 	e->patience_ns = ep_min_u64(timeout_ns, EP_HEAP_PATIENCE_NS);
@@ -533,10 +532,10 @@ void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_he
 		e->remote = *remote;
 	}
 	e->departed = true;
-	hurry = ep_heap_lives(e, false) ||
-		(!pthread_equal(e->maker, pthread_self()) && ep_heap_lives(e, true));
-	ep_departed_settle_all(e->comm, hurry, e->idents[e->rank].device, timeout_ns);
-	pthread_mutex_unlock(&ep_heap_lock);
+	hurry = heap_lives(e, false) ||
+		(!pthread_equal(e->maker, pthread_self()) && heap_lives(e, true));
+	departed_settle_all(e->comm, hurry, e->idents[e->rank].device, timeout_ns);
+	pthread_mutex_unlock(&heap_lock);
 	ep_heap_tables_free(heap);
 	memset(heap, 0, sizeof(*heap));
 }

@@ -18,7 +18,7 @@ enum {
 	NVML_P2P_ATOMICS = 3,
 };
 
-struct ep_nvml {
+struct nvml {
 	int (*init)(void);
 	int (*shutdown)(void);
 	int (*by_bus_id)(const char *bus_id, struct nvml_device **device);
@@ -26,7 +26,7 @@ struct ep_nvml {
 };
 
 /* 0 is success and "there is", in NVML. */
-static bool ep_nvml_nvlink(const struct ep_nvml *nvml, const char *a, const char *b)
+static bool nvml_nvlink(const struct nvml *nvml, const char *a, const char *b)
 {
 	int nvlink = -1, atomics = -1;
 	struct nvml_device *gpu[2];
@@ -45,7 +45,7 @@ static bool ep_nvml_nvlink(const struct ep_nvml *nvml, const char *a, const char
 	return nvlink == 0 && atomics == 0;
 }
 
-static bool ep_nvml_load(struct ep_nvml *nvml, void *lib)
+static bool nvml_load(struct nvml *nvml, void *lib)
 {
 	*(void **)&nvml->init = dlsym(lib, "nvmlInit_v2");
 	*(void **)&nvml->shutdown = dlsym(lib, "nvmlShutdown");
@@ -58,16 +58,16 @@ static bool ep_nvml_load(struct ep_nvml *nvml, void *lib)
  * Whether NVLink joins GPU `self` and each of `count` others of this host that CUDA does not show to
  * this process. False also where nothing shows it.
  */
-static bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const char *self)
+static bool nvlink_hidden(const char *const *bus_ids, int count, const char *self)
 {
 	void *lib = count ? dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL) : NULL;
 	bool all = count == 0;
-	struct ep_nvml nvml;
+	struct nvml nvml;
 
-	if (lib && ep_nvml_load(&nvml, lib)) {
+	if (lib && nvml_load(&nvml, lib)) {
 		all = true;
 		for (int i = 0; i < count && all; i++) {
-			all = ep_nvml_nvlink(&nvml, self, bus_ids[i]);
+			all = nvml_nvlink(&nvml, self, bus_ids[i]);
 		}
 		nvml.shutdown();
 	} else if (count) {
@@ -85,7 +85,7 @@ static bool ep_peer_nvlink_hidden(const char *const *bus_ids, int count, const c
 /* ---- checks the GPUs of a node by CUDA before any memory is mapped ---- */
 
 /* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
-static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
+static bool ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
 {
 	if (!ep_ident_same_host(self, peer)) {
 		return false; /* a GPU of ours may have the same bus id */
@@ -101,8 +101,8 @@ static bool ep_peer_ordinal(const struct ep_ident *self, const struct ep_ident *
 	return true;
 }
 
-static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_rank,
-				       const struct ep_ident *peer, int peer_rank)
+static ncclResult_t check_pair(const struct ep_ident *self, int self_rank,
+			       const struct ep_ident *peer, int peer_rank)
 {
 	char hosts[EP_IDENT_HOSTS_TEXT];
 	int device, can = 0;
@@ -115,7 +115,7 @@ static ncclResult_t ep_peer_check_pair(const struct ep_ident *self, int self_ran
 			self->bus_id, self_rank, self->mig ? " (a MIG instance)" : "", peer->bus_id,
 			peer_rank, peer->mig ? " (a MIG instance)" : "");
 	}
-	if (!ep_peer_ordinal(self, peer, &device)) {
+	if (!ordinal(self, peer, &device)) {
 		return ncclSuccess; /* not seen by this process; opening its memory will show it */
 	}
 	if (device == self->device) {
@@ -138,14 +138,14 @@ ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank)
 {
 	for (int r = 0; r < nranks; r++) {
 		if (r != rank && ep_ident_same_node(&idents[rank], &idents[r])) {
-			EP_CHECK(ep_peer_check_pair(&idents[rank], rank, &idents[r], r));
+			EP_CHECK(check_pair(&idents[rank], rank, &idents[r], r));
 		}
 	}
 	return ncclSuccess;
 }
 
 /* Atomics at a peer's memory are native on NVLink and not on PCIe. */
-static bool ep_peer_nvlink(int self, int device)
+static bool peer_nvlink(int self, int device)
 {
 	int native = 0;
 
@@ -176,20 +176,20 @@ bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 		    strcmp(self->bus_id, idents[r].bus_id) == 0) {
 			continue;
 		}
-		if (!ep_peer_ordinal(self, &idents[r], &device)) {
+		if (!ordinal(self, &idents[r], &device)) {
 			hidden[count++] = idents[r].bus_id;
 		} else {
-			all = ep_peer_nvlink(self->device, device);
+			all = peer_nvlink(self->device, device);
 		}
 	}
-	all = all && ep_peer_nvlink_hidden(hidden, count, self->bus_id);
+	all = all && nvlink_hidden(hidden, count, self->bus_id);
 	free(hidden);
 	return all;
 }
 
 /* ---- ranks of one process: the peer's own pointer, once its GPU may be accessed ---- */
 
-static bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *why)
+static bool plain_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 {
 	cudaError_t err = cudaMalloc(base, bytes);
 
@@ -200,22 +200,22 @@ static bool ep_peer_plain_alloc(void **base, uint64_t bytes, struct ep_reason *w
 	return true;
 }
 
-static void ep_peer_plain_free(void *base)
+static void plain_free(void *base)
 {
 	if (cudaFree(base) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
 }
 
-static ncclResult_t ep_peer_plain_give(struct ep_heap_export *export, void *base)
+static ncclResult_t plain_give(struct ep_heap_export *export, void *base)
 {
 	export->base = base;
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap *heap,
-				      const struct ep_heap_export *export,
-				      const struct ep_ident *idents, int peer)
+static ncclResult_t plain_map(void **base, const struct ep_heap *heap,
+			      const struct ep_heap_export *export, const struct ep_ident *idents,
+			      int peer)
 {
 	int rank = heap->rank;
 
@@ -237,7 +237,7 @@ static ncclResult_t ep_peer_plain_map(void **base, const struct ep_heap *heap,
 	return ncclSuccess;
 }
 
-static void ep_peer_plain_unmap(void *base, uint64_t bytes)
+static void plain_unmap(void *base, uint64_t bytes)
 {
 	(void)base;
 	(void)bytes;
@@ -245,24 +245,24 @@ static void ep_peer_plain_unmap(void *base, uint64_t bytes)
 
 const struct ep_peer_mapping ep_peer_plain = {
 	.name = "plain pointers",
-	.alloc = ep_peer_plain_alloc,
-	.free = ep_peer_plain_free,
-	.give = ep_peer_plain_give,
-	.map = ep_peer_plain_map,
-	.unmap = ep_peer_plain_unmap,
+	.alloc = plain_alloc,
+	.free = plain_free,
+	.give = plain_give,
+	.map = plain_map,
+	.unmap = plain_unmap,
 };
 
 /* ---- processes of one host: CUDA IPC ---- */
 
-static ncclResult_t ep_peer_ipc_give(struct ep_heap_export *export, void *base)
+static ncclResult_t ipc_give(struct ep_heap_export *export, void *base)
 {
 	EP_CUDA(cudaIpcGetMemHandle(&export->ipc, base), "exporting the heap to other processes");
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap *heap,
-				    const struct ep_heap_export *export,
-				    const struct ep_ident *idents, int peer)
+static ncclResult_t ipc_map(void **base, const struct ep_heap *heap,
+			    const struct ep_heap_export *export, const struct ep_ident *idents,
+			    int peer)
 {
 	cudaError_t err = cudaIpcOpenMemHandle(base, export->ipc, cudaIpcMemLazyEnablePeerAccess);
 
@@ -285,7 +285,7 @@ static ncclResult_t ep_peer_ipc_map(void **base, const struct ep_heap *heap,
 	return ncclSuccess;
 }
 
-static void ep_peer_ipc_unmap(void *base, uint64_t bytes)
+static void ipc_unmap(void *base, uint64_t bytes)
 {
 	(void)bytes;
 	if (cudaIpcCloseMemHandle(base) != cudaSuccess) {
@@ -293,13 +293,13 @@ static void ep_peer_ipc_unmap(void *base, uint64_t bytes)
 	}
 }
 
-static const struct ep_peer_mapping ep_peer_ipc = {
+static const struct ep_peer_mapping peer_ipc = {
 	.name = "CUDA IPC",
-	.alloc = ep_peer_plain_alloc,
-	.free = ep_peer_plain_free,
-	.give = ep_peer_ipc_give,
-	.map = ep_peer_ipc_map,
-	.unmap = ep_peer_ipc_unmap,
+	.alloc = plain_alloc,
+	.free = plain_free,
+	.give = ipc_give,
+	.map = ipc_map,
+	.unmap = ipc_unmap,
 };
 
 /* ---- the choice of a mapping for all ---- */
@@ -307,21 +307,21 @@ static const struct ep_peer_mapping ep_peer_ipc = {
 #define EP_WINDOW_VERSION 22902 /* of NCCL, the first with pointers to peers' windows */
 
 /* Bits of an offer. */
-enum ep_mapping_kind {
+enum mapping_kind {
 	EP_KIND_PLAIN, /* no rank of a node is in another process */
 	EP_KIND_WINDOW,
 	EP_KIND_IPC,
 	EP_KINDS
 };
 
-static const struct ep_peer_mapping *const ep_peer_mappings[EP_KINDS] = {
+static const struct ep_peer_mapping *const peer_mappings[EP_KINDS] = {
 	[EP_KIND_PLAIN] = &ep_peer_plain,
 	[EP_KIND_WINDOW] = &ep_peer_window,
-	[EP_KIND_IPC] = &ep_peer_ipc,
+	[EP_KIND_IPC] = &peer_ipc,
 };
 
 /* The house's preference where several mappings make the same nodes. */
-static const enum ep_mapping_kind ep_peer_order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC };
+static const enum mapping_kind order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC };
 
 const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
 {
@@ -334,7 +334,7 @@ const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
  * The head of ncclCommProperties_t, which newer releases prolong. NCCL takes its layout from
  * the release that the program was built for.
  */
-struct ep_nccl_properties {
+struct nccl_properties {
 	size_t size;
 	unsigned int magic;
 	unsigned int version;
@@ -344,12 +344,12 @@ struct ep_nccl_properties {
 	char more[472];
 };
 
-_Static_assert(sizeof(struct ep_nccl_properties) == 512, "room for later releases");
+_Static_assert(sizeof(struct nccl_properties) == 512, "room for later releases");
 
-static bool ep_window_possible(ncclComm_t comm, struct ep_peer_offer *offer, bool *multicast)
+static bool window_possible(ncclComm_t comm, struct ep_peer_offer *offer, bool *multicast)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-	struct ep_nccl_properties p = { .size = sizeof(p), .magic = 0xcafebeef };
+	struct nccl_properties p = { .size = sizeof(p), .magic = 0xcafebeef };
 	struct ep_nccl_team team;
 	struct ep_reason why;
 	ncclResult_t result;
@@ -400,7 +400,7 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 	memset(offer, 0, sizeof(*offer));
 	if (memory == EP_MEMORY_IPC) {
 		snprintf(offer->no_window, sizeof(offer->no_window), "NCCL_EP_MEMORY=ipc");
-	} else if (ep_window_possible(comm, offer, &multicast)) {
+	} else if (window_possible(comm, offer, &multicast)) {
 		offer->mappings |= 1u << EP_KIND_WINDOW;
 	}
 	if (memory != EP_MEMORY_WINDOW) {
@@ -418,7 +418,7 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 
 /* ---- what all can do ---- */
 
-struct ep_peer_offers {
+struct offers {
 	struct ep_ident *idents;
 	const unsigned char *offers;
 	size_t stride;
@@ -426,7 +426,7 @@ struct ep_peer_offers {
 	int nranks;
 };
 
-static struct ep_peer_offer ep_peer_offers_get(const struct ep_peer_offers *offers, int rank)
+static struct ep_peer_offer offers_get(const struct offers *offers, int rank)
 {
 	struct ep_peer_offer offer;
 
@@ -436,11 +436,11 @@ static struct ep_peer_offer ep_peer_offers_get(const struct ep_peer_offers *offe
 }
 
 /* Whether all ranks have it in their offers. */
-static bool ep_mapping_offered(const struct ep_peer_offers *offers, enum ep_mapping_kind kind,
-			       struct ep_reason *why)
+static bool mapping_offered(const struct offers *offers, enum mapping_kind kind,
+			    struct ep_reason *why)
 {
 	for (int r = 0; r < offers->nranks; r++) {
-		struct ep_peer_offer offer = ep_peer_offers_get(offers, r);
+		struct ep_peer_offer offer = offers_get(offers, r);
 
 		if (!(offer.mappings >> kind & 1)) {
 			return ep_reason_set(
@@ -452,8 +452,8 @@ static bool ep_mapping_offered(const struct ep_peer_offers *offers, enum ep_mapp
 }
 
 /* Whether rank r can map the memory of rank `first` of its node by this mapping. */
-static bool ep_mapping_reaches(const struct ep_peer_offers *offers, enum ep_mapping_kind kind,
-			       int first, int r, struct ep_reason *why)
+static bool mapping_reaches(const struct offers *offers, enum mapping_kind kind, int first, int r,
+			    struct ep_reason *why)
 {
 	const struct ep_ident *a = &offers->idents[first], *b = &offers->idents[r];
 
@@ -477,11 +477,11 @@ static bool ep_mapping_reaches(const struct ep_peer_offers *offers, enum ep_mapp
 }
 
 /* Whether the mapping is one for all. idents have the nodes then, of which there are *nodes. */
-static bool ep_mapping_fits(const struct ep_peer_offers *offers, enum ep_mapping_kind kind,
-			    uint32_t *nodes, struct ep_reason *why)
+static bool mapping_fits(const struct offers *offers, enum mapping_kind kind, uint32_t *nodes,
+			 struct ep_reason *why)
 {
 	why->text[0] = '\0';
-	if (!ep_mapping_offered(offers, kind, why)) {
+	if (!mapping_offered(offers, kind, why)) {
 		return false;
 	}
 	for (int r = 0; r < offers->nranks; r++) {
@@ -490,11 +490,10 @@ static bool ep_mapping_fits(const struct ep_peer_offers *offers, enum ep_mapping
 		while (!ep_ident_same_host(&offers->idents[same], &offers->idents[r])) {
 			same++;
 		}
-		offers->idents[r].domain = kind == EP_KIND_WINDOW
-						   ? ep_peer_offers_get(offers, r).first
-						   : (uint32_t)same;
+		offers->idents[r].domain = kind == EP_KIND_WINDOW ? offers_get(offers, r).first
+								  : (uint32_t)same;
 		if (kind == EP_KIND_WINDOW && !offers->sizes->count &&
-		    !ep_mapping_reaches(offers, kind, same, r, why)) {
+		    !mapping_reaches(offers, kind, same, r, why)) {
 			return false;
 		}
 	}
@@ -509,7 +508,7 @@ static bool ep_mapping_fits(const struct ep_peer_offers *offers, enum ep_mapping
 			first++;
 		}
 		*nodes += first == r;
-		if (!ep_mapping_reaches(offers, kind, first, r, why)) {
+		if (!mapping_reaches(offers, kind, first, r, why)) {
 			return false;
 		}
 	}
@@ -517,11 +516,11 @@ static bool ep_mapping_fits(const struct ep_peer_offers *offers, enum ep_mapping
 }
 
 /* Whether all want multicast, and each node is what one address of NCCL reaches: an LSA team. */
-static bool ep_multicast_fits(const struct ep_peer_offers *offers,
-			      const struct ep_peer_mapping *mapping, struct ep_reason *why)
+static bool multicast_fits(const struct offers *offers, const struct ep_peer_mapping *mapping,
+			   struct ep_reason *why)
 {
 	for (int r = 0; r < offers->nranks; r++) {
-		struct ep_peer_offer offer = ep_peer_offers_get(offers, r);
+		struct ep_peer_offer offer = offers_get(offers, r);
 
 		if (!offer.multicast) {
 			return ep_reason_set(why, "rank %d: %.59s", r, offer.no_multicast);
@@ -542,13 +541,13 @@ static bool ep_multicast_fits(const struct ep_peer_offers *offers,
 	return true;
 }
 
-static ncclResult_t ep_choose_fail(const struct ep_peer_offers *offers, const struct ep_reason *why)
+static ncclResult_t choose_fail(const struct offers *offers, const struct ep_reason *why)
 {
 	bool window = why[EP_KIND_WINDOW].text[0], ipc = why[EP_KIND_IPC].text[0];
 	uint32_t any = 0;
 
 	for (int r = 0; r < offers->nranks; r++) {
-		any |= ep_peer_offers_get(offers, r).mappings;
+		any |= offers_get(offers, r).mappings;
 	}
 	/* A mapping that nobody may use gets no line. */
 	window &= any >> EP_KIND_WINDOW & 1 || !(any >> EP_KIND_IPC & 1);
@@ -566,37 +565,37 @@ ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *iden
 			    const void *offers, size_t stride, const struct ep_param_list *sizes,
 			    int nranks)
 {
-	struct ep_peer_offers m = { idents, offers, stride, sizes, nranks };
+	struct offers m = { idents, offers, stride, sizes, nranks };
 	struct ep_reason why[EP_KINDS], unused;
 	uint32_t least = UINT32_MAX, nodes;
-	enum ep_mapping_kind best = EP_KINDS;
+	enum mapping_kind best = EP_KINDS;
 
 	if (sizes->count > 1) {
 		EP_CHECK(ep_nodes_assign(idents, sizes, nranks)); /* the list may be too long */
 	}
 	memset(choice, 0, sizeof(*choice));
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_peer_order); i++) {
-		enum ep_mapping_kind kind = ep_peer_order[i];
+	for (size_t i = 0; i < EP_ARRAY_SIZE(order); i++) {
+		enum mapping_kind kind = order[i];
 
-		if (!ep_mapping_fits(&m, kind, &nodes, &why[kind])) {
+		if (!mapping_fits(&m, kind, &nodes, &why[kind])) {
 			continue;
 		}
 		if (nodes < least) {
 			best = kind;
 			choice->next = NULL;
 		} else if (nodes == least && !choice->next) {
-			choice->next = ep_peer_mappings[kind];
+			choice->next = peer_mappings[kind];
 		}
 		least = (uint32_t)ep_min_u64(least, nodes);
 	}
 	if (best == EP_KINDS) {
-		return ep_choose_fail(&m, why);
+		return choose_fail(&m, why);
 	}
-	(void)ep_mapping_fits(&m, best, &nodes, &unused); /* its nodes again */
-	choice->mapping = ep_peer_mappings[best];
+	(void)mapping_fits(&m, best, &nodes, &unused); /* its nodes again */
+	choice->mapping = peer_mappings[best];
 	if (best == EP_KIND_IPC) {
 		choice->no_window = why[EP_KIND_WINDOW];
 	}
-	choice->multicast = ep_multicast_fits(&m, choice->mapping, &choice->no_multicast);
+	choice->multicast = multicast_fits(&m, choice->mapping, &choice->no_multicast);
 	return ncclSuccess;
 }

@@ -37,7 +37,7 @@ bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_re
 
 /* ---- the address ---- */
 
-struct ep_multicast_job {
+struct multicast_job {
 	int device;
 	cudaError_t selected;
 	ncclWindow_t window;
@@ -45,36 +45,36 @@ struct ep_multicast_job {
 	ncclResult_t result;
 };
 
-static int ep_multicast_ready(void *arg)
+static int multicast_ready(void *arg)
 {
-	struct ep_multicast_job *job = arg;
+	struct multicast_job *job = arg;
 
 	job->selected = cudaSetDevice(job->device);
 	return job->selected == cudaSuccess ? 0 : ECANCELED;
 }
 
 /* The ranks of the LSA team meet in it, however long that takes. */
-static void ep_multicast_ask(void *arg)
+static void multicast_ask(void *arg)
 {
-	struct ep_multicast_job *job = arg;
+	struct multicast_job *job = arg;
 
 	job->result = ep_nccl_dyn()->get_lsa_multimem_device_pointer(job->window, 0, &job->address);
 }
 
 /* The result of each rank. */
-struct ep_multicast_got {
+struct multicast_got {
 	uint32_t ok;
 	char why[60];
 };
 
 /* All that this rank needs to ask. */
-static ncclResult_t ep_multicast_prepare(struct ep_timed_call **call, struct ep_multicast_job *job)
+static ncclResult_t multicast_prepare(struct ep_timed_call **call, struct multicast_job *job)
 {
 	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
 	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
-	error = ep_timed_call_begin(call, ep_multicast_ready, ep_multicast_ask, job, sizeof(*job));
+	error = ep_timed_call_begin(call, multicast_ready, multicast_ask, job, sizeof(*job));
 	if (job->selected != cudaSuccess) {
 		return ep_fail_cuda(job->selected, "selecting the device for NCCL's multicast");
 	}
@@ -86,12 +86,11 @@ static ncclResult_t ep_multicast_prepare(struct ep_timed_call **call, struct ep_
 }
 
 /* Whether all ranks have an address. Also the barrier that NCCL wants before anybody uses it. */
-static ncclResult_t ep_multicast_agree(struct ep_heap *heap, struct ep_boot *boot,
-				       const struct ep_multicast_job *job,
-				       struct ep_peer_choice *choice)
+static ncclResult_t multicast_agree(struct ep_heap *heap, struct ep_boot *boot,
+				    const struct multicast_job *job, struct ep_peer_choice *choice)
 {
-	const struct ep_multicast_got *all = boot->all;
-	struct ep_multicast_got mine = { 0 };
+	const struct multicast_got *all = boot->all;
+	struct multicast_got mine = { 0 };
 	ncclResult_t result;
 
 	mine.ok = job->result == ncclSuccess && job->address &&
@@ -120,13 +119,13 @@ static ncclResult_t ep_multicast_agree(struct ep_heap *heap, struct ep_boot *boo
 ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 			       struct ep_peer_choice *choice, ncclResult_t mine)
 {
-	struct ep_multicast_job job = { .window = heap->window };
+	struct multicast_job job = { .window = heap->window };
 	struct ep_heap_entry *e = heap->entry;
 	struct ep_timed_call *call = NULL;
 	char gone[EP_BOOT_GONE_TEXT];
 
 	if (mine == ncclSuccess) {
-		mine = ep_multicast_prepare(&call, &job);
+		mine = multicast_prepare(&call, &job);
 	}
 	/* NCCL lets the ranks meet: all of them come, or none does. */
 	mine = ep_boot_agree(boot, mine, "mapping the group's memory");
@@ -145,7 +144,7 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 			       ep_boot_gone(boot, gone));
 	}
 	ep_timed_call_end(call);
-	EP_CHECK(ep_multicast_agree(heap, boot, &job, choice));
+	EP_CHECK(multicast_agree(heap, boot, &job, choice));
 	if (choice->multicast) {
 		heap->multicast = job.address;
 		e->lasting = false; /* who stores by multicast stores to memory of all */

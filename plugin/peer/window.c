@@ -32,10 +32,10 @@ static struct ep_vmm {
 	CUresult (*set_access)(CUdeviceptr p, size_t size, const CUmemAccessDesc *desc,
 			       size_t count);
 } ep_vmm;
-static const char *ep_vmm_missing;
-static pthread_once_t ep_vmm_once = PTHREAD_ONCE_INIT;
+static const char *vmm_missing;
+static pthread_once_t vmm_once = PTHREAD_ONCE_INIT;
 
-static void ep_vmm_init(void)
+static void vmm_init(void)
 {
 	const struct {
 		const char *name;
@@ -52,19 +52,19 @@ static void ep_vmm_init(void)
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(table); i++) {
 		if (!ep_driver_find(table[i].name, table[i].slot)) {
-			ep_vmm_missing = table[i].name;
+			vmm_missing = table[i].name;
 		}
 	}
 }
 
 bool ep_vmm_driver(struct ep_reason *why)
 {
-	pthread_once(&ep_vmm_once, ep_vmm_init);
-	return !ep_vmm_missing || ep_reason_set(why, "the CUDA driver has no %s", ep_vmm_missing);
+	pthread_once(&vmm_once, vmm_init);
+	return !vmm_missing || ep_reason_set(why, "the CUDA driver has no %s", vmm_missing);
 }
 
 /* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
-static bool ep_vmm_handle(void *p, CUmemGenericAllocationHandle *handle)
+static bool vmm_handle(void *p, CUmemGenericAllocationHandle *handle)
 {
 	if (ep_vmm.retain(handle, p) != CUDA_SUCCESS) {
 		return false;
@@ -74,7 +74,7 @@ static bool ep_vmm_handle(void *p, CUmemGenericAllocationHandle *handle)
 }
 
 /* Maps the memory that is at `p` at addresses of its own. *step is the call that failed. */
-static CUresult ep_vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step)
+static CUresult vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step)
 {
 	CUmemAccessDesc desc = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
 				 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
@@ -111,7 +111,7 @@ out_release:
 	return error;
 }
 
-static void ep_vmm_unmap(void *base, uint64_t bytes)
+static void vmm_unmap(void *base, uint64_t bytes)
 {
 	(void)ep_vmm.unmap((CUdeviceptr)base, bytes);
 	(void)ep_vmm.unreserve((CUdeviceptr)base, bytes);
@@ -119,7 +119,7 @@ static void ep_vmm_unmap(void *base, uint64_t bytes)
 
 /* ---- our own memory ---- */
 
-static bool ep_window_alloc(void **base, uint64_t bytes, struct ep_reason *why)
+static bool window_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 {
 	ncclResult_t result = ep_nccl_dyn()->mem_alloc(base, bytes);
 
@@ -127,7 +127,7 @@ static bool ep_window_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 	       ep_reason_set(why, "ncclMemAlloc failed: %s", ep_nccl_text(result));
 }
 
-static void ep_window_free(void *base)
+static void window_free(void *base)
 {
 	(void)ep_nccl_dyn()->mem_free(base);
 }
@@ -135,7 +135,7 @@ static void ep_window_free(void *base)
 /* ---- the window ---- */
 
 /* The memory is never freed: a peer may have it mapped, or NCCL still work on it. */
-static void ep_window_keep(struct ep_heap *heap)
+static void window_keep(struct ep_heap *heap)
 {
 	if (heap->entry->base) {
 		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
@@ -146,7 +146,7 @@ static void ep_window_keep(struct ep_heap *heap)
 
 #define EP_WINDOW_GRACE_NS 50000000u /* for a thread that sees itself when its time is over */
 
-struct ep_window_job {
+struct window_job {
 	ncclComm_t comm;
 	int device;
 	cudaError_t selected;
@@ -157,9 +157,9 @@ struct ep_window_job {
 	ncclResult_t result;
 };
 
-static int ep_window_ready(void *arg)
+static int window_ready(void *arg)
 {
-	struct ep_window_job *job = arg;
+	struct window_job *job = arg;
 
 	job->selected = cudaSetDevice(job->device);
 	return job->selected == cudaSuccess ? 0 : ECANCELED;
@@ -170,10 +170,10 @@ static int ep_window_ready(void *arg)
  * does not block its callers is asked about until time is over, and not afterwards: the program may
  * end it then.
  */
-static void ep_window_register(void *arg)
+static void window_make(void *arg)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-	struct ep_window_job *job = arg;
+	struct window_job *job = arg;
 	struct timespec nap = { 0, 20000 };
 	uint64_t end = ep_now_ns() + job->timeout_ns;
 
@@ -187,8 +187,7 @@ static void ep_window_register(void *arg)
 }
 
 /* All that this rank needs to make NCCL's call. */
-static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_timed_call **call,
-				      int rank)
+static ncclResult_t window_prepare(struct window_job *job, struct ep_timed_call **call, int rank)
 {
 	char text[EP_THREAD_ERROR_TEXT];
 	int error;
@@ -198,7 +197,7 @@ static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_timed
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
-	error = ep_timed_call_begin(call, ep_window_ready, ep_window_register, job, sizeof(*job));
+	error = ep_timed_call_begin(call, window_ready, window_make, job, sizeof(*job));
 	if (job->selected != cudaSuccess) {
 		return ep_fail_cuda(job->selected, "selecting the device for NCCL's window");
 	}
@@ -208,7 +207,7 @@ static ncclResult_t ep_window_prepare(struct ep_window_job *job, struct ep_timed
 		     : ncclSuccess;
 }
 
-static ncclResult_t ep_window_late(const struct ep_heap *heap, struct ep_boot *boot)
+static ncclResult_t window_late(const struct ep_heap *heap, struct ep_boot *boot)
 {
 	char gone[EP_BOOT_GONE_TEXT];
 
@@ -221,8 +220,8 @@ static ncclResult_t ep_window_late(const struct ep_heap *heap, struct ep_boot *b
 }
 
 /* Takes the result of a job. */
-static ncclResult_t ep_window_done(struct ep_heap *heap, struct ep_boot *boot,
-				   const struct ep_window_job *job)
+static ncclResult_t window_done(struct ep_heap *heap, struct ep_boot *boot,
+				const struct window_job *job)
 {
 	char gone[EP_BOOT_GONE_TEXT];
 
@@ -242,14 +241,14 @@ static ncclResult_t ep_window_done(struct ep_heap *heap, struct ep_boot *boot,
 }
 
 /* No rank goes where others wait for it before all have what they need for it. */
-static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
+static ncclResult_t window_open(struct ep_heap *heap, struct ep_boot *boot)
 {
-	struct ep_window_job job = { .comm = boot->comm,
-				     .base = heap->entry->base,
-				     .bytes = heap->bytes,
-				     .timeout_ns = boot->timeout_ns };
+	struct window_job job = { .comm = boot->comm,
+				  .base = heap->entry->base,
+				  .bytes = heap->bytes,
+				  .timeout_ns = boot->timeout_ns };
 	struct ep_timed_call *call = NULL;
-	ncclResult_t result = ep_window_prepare(&job, &call, heap->rank);
+	ncclResult_t result = window_prepare(&job, &call, heap->rank);
 
 	result = ep_boot_agree(boot, result, "registering the group's memory with NCCL");
 	if (result != ncclSuccess) {
@@ -260,21 +259,21 @@ static ncclResult_t ep_window_open(struct ep_heap *heap, struct ep_boot *boot)
 	if (ep_timed_call_go(call, &job, sizeof(job), boot->timeout_ns + EP_WINDOW_GRACE_NS)) {
 		heap->call = call;
 		heap->registering = true;
-		return ep_window_late(heap, boot);
+		return window_late(heap, boot);
 	}
 	ep_timed_call_end(call);
 	if (job.result == ncclInProgress) { /* NCCL may write all of it still */
-		ep_window_keep(heap);
-		return ep_window_late(heap, boot);
+		window_keep(heap);
+		return window_late(heap, boot);
 	}
-	result = ep_window_done(heap, boot, &job);
+	result = window_done(heap, boot, &job);
 	free(job.window);
 	return result;
 }
 
 void ep_window_settle(struct ep_heap *heap)
 {
-	struct ep_window_job job;
+	struct window_job job;
 
 	if (!heap->call) {
 		return;
@@ -288,7 +287,7 @@ void ep_window_settle(struct ep_heap *heap)
 		return;
 	}
 	if (job.result == ncclSuccess || job.result == ncclInProgress) {
-		ep_window_keep(heap); /* who knows whether the communicator is there still */
+		window_keep(heap); /* who knows whether the communicator is there still */
 	} else {
 		free(job.window);
 	}
@@ -296,7 +295,7 @@ void ep_window_settle(struct ep_heap *heap)
 
 /* ---- around the mapping of peers ---- */
 
-static void ep_window_close(struct ep_heap *heap, struct ep_boot *boot)
+static void window_close(struct ep_heap *heap, struct ep_boot *boot)
 {
 	if (heap->window) {
 		(void)ep_nccl_dyn()->window_deregister(boot->comm, heap->window);
@@ -306,9 +305,9 @@ static void ep_window_close(struct ep_heap *heap, struct ep_boot *boot)
 
 /* ---- peers ---- */
 
-static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
-				  const struct ep_heap_export *export,
-				  const struct ep_ident *idents, int peer)
+static ncclResult_t window_map(void **base, const struct ep_heap *heap,
+			       const struct ep_heap_export *export, const struct ep_ident *idents,
+			       int peer)
 {
 	CUresult error = CUDA_ERROR_INVALID_VALUE;
 	const char *step = "ncclGetPeerDevicePointer";
@@ -318,7 +317,7 @@ static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
 	(void)export;
 	result = ep_nccl_dyn()->get_peer_device_pointer(heap->window, 0, peer, &p);
 	if (result == ncclSuccess && p) {
-		error = ep_vmm_map_again(p, heap->bytes, idents[heap->rank].device, base, &step);
+		error = vmm_map_again(p, heap->bytes, idents[heap->rank].device, base, &step);
 	}
 	if (error != CUDA_SUCCESS) {
 		return ep_fail(ncclUnhandledCudaError,
@@ -335,12 +334,12 @@ static ncclResult_t ep_window_map(void **base, const struct ep_heap *heap,
 const struct ep_peer_mapping ep_peer_window = {
 	.name = "NCCL windows",
 	.lasting = true,
-	.alloc = ep_window_alloc,
-	.free = ep_window_free,
-	.open = ep_window_open,
-	.close = ep_window_close,
-	.map = ep_window_map,
-	.unmap = ep_vmm_unmap,
+	.alloc = window_alloc,
+	.free = window_free,
+	.open = window_open,
+	.close = window_close,
+	.map = window_map,
+	.unmap = vmm_unmap,
 };
 
 /* ---- a window that stays ---- */
@@ -349,7 +348,7 @@ bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window)
 {
 	return ep_nccl_dyn()->get_peer_device_pointer(window, 0, entry->rank, &entry->shown) ==
 		       ncclSuccess &&
-	       entry->shown && ep_vmm_handle(entry->shown, &entry->shown_handle);
+	       entry->shown && vmm_handle(entry->shown, &entry->shown_handle);
 }
 
 bool ep_window_lives(const struct ep_heap_entry *entry)
@@ -357,7 +356,7 @@ bool ep_window_lives(const struct ep_heap_entry *entry)
 	CUmemGenericAllocationHandle now;
 
 	return entry->window && !ep_context_ended(&entry->context) &&
-	       ep_vmm_handle(entry->shown, &now) && now == entry->shown_handle;
+	       vmm_handle(entry->shown, &now) && now == entry->shown_handle;
 }
 
 void ep_window_end(struct ep_heap_entry *entry)
@@ -376,7 +375,7 @@ void ep_window_hold(struct ep_heap *heap, const struct ep_boot *boot)
 		e->comm = boot->comm;
 		e->window = heap->window;
 	} else if (heap->window) {
-		ep_window_keep(heap);
+		window_keep(heap);
 	}
 	heap->window = NULL;
 }

@@ -18,10 +18,10 @@
 #define EP_NIC_CHOOSE_LOG (EP_LOG_NET | EP_LOG_GRAPH)
 
 /* Discovery walks /sys and asks NVML: ranks that are threads take turns. */
-static pthread_mutex_t ep_nic_topo_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t nic_topo_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Beside the file that this code is in, else where the loader looks. Never closed. */
-static ep_topo_module_query_fn *ep_nic_topo_module(char *why, size_t size)
+static ep_topo_module_query_fn *nic_topo_module(char *why, size_t size)
 {
 	ep_topo_module_query_fn *query = NULL;
 	char path[PATH_MAX];
@@ -51,15 +51,15 @@ static ep_topo_module_query_fn *ep_nic_topo_module(char *why, size_t size)
 }
 
 /* The query's ports, or why there are none. */
-static bool ep_nic_topo_ask(struct ep_topo_module_query *query, char *why, size_t size)
+static bool nic_topo_ask(struct ep_topo_module_query *query, char *why, size_t size)
 {
 	ep_topo_module_query_fn *ask;
 	int rc;
 
-	pthread_mutex_lock(&ep_nic_topo_lock);
-	ask = ep_nic_topo_module(why, size);
+	pthread_mutex_lock(&nic_topo_lock);
+	ask = nic_topo_module(why, size);
 	rc = ask ? ask(EP_TOPO_MODULE_ABI, query) : 0;
-	pthread_mutex_unlock(&ep_nic_topo_lock);
+	pthread_mutex_unlock(&nic_topo_lock);
 	if (!ask) {
 		return false;
 	}
@@ -82,7 +82,7 @@ static bool ep_nic_topo_ask(struct ep_topo_module_query *query, char *why, size_
 }
 
 /* Returns the NCCL_NET_GDR_LEVEL for a distance, in a word that NCCL understands as well. */
-static const char *ep_nic_level_for(const char *dist)
+static const char *nic_level_for(const char *dist)
 {
 	enum ep_topo_dist level = EP_TOPO_SYS;
 	struct ep_topo_err err;
@@ -92,8 +92,8 @@ static const char *ep_nic_level_for(const char *dist)
 }
 
 /* The ports that the topology gives this GPU, as far as it may use them. */
-static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
-				       struct ep_port *chosen, int room, int *n)
+static ncclResult_t nic_choose_near(const struct ep_topo_module_query *query,
+				    struct ep_port *chosen, int room, int *n)
 {
 	const struct ep_topo_module_port *refused = NULL;
 
@@ -125,12 +125,12 @@ static ncclResult_t ep_nic_choose_near(const struct ep_topo_module_query *query,
 			"is at distance %s: there is no path to other nodes without access of "
 			"the NIC to the GPU's memory; unset it or set it to %s",
 			getenv("NCCL_NET_GDR_LEVEL"), query->bus_id, refused->name, refused->port,
-			refused->dist, ep_nic_level_for(refused->dist));
+			refused->dist, nic_level_for(refused->dist));
 	}
 	return ncclSuccess;
 }
 
-static bool ep_nic_hca_idle(const struct ep_port_list *list, const struct ep_topo_hca *hca, int i)
+static bool nic_hca_idle(const struct ep_port_list *list, const struct ep_topo_hca *hca, int i)
 {
 	bool active = false, there = false;
 
@@ -156,7 +156,7 @@ void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 	snprintf(logged, sizeof(logged), "%s", value ? value : "");
 	pthread_mutex_unlock(&lock);
 	for (int i = 0; i < hca->n && !again; i++) {
-		if (ep_nic_hca_idle(list, hca, i)) {
+		if (nic_hca_idle(list, hca, i)) {
 			EP_WARN("NCCL_IB_HCA: \"%s\" is none of the %d active RDMA ports (the first "
 				"is %s:%d): correct or remove it",
 				ep_topo_hca_print(hca, i, text), list->n, list->port[0].name,
@@ -166,8 +166,8 @@ void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 }
 
 /* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
-static ncclResult_t ep_nic_choose_permitted(const struct ep_port_list *present,
-					    struct ep_port *permitted, int *npermitted)
+static ncclResult_t nic_choose_permitted(const struct ep_port_list *present,
+					 struct ep_port *permitted, int *npermitted)
 {
 	const char *hca = getenv("NCCL_IB_HCA");
 	const char *level = getenv("NCCL_NET_GDR_LEVEL");
@@ -210,14 +210,14 @@ ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port_l
 	char why[600];
 	int n = 0;
 
-	EP_CHECK(ep_nic_choose_permitted(present, permitted, &query.nopen));
+	EP_CHECK(nic_choose_permitted(present, permitted, &query.nopen));
 	memset(open, 0, sizeof(open));
 	for (int i = 0; i < query.nopen; i++) {
 		memcpy(open[i].name, permitted[i].name, sizeof(open[i].name));
 		open[i].port = permitted[i].port;
 	}
-	if (ep_nic_topo_ask(&query, why, sizeof(why))) {
-		EP_CHECK(ep_nic_choose_near(&query, chosen, *nchosen, &n));
+	if (nic_topo_ask(&query, why, sizeof(why))) {
+		EP_CHECK(nic_choose_near(&query, chosen, *nchosen, &n));
 	}
 	for (int i = 0; i < n; i++) {
 		EP_INFO(EP_NIC_CHOOSE_LOG, "GPU %d (%s) uses %s:%d at distance %s (%s)",

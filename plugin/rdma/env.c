@@ -106,7 +106,7 @@ bool ep_ib_env_too_much(enum ep_ib_var var, const char *text)
 	return def->most && strtoll(text, NULL, 0) > def->max;
 }
 
-static ncclResult_t ep_ib_env_parse_number(enum ep_ib_var var, const char *text, int *value)
+static ncclResult_t ib_env_parse_number(enum ep_ib_var var, const char *text, int *value)
 {
 	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
 	long long v;
@@ -122,7 +122,7 @@ static ncclResult_t ep_ib_env_parse_number(enum ep_ib_var var, const char *text,
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_ib_env_parse_family(struct ep_ib_env *env, const char *text)
+static ncclResult_t ib_env_parse_family(struct ep_ib_env *env, const char *text)
 {
 	if (strcmp(text, "AF_INET") != 0 && strcmp(text, "AF_INET6") != 0) {
 		return ep_fail(ncclInvalidUsage,
@@ -135,7 +135,7 @@ static ncclResult_t ep_ib_env_parse_family(struct ep_ib_env *env, const char *te
 }
 
 /* Of the family in env; stored as a GID would hold it. */
-static ncclResult_t ep_ib_env_parse_range(struct ep_ib_env *env, const char *text)
+static ncclResult_t ib_env_parse_range(struct ep_ib_env *env, const char *text)
 {
 	int whole = env->ipv6 ? 128 : 32;
 	size_t n = strcspn(text, "/");
@@ -170,7 +170,7 @@ static ncclResult_t ep_ib_env_parse_range(struct ep_ib_env *env, const char *tex
 	return ncclSuccess;
 }
 
-static void ep_ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value)
+static void ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value)
 {
 	int *at = (int *)((char *)env + ep_ib_var_table[var].offset);
 
@@ -188,20 +188,20 @@ ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const ch
 	int value = 0;
 
 	if (var == EP_IB_VAR_ADDR_FAMILY) {
-		return ep_ib_env_parse_family(env, text);
+		return ib_env_parse_family(env, text);
 	}
 	if (var == EP_IB_VAR_ADDR_RANGE) {
-		EP_CHECK(ep_ib_env_parse_range(&parsed, text));
+		EP_CHECK(ib_env_parse_range(&parsed, text));
 		*env = parsed;
 		return ncclSuccess;
 	}
-	EP_CHECK(ep_ib_env_parse_number(var, text, &value));
-	ep_ib_env_store(env, var, value);
+	EP_CHECK(ib_env_parse_number(var, text, &value));
+	ib_env_store(env, var, value);
 	return ncclSuccess;
 }
 
 /* Once a process, as all its ranks and groups have one environment. */
-static void ep_ib_env_announce(enum ep_ib_var var, const char *text)
+static void ib_env_announce(enum ep_ib_var var, const char *text)
 {
 	static atomic_flag logged[EP_IB_VARS];
 	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
@@ -218,7 +218,7 @@ ncclResult_t ep_ib_env_read(struct ep_ib_env *env)
 	struct ep_ib_env read = { .range_bits = -1 };
 
 	for (int i = 0; i < EP_IB_VAR_NUMBERS; i++) {
-		ep_ib_env_store(&read, (enum ep_ib_var)i, ep_ib_var_table[i].initial);
+		ib_env_store(&read, (enum ep_ib_var)i, ep_ib_var_table[i].initial);
 	}
 	/* In the table's order: the range is of the family that is given. */
 	for (int i = 0; i < EP_IB_VARS; i++) {
@@ -226,7 +226,7 @@ ncclResult_t ep_ib_env_read(struct ep_ib_env *env)
 
 		if (text && *text) {
 			EP_CHECK(ep_ib_env_parse(&read, (enum ep_ib_var)i, text));
-			ep_ib_env_announce((enum ep_ib_var)i, text);
+			ib_env_announce((enum ep_ib_var)i, text);
 		}
 	}
 	*env = read;

@@ -28,9 +28,9 @@ const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT])
 	return text;
 }
 
-static struct ibv_mr *ep_nic_register_dmabuf(const struct ep_nic *nic,
-					     const struct ep_nic_memory *memory,
-					     unsigned int access, struct ep_reason *why)
+static struct ibv_mr *nic_register_dmabuf(const struct ep_nic *nic,
+					  const struct ep_nic_memory *memory, unsigned int access,
+					  struct ep_reason *why)
 {
 	struct ibv_mr *mr;
 
@@ -58,7 +58,7 @@ struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_mem
 	struct ibv_mr *mr = NULL;
 
 	if (memory->gpu) {
-		mr = ep_nic_register_dmabuf(nic, memory, access, &first);
+		mr = nic_register_dmabuf(nic, memory, access, &first);
 	}
 	if (!mr) {
 		mr = ep_verbs_reg_mr(nic->v, nic->pd, memory->p, memory->bytes, access);
@@ -156,7 +156,7 @@ int ep_nic_events_open(const struct ep_nic *nic)
 	return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0 ? 0 : errno;
 }
 
-static const struct ep_nic_kind *ep_nic_kind_find(enum ibv_event_type type)
+static const struct ep_nic_kind *nic_kind_find(enum ibv_event_type type)
 {
 	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_nic_kinds); i++) {
 		if (ep_nic_kinds[i].type == type) {
@@ -172,7 +172,7 @@ void ep_nic_events_read(const struct ep_nic *nic,
 	struct ibv_async_event event;
 
 	while (nic->v->ibv_get_async_event(nic->ctx, &event) == 0) {
-		const struct ep_nic_kind *kind = ep_nic_kind_find(event.event_type);
+		const struct ep_nic_kind *kind = nic_kind_find(event.event_type);
 
 		if (!kind) {
 			EP_INFO(EP_LOG_NET, "%s:%d: event %d", nic->name, nic->port,
@@ -196,7 +196,7 @@ void ep_nic_events_read(const struct ep_nic *nic,
 
 #define EP_NIC_VENDOR_RXE 0xffffffu
 
-static bool ep_nic_context_open(struct ep_nic *nic, struct ibv_device *dev, struct ep_reason *why)
+static bool nic_context_open(struct ep_nic *nic, struct ibv_device *dev, struct ep_reason *why)
 {
 	const char *no_dv = "";
 
@@ -222,7 +222,7 @@ static bool ep_nic_context_open(struct ep_nic *nic, struct ibv_device *dev, stru
 }
 
 /* The key at an index of the port's table; 0: there is none. */
-static uint16_t ep_nic_pkey(const struct ep_nic *nic, int index)
+static uint16_t nic_pkey(const struct ep_nic *nic, int index)
 {
 	__be16 pkey = 0;
 
@@ -232,15 +232,15 @@ static uint16_t ep_nic_pkey(const struct ep_nic *nic, int index)
 }
 
 /* By index, or by value, whose highest bit is what a port may do in the partition, and no part of its number. */
-static bool ep_nic_pkey_choose(struct ep_nic *nic, const struct ep_ib_env *env, uint32_t entries,
-			       struct ep_reason *why)
+static bool nic_pkey_choose(struct ep_nic *nic, const struct ep_ib_env *env, uint32_t entries,
+			    struct ep_reason *why)
 {
 	uint16_t *pkey = &nic->end.pkey;
 
 	nic->pkey_index = (uint32_t)env->pkey;
-	*pkey = env->pkey_value < 0 ? ep_nic_pkey(nic, env->pkey) : 0;
+	*pkey = env->pkey_value < 0 ? nic_pkey(nic, env->pkey) : 0;
 	for (uint32_t i = 0; env->pkey_value >= 0 && i < entries && !*pkey; i++) {
-		uint16_t key = ep_nic_pkey(nic, (int)i);
+		uint16_t key = nic_pkey(nic, (int)i);
 
 		if (key && (key & 0x7fff) == (env->pkey_value & 0x7fff)) {
 			nic->pkey_index = i;
@@ -292,7 +292,7 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 				nic->name, nic->port, env->pkey_value >= 0 ? "_VALUE" : "",
 				env->pkey_value >= 0 ? env->pkey_value : env->pkey);
 		}
-	} else if (!ep_nic_pkey_choose(nic, env, attr.pkey_tbl_len, why)) {
+	} else if (!nic_pkey_choose(nic, env, attr.pkey_tbl_len, why)) {
 		return false;
 	}
 	ep_nic_class_choose(nic, env, EP_NIC_SYSFS);
@@ -301,7 +301,7 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 }
 
 /* Of READs and atomics in flight; more than 16 are not used. */
-static uint32_t ep_nic_log_atomics(int limit)
+static uint32_t nic_log_atomics(int limit)
 {
 	uint32_t log = 0;
 
@@ -322,7 +322,7 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 	if (!dev) {
 		return ep_reason_set(why, "%s was chosen and is not there", nic->name);
 	}
-	if (!ep_nic_context_open(nic, dev, why)) {
+	if (!nic_context_open(nic, dev, why)) {
 		return false;
 	}
 	if (nic->v->ibv_query_device(nic->ctx, &nic->attr) != 0) {
@@ -345,8 +345,8 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 	 * do without: it executes what it receives in the order in which it was posted.
 	 */
 	nic->fences = nic->attr.vendor_id != EP_NIC_VENDOR_RXE;
-	nic->log_ra_req = ep_nic_log_atomics(nic->attr.max_qp_init_rd_atom);
-	nic->log_ra_res = ep_nic_log_atomics(nic->attr.max_qp_rd_atom);
+	nic->log_ra_req = nic_log_atomics(nic->attr.max_qp_init_rd_atom);
+	nic->log_ra_res = nic_log_atomics(nic->attr.max_qp_rd_atom);
 	nic->log_max_msg = 30;
 	nic->end.log_rra = (uint8_t)nic->log_ra_res;
 	return true;

@@ -14,7 +14,7 @@
  * Mbit/s by what verbs have reported of old: codes of speeds are bits, of which NDR is the last, and those of widths
  * are out of order.
  */
-static uint32_t ep_port_verbs_mbps(const struct ibv_port_attr *attr)
+static uint32_t port_verbs_mbps(const struct ibv_port_attr *attr)
 {
 	static const uint32_t lane[] = { 2500, 5000, 10000, 10000, 14000, 25000, 50000, 100000 };
 	uint32_t lanes = attr->active_width == 2    ? 4
@@ -38,7 +38,7 @@ void ep_port_set(struct ep_port *port, const char *name, int num, const struct i
 	port->port = num;
 	port->ethernet = attr->link_layer == IBV_LINK_LAYER_ETHERNET;
 	/* Of what is faster than NDR only the kernel's file knows: verbs report NDR, or nothing. */
-	port->mbps = ep_topo_port_mbps(root, name, num, port->ethernet, ep_port_verbs_mbps(attr));
+	port->mbps = ep_topo_port_mbps(root, name, num, port->ethernet, port_verbs_mbps(attr));
 }
 
 const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32_t place)
@@ -60,7 +60,7 @@ const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32
 	return port;
 }
 
-static void ep_port_list_add(struct ep_port_list *list, struct ibv_device *dev)
+static void port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 {
 	const char *name = list->v->ibv_get_device_name(dev);
 	struct ibv_context *ctx = list->v->ibv_open_device(dev);
@@ -107,7 +107,7 @@ bool ep_port_list_open(struct ep_port_list *list, struct ep_reason *why)
 	}
 	list->dev = (list->v->ibv_get_device_list)(&list->ndevs);
 	for (int i = 0; list->dev && i < list->ndevs; i++) {
-		ep_port_list_add(list, list->dev[i]);
+		port_list_add(list, list->dev[i]);
 	}
 	return list->n ||
 	       ep_reason_set(why, "there is no active RDMA port (%d devices%s): see ibv_devinfo",
@@ -133,7 +133,7 @@ void ep_port_list_close(struct ep_port_list *list)
 
 /* ---- which of a port's addresses packets carry as their source ---- */
 
-static bool ep_gid_empty(const uint8_t raw[16])
+static bool gid_empty(const uint8_t raw[16])
 {
 	static const uint8_t zero[16];
 
@@ -149,7 +149,7 @@ bool ep_gid_is_ipv4(const uint8_t raw[16])
 	return memcmp(raw, mapped, 12) == 0;
 }
 
-static bool ep_gid_is_link_local(const uint8_t raw[16])
+static bool gid_is_link_local(const uint8_t raw[16])
 {
 	if (ep_gid_is_ipv4(raw)) {
 		return raw[12] == 169 && raw[13] == 254;
@@ -157,7 +157,7 @@ static bool ep_gid_is_link_local(const uint8_t raw[16])
 	return raw[0] == 0xfe && (raw[1] & 0xc0) == 0x80;
 }
 
-static bool ep_gid_in_range(const uint8_t raw[16], const struct ep_ib_env *env)
+static bool gid_in_range(const uint8_t raw[16], const struct ep_ib_env *env)
 {
 	for (int bit = 0; bit < env->range_bits; bit++) {
 		if ((raw[bit / 8] ^ env->range[bit / 8]) & (0x80 >> bit % 8)) {
@@ -187,11 +187,11 @@ const char *ep_gid_print(const uint8_t raw[16], char buf[EP_GID_TEXT])
 	return buf;
 }
 
-static ncclResult_t ep_gid_at(const char *port, const struct ep_gid *list, int n, int index,
-			      bool asked, int *chosen)
+static ncclResult_t gid_at(const char *port, const struct ep_gid *list, int n, int index,
+			   bool asked, int *chosen)
 {
 	for (int i = 0; i < n; i++) {
-		if (list[i].index == index && !ep_gid_empty(list[i].raw)) {
+		if (list[i].index == index && !gid_empty(list[i].raw)) {
 			*chosen = i;
 			return ncclSuccess;
 		}
@@ -214,30 +214,30 @@ enum {
 	EP_GID_NEVER
 };
 
-static int ep_gid_rank(const struct ep_gid *gid, const struct ep_ib_env *env)
+static int gid_rank(const struct ep_gid *gid, const struct ep_ib_env *env)
 {
 	bool family = ep_gid_is_ipv4(gid->raw) == !env->ipv6;
 
-	if (ep_gid_empty(gid->raw) || gid->roce != env->roce_version) {
+	if (gid_empty(gid->raw) || gid->roce != env->roce_version) {
 		return EP_GID_NEVER;
 	}
 	if (env->range_bits >= 0) {
-		return family && ep_gid_in_range(gid->raw, env) ? EP_GID_GOOD : EP_GID_NEVER;
+		return family && gid_in_range(gid->raw, env) ? EP_GID_GOOD : EP_GID_NEVER;
 	}
-	if (ep_gid_is_link_local(gid->raw)) {
+	if (gid_is_link_local(gid->raw)) {
 		return EP_GID_LINK_LOCAL;
 	}
 	return family ? EP_GID_GOOD : EP_GID_OTHER_FAMILY;
 }
 
-static ncclResult_t ep_gid_none(const char *port, const struct ep_gid *list, int n,
-				const struct ep_ib_env *env)
+static ncclResult_t gid_none(const char *port, const struct ep_gid *list, int n,
+			     const struct ep_ib_env *env)
 {
 	int version = 0, due = 0;
 
 	for (int i = 0; i < n; i++) {
-		due += !list[i].roce && !ep_gid_empty(list[i].raw);
-		version += list[i].roce == env->roce_version && !ep_gid_empty(list[i].raw);
+		due += !list[i].roce && !gid_empty(list[i].raw);
+		version += list[i].roce == env->roce_version && !gid_empty(list[i].raw);
 	}
 	if (due && !version) {
 		return ep_fail(
@@ -267,13 +267,13 @@ ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *l
 				return ncclSuccess;
 			}
 		}
-		return ep_gid_at(port, list, n, 0, false, chosen);
+		return gid_at(port, list, n, 0, false, chosen);
 	}
 	if (env->gid_index >= 0) {
-		return ep_gid_at(port, list, n, env->gid_index, true, chosen);
+		return gid_at(port, list, n, env->gid_index, true, chosen);
 	}
 	for (int i = 0; i < n; i++) {
-		int rank = ep_gid_rank(&list[i], env);
+		int rank = gid_rank(&list[i], env);
 
 		if (rank < best) {
 			best = rank;
@@ -281,7 +281,7 @@ ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *l
 		}
 	}
 	if (best == EP_GID_NEVER) {
-		return ep_gid_none(port, list, n, env);
+		return gid_none(port, list, n, env);
 	}
 	if (best == EP_GID_LINK_LOCAL) {
 		EP_INFO(EP_LOG_NET,
@@ -312,7 +312,7 @@ int ep_gid_roce(const char *root, const char *device, int port, int index)
 	return version;
 }
 
-static bool ep_gid_read(struct ep_nic *nic, int index, struct ep_gid *out)
+static bool gid_read(struct ep_nic *nic, int index, struct ep_gid *out)
 {
 	static const uint8_t none[16];
 	struct ibv_gid_entry entry;
@@ -354,7 +354,7 @@ ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *e
 		return ep_fail(ncclSystemError, "out of host memory for %d addresses", entries);
 	}
 	for (int i = 0; i < entries; i++) {
-		n += ep_gid_read(nic, i, &list[n]);
+		n += gid_read(nic, i, &list[n]);
 	}
 	snprintf(name, sizeof(name), "%s:%d", nic->name, nic->port);
 	result = ep_gid_pick(name, ethernet, list, n, env, &chosen);
@@ -371,7 +371,7 @@ ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *e
 }
 
 /* -1: the file has none for all addresses; *rules: but lines of some other form. */
-static int ep_nic_class_read(const char *path, bool *rules)
+static int nic_class_read(const char *path, bool *rules)
 {
 	FILE *file = fopen(path, "re");
 	char line[128], rest;
@@ -404,7 +404,7 @@ void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const 
 
 	snprintf(path, sizeof(path), "%s/%s/tc/%d/traffic_class", root, nic->name, nic->port);
 	if (nic->end.link_layer == IBV_LINK_LAYER_ETHERNET) {
-		set = ep_nic_class_read(path, &rules);
+		set = nic_class_read(path, &rules);
 	}
 	nic->tc = (uint8_t)(env->tc >= 0 ? env->tc : set >= 0 ? set : 0);
 	if (set >= 0) {

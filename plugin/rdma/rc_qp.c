@@ -8,7 +8,7 @@
 #include "core/util.h"
 #include "rdma/rdma.h"
 
-static const struct ep_syndrome ep_syndromes[] = {
+static const struct ep_syndrome syndromes[] = {
 	{ MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR, IBV_WC_LOC_LEN_ERR, "local length error", NULL },
 	{ MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR, IBV_WC_LOC_QP_OP_ERR, "work request not understood",
 	  NULL },
@@ -36,9 +36,9 @@ static const struct ep_syndrome ep_syndromes[] = {
 
 const struct ep_syndrome *ep_syndrome_find(uint8_t code)
 {
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_syndromes); i++) {
-		if (ep_syndromes[i].code == code) {
-			return &ep_syndromes[i];
+	for (size_t i = 0; i < EP_ARRAY_SIZE(syndromes); i++) {
+		if (syndromes[i].code == code) {
+			return &syndromes[i];
 		}
 	}
 	return NULL;
@@ -46,15 +46,15 @@ const struct ep_syndrome *ep_syndrome_find(uint8_t code)
 
 uint8_t ep_syndrome_of_status(enum ibv_wc_status status)
 {
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_syndromes); i++) {
-		if (ep_syndromes[i].status == status) {
-			return ep_syndromes[i].code;
+	for (size_t i = 0; i < EP_ARRAY_SIZE(syndromes); i++) {
+		if (syndromes[i].status == status) {
+			return syndromes[i].code;
 		}
 	}
 	return MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
 }
 
-static uint32_t ep_rc_halve(uint32_t depth, uint32_t least)
+static uint32_t rc_halve(uint32_t depth, uint32_t least)
 {
 	return depth > least ? (uint32_t)ep_max_u64(depth / 2, least) : depth;
 }
@@ -81,8 +81,8 @@ struct ibv_qp *ep_rc_qp_create(const struct ep_nic *nic, struct ibv_cq *cq, uint
 		if (room->inline_bytes) {
 			room->inline_bytes = 0;
 		} else {
-			room->sq = ep_rc_halve(room->sq, least);
-			room->rq = ep_rc_halve(room->rq, least);
+			room->sq = rc_halve(room->sq, least);
+			room->rq = rc_halve(room->rq, least);
 		}
 	}
 }
@@ -108,8 +108,8 @@ bool ep_rc_retry(const struct ep_nic *nic, const struct ep_ib_env *env, int erro
 	return true;
 }
 
-static int ep_rc_qp_modify(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
-			   struct ibv_qp_attr *attr, int mask, bool once)
+static int rc_qp_modify(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+			struct ibv_qp_attr *attr, int mask, bool once)
 {
 	int error = nic->v->ibv_modify_qp(qp, attr, mask);
 
@@ -129,9 +129,9 @@ int ep_rc_qp_init(const struct ep_nic *nic, const struct ep_ib_env *env, struct 
 		.qp_access_flags = access,
 	};
 
-	return ep_rc_qp_modify(nic, env, qp, &attr,
-			       IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
-			       false);
+	return rc_qp_modify(nic, env, qp, &attr,
+			    IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS,
+			    false);
 }
 
 void ep_rc_ece_query(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
@@ -163,7 +163,7 @@ const char *ep_rc_ece_print(uint32_t options, bool agreed, char text[EP_RC_ECE_T
 	return text;
 }
 
-static int ep_rc_ece_set(const struct ep_nic *nic, struct ibv_qp *qp, const struct ep_ece *to)
+static int rc_ece_set(const struct ep_nic *nic, struct ibv_qp *qp, const struct ep_ece *to)
 {
 	struct ibv_ece ece = { .vendor_id = to->vendor,
 			       .options = to->options,
@@ -173,26 +173,25 @@ static int ep_rc_ece_set(const struct ep_nic *nic, struct ibv_qp *qp, const stru
 }
 
 /* A queue pair learns its peer, and before that what the peer can beyond the standard. */
-static int ep_rc_qp_init2rtr(const struct ep_nic *nic, const struct ep_ib_env *env,
-			     struct ibv_qp *qp, struct ibv_qp_attr *attr,
-			     const struct ep_rc_path *path)
+static int rc_qp_init2rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
+			  struct ibv_qp_attr *attr, const struct ep_rc_path *path)
 {
 	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
 		   IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 	struct ep_ece standard = { .vendor = path->ece.vendor };
-	int error = path->ece.options ? ep_rc_ece_set(nic, qp, &path->ece) : 0;
+	int error = path->ece.options ? rc_ece_set(nic, qp, &path->ece) : 0;
 
 	if (!error) {
-		error = ep_rc_qp_modify(nic, env, qp, attr, mask, path->once);
+		error = rc_qp_modify(nic, env, qp, attr, mask, path->once);
 	}
 	if (!error || error == ETIMEDOUT || !path->ece.options || path->ece_agreed ||
-	    ep_rc_ece_set(nic, qp, &standard) != 0) {
+	    rc_ece_set(nic, qp, &standard) != 0) {
 		return error;
 	}
 	EP_INFO(EP_LOG_NET,
 		"%s:%d refuses what the other end can beyond the standard (ECE 0x%x): %s",
 		nic->name, nic->port, path->ece.options, strerror(error));
-	return ep_rc_qp_modify(nic, env, qp, attr, mask, path->once);
+	return rc_qp_modify(nic, env, qp, attr, mask, path->once);
 }
 
 int ep_rc_qp_to_rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
@@ -219,7 +218,7 @@ int ep_rc_qp_to_rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struc
 		attr.ah_attr.grh.hop_limit = EP_RC_HOPS;
 		attr.ah_attr.grh.traffic_class = path->tc;
 	}
-	return ep_rc_qp_init2rtr(nic, env, qp, &attr, path);
+	return rc_qp_init2rtr(nic, env, qp, &attr, path);
 }
 
 int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
@@ -234,10 +233,10 @@ int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struc
 		.max_rd_atomic = (uint8_t)(1u << ep_rc_log_reads(nic, path->to, path->log_reads)),
 	};
 
-	return ep_rc_qp_modify(nic, env, qp, &attr,
-			       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-				       IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
-			       path->once);
+	return rc_qp_modify(nic, env, qp, &attr,
+			    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+				    IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC,
+			    path->once);
 }
 
 uint32_t ep_rc_log_reads(const struct ep_nic *from, const struct ep_nic_end *to, uint32_t most)

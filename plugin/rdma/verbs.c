@@ -7,20 +7,20 @@
 #include "core/log.h"
 #include "rdma/verbs.h"
 
-struct ep_verbs_entry {
+struct verbs_entry {
 	const char *name, *version;
 	void *call; /* address of the pointer to set */
 	bool needed;
 };
 
-static struct ep_verbs ep_verbs_table;
-static struct ep_mlx5dv ep_mlx5dv_table;
-static char ep_verbs_why[256], ep_mlx5dv_why[256];
-static pthread_once_t ep_verbs_once = PTHREAD_ONCE_INIT, ep_mlx5dv_once = PTHREAD_ONCE_INIT;
+static struct ep_verbs verbs_table;
+static struct ep_mlx5dv mlx5dv_table;
+static char ep_verbs_why[256], mlx5dv_why[256];
+static pthread_once_t verbs_once = PTHREAD_ONCE_INIT, ep_mlx5dv_once = PTHREAD_ONCE_INIT;
 
 /* The library stays loaded: providers keep threads and fork handlers in it. */
-static void ep_verbs_fill(const char *file, const char *package, const struct ep_verbs_entry *entry,
-			  size_t n, char *why, size_t size)
+static void verbs_fill(const char *file, const char *package, const struct verbs_entry *entry,
+		       size_t n, char *why, size_t size)
 {
 	void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
 
@@ -45,17 +45,17 @@ static void ep_verbs_fill(const char *file, const char *package, const struct ep
 	}
 }
 
-#define EP_VERBS_NEEDED(n, v) { #n, v, &ep_verbs_table.n, true },
-#define EP_VERBS_OPTIONAL(n, v) { #n, v, &ep_verbs_table.n, false },
-#define EP_MLX5DV_NEEDED(n, v) { #n, v, &ep_mlx5dv_table.n, true },
-#define EP_MLX5DV_OPTIONAL(n, v) { #n, v, &ep_mlx5dv_table.n, false },
+#define EP_VERBS_NEEDED(n, v) { #n, v, &verbs_table.n, true },
+#define EP_VERBS_OPTIONAL(n, v) { #n, v, &verbs_table.n, false },
+#define EP_MLX5DV_NEEDED(n, v) { #n, v, &mlx5dv_table.n, true },
+#define EP_MLX5DV_OPTIONAL(n, v) { #n, v, &mlx5dv_table.n, false },
 
 /*
  * In a fork() a kernel that does not copy pinned pages may leave NICs with pages that this process has no
  * more. libibverbs prevents it for what is registered after this call. It makes the same call by itself
  * where RDMAV_FORK_SAFE or IBV_FORK_SAFE is set, which changes nothing here.
  */
-static void ep_verbs_fork(const struct ep_verbs *verbs)
+static void verbs_fork(const struct ep_verbs *verbs)
 {
 	int error = (verbs->ibv_fork_init)();
 
@@ -75,39 +75,39 @@ static void ep_verbs_fork(const struct ep_verbs *verbs)
 	}
 }
 
-static void ep_verbs_init(void)
+static void verbs_init(void)
 {
-	static const struct ep_verbs_entry entry[] = { EP_VERBS_CALLS(EP_VERBS_NEEDED,
-								      EP_VERBS_OPTIONAL) };
+	static const struct verbs_entry entry[] = { EP_VERBS_CALLS(EP_VERBS_NEEDED,
+								   EP_VERBS_OPTIONAL) };
 
-	ep_verbs_fill("libibverbs.so.1", "libibverbs1", entry, sizeof(entry) / sizeof(entry[0]),
-		      ep_verbs_why, sizeof(ep_verbs_why));
+	verbs_fill("libibverbs.so.1", "libibverbs1", entry, sizeof(entry) / sizeof(entry[0]),
+		   ep_verbs_why, sizeof(ep_verbs_why));
 	if (!ep_verbs_why[0]) {
-		ep_verbs_fork(&ep_verbs_table);
+		verbs_fork(&verbs_table);
 	}
 }
 
-static void ep_mlx5dv_init(void)
+static void mlx5dv_init(void)
 {
-	static const struct ep_verbs_entry entry[] = { EP_MLX5DV_CALLS(EP_MLX5DV_NEEDED,
-								       EP_MLX5DV_OPTIONAL) };
+	static const struct verbs_entry entry[] = { EP_MLX5DV_CALLS(EP_MLX5DV_NEEDED,
+								    EP_MLX5DV_OPTIONAL) };
 
-	ep_verbs_fill("libmlx5.so.1", "ibverbs-providers", entry, sizeof(entry) / sizeof(entry[0]),
-		      ep_mlx5dv_why, sizeof(ep_mlx5dv_why));
+	verbs_fill("libmlx5.so.1", "ibverbs-providers", entry, sizeof(entry) / sizeof(entry[0]),
+		   mlx5dv_why, sizeof(mlx5dv_why));
 }
 
 const struct ep_verbs *ep_verbs(const char **why)
 {
-	pthread_once(&ep_verbs_once, ep_verbs_init);
+	pthread_once(&verbs_once, verbs_init);
 	*why = ep_verbs_why;
-	return ep_verbs_why[0] ? NULL : &ep_verbs_table;
+	return ep_verbs_why[0] ? NULL : &verbs_table;
 }
 
 const struct ep_mlx5dv *ep_mlx5dv(const char **why)
 {
-	pthread_once(&ep_mlx5dv_once, ep_mlx5dv_init);
-	*why = ep_mlx5dv_why;
-	return ep_mlx5dv_why[0] ? NULL : &ep_mlx5dv_table;
+	pthread_once(&ep_mlx5dv_once, mlx5dv_init);
+	*why = mlx5dv_why;
+	return mlx5dv_why[0] ? NULL : &mlx5dv_table;
 }
 
 int ep_verbs_query_port(const struct ep_verbs *verbs, struct ibv_context *ctx, uint8_t port,

@@ -12,7 +12,7 @@ MUTANTS = [
     # (The virtual cluster's NIC reads ordinary memory, which x86 stores to in order: the code is looked at.)
     {"name": "store_fence", "file": "plugin/gda/proxy.c",
      "old": ("\t__atomic_store_n(&queue->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);\n"
-             "\tep_gda_store_fence();\n"),
+             "\tstore_fence();\n"),
      "new": "\t__atomic_store_n(&queue->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);\n",
      "tests": ["library_vcluster"]},
     # The doorbell follows its record.
@@ -86,15 +86,15 @@ MUTANTS = [
      "old": "#define EP_GDA_UAR_NC 1u", "new": "#define EP_GDA_UAR_NC 0u", "tests": ["host_gpu_no_wc"]},
     # A queue pair of a bond is told its member again when it is connected.
     {"name": "lag_once", "file": "plugin/gda/gda_queue.c",
-     "old": "\tep_gda_lag_repeat(queue);\n",
-     "new": "\tif (0) {\n\t\tep_gda_lag_repeat(queue);\n\t}\n", "tests": ["host_gpu_bond_late"]},
+     "old": "\tlag_repeat(queue);\n",
+     "new": "\tif (0) {\n\t\tlag_repeat(queue);\n\t}\n", "tests": ["host_gpu_bond_late"]},
     # ... and when it learns its peer, where the device says so.
     {"name": "lag_rtr", "file": "plugin/gda/gda_queue.c",
      "old": "\tif (queue->nic->lag.init2rtr) {", "new": "\tif (0) {", "tests": ["commands"]},
     # ... by verbs, too.
     {"name": "lag_verbs", "file": "plugin/gda/gda_queue.c",
-     "old": "\tep_gda_verbs_lag(queue);\n",
-     "new": "\tif (0) {\n\t\tep_gda_verbs_lag(queue);\n\t}\n", "tests": ["host_cpu_proxy_bond_late"]},
+     "old": "\tverbs_lag(queue);\n",
+     "new": "\tif (0) {\n\t\tverbs_lag(queue);\n\t}\n", "tests": ["host_cpu_proxy_bond_late"]},
     # Ranks of one place in all nodes are spread over the members.
     {"name": "lag_spread", "file": "plugin/gda/devx.c",
      "old": "peer % node + peer / node", "new": "peer % node", "tests": ["commands"]},
@@ -117,7 +117,7 @@ MUTANTS = [
      "new": "ep_gda_address_release(nic);\n\t\treturn true;", "tests": ["host_address_gpu"]},
     # A peer that has another hardware address is told of.
     {"name": "address_moved", "file": "plugin/gda/watch.c",
-     "old": "\t\tep_gda_address_find_moved(g);\n", "new": "", "tests": ["host_neighbour_gpu"]},
+     "old": "\t\taddress_find_moved(g);\n", "new": "", "tests": ["host_neighbour_gpu"]},
     # NICs are not asked about queues that have nothing late,
     {"name": "ask_all", "file": "plugin/gda/watch.c",
      "old": "return left && left <= queue->gda->depth;",
@@ -140,8 +140,8 @@ MUTANTS = [
      "old": "\t\tqueue->ece = word;\n", "new": "\t\tqueue->ece = word ? queue->nic->ece.options : 0;\n",
      "tests": ["host_gpu_ece"]},
     {"name": "ece_verbs", "file": "plugin/rdma/rc_qp.c",
-     "old": "path->ece.options ? ep_rc_ece_set(nic, qp, &path->ece) : 0;",
-     "new": "path->ece.options && 0 ? ep_rc_ece_set(nic, qp, &path->ece) : 0;", "tests": ["inside", "host_auto_ece"]},
+     "old": "path->ece.options ? rc_ece_set(nic, qp, &path->ece) : 0;",
+     "new": "path->ece.options && 0 ? rc_ece_set(nic, qp, &path->ece) : 0;", "tests": ["inside", "host_auto_ece"]},
     # and where firmware refuses the word, both do without.
     {"name": "ece_insists", "file": "plugin/gda/gda_queue.c",
      "old": "if (!queue->ece || queue->ece_agreed) {", "new": "if (1) {", "tests": ["host_gpu_ece_refused"]},
@@ -157,7 +157,7 @@ MUTANTS = [
      "old": "\t\tep_gda_queue_halt(queue);\n", "new": "", "tests": ["host_stuck_gpu", "host_stuck_cpu_db"]},
     # A range takes no address of the other family.
     {"name": "range_any_family", "file": "plugin/rdma/port.c",
-     "old": "return family && ep_gid_in_range(gid->raw, env)", "new": "return ep_gid_in_range(gid->raw, env)",
+     "old": "return family && gid_in_range(gid->raw, env)", "new": "return gid_in_range(gid->raw, env)",
      "tests": ["topo-rdma-gid"]},
     # Of two link layers that are equal all machines take the same: of each GPU's, and of the machine's.
     {"name": "layer_tie", "file": "topo/usable.c",
@@ -189,8 +189,8 @@ MUTANTS = [
      "old": "(key & 0x7fff) == (env->pkey_value & 0x7fff)", "new": "key == env->pkey_value", "tests": ["inside_pkey"]},
     # ... and one that is not there is an error.
     {"name": "pkey_any", "file": "plugin/rdma/nic.c",
-     "old": "*pkey = env->pkey_value < 0 ? ep_nic_pkey(nic, env->pkey) : 0;",
-     "new": "*pkey = ep_nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
+     "old": "*pkey = env->pkey_value < 0 ? nic_pkey(nic, env->pkey) : 0;",
+     "new": "*pkey = nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
     # ---- the network plugin ----
     # A flush goes by each port that data may have come from.
     {"name": "flush_first", "file": "plugin/net/p2p_data.c",
