@@ -606,9 +606,6 @@ static void place_row(struct bench *b, uint32_t block, uint32_t row, uint32_t sr
 	const struct oracle_problem *p = &b->p;
 	struct placing *c = context;
 	size_t at = (size_t)block * b->rows + row;
-	uint32_t local = p->experts / p->nranks;
-	int32_t local_ids[ORACLE_MAX_TOPK];
-	float weights[ORACLE_MAX_TOPK];
 	size_t bytes = oracle_output_bytes(p);
 
 	b->due++;
@@ -622,21 +619,9 @@ static void place_row(struct bench *b, uint32_t block, uint32_t row, uint32_t sr
 	if (!c->answers) {
 		return;
 	}
-	c->answers += at * oracle_combine_bytes(p);
-	if (p->layout == ORACLE_EXPERT_MAJOR) {
-		oracle_expert_row(p, (uint32_t)b->w->rank * local + block, c->row, c->scales,
-				  c->answers);
-	} else {
-		oracle_weights(p, src, token, weights);
-		for (uint32_t k = 0; k < p->topk; k++) {
-			bool here = ids[k] >= 0 && (uint32_t)ids[k] / local == (uint32_t)b->w->rank;
-
-			local_ids[k] = here ? ids[k] % (int32_t)local : -1;
-		}
-		oracle_rank_row(p, (uint32_t)b->w->rank, local_ids, weights, c->row, c->scales,
-				c->answers);
-	}
-	c->answers -= at * oracle_combine_bytes(p);
+	oracle_answer(p, (uint32_t)b->w->rank,
+		      p->layout == ORACLE_EXPERT_MAJOR ? (int32_t)block : -1, src, token,
+		      c->answers + at * oracle_combine_bytes(p));
 }
 
 static bool walk(struct bench *b, const uint8_t *tokens, uint8_t *answers)

@@ -716,7 +716,9 @@ static void sum_token(const struct oracle_ht *h, struct oracle_ht_table *const *
 {
 	uint32_t local = h->p.experts / RANKS;
 	int32_t ids[ORACLE_MAX_TOPK];
+	uint8_t answer[4096];
 
+	NEED(oracle_combine_bytes(&h->p) <= sizeof(answer));
 	oracle_route(&h->p, rank, token, ids);
 	for (uint32_t c = 0; c < h->p.hidden; c++) {
 		float sum = -0.0f; /* -0 + x is x, also where x is -0 */
@@ -730,7 +732,9 @@ static void sum_token(const struct oracle_ht *h, struct oracle_ht_table *const *
 				int64_t row = find(tables[d], rank, token, (int32_t)e);
 
 				if (row >= 0 && (n++ == 0 || h->expert_major)) {
-					here += oracle_ht_answer(h, d, (uint64_t)row, c);
+					oracle_answer(&h->p, d, h->expert_major ? (int32_t)e : -1,
+						      rank, token, answer);
+					here += oracle_load(h->p.dtype, answer, c);
 				}
 			}
 			sum += n ? oracle_from_bf16(oracle_to_bf16(here)) : -0.0f;
@@ -740,16 +744,12 @@ static void sum_token(const struct oracle_ht *h, struct oracle_ht_table *const *
 			     some ? sum : 0);
 	}
 	for (uint32_t k = 0; k < h->p.topk; k++) {
-		uint32_t d = ids[k] < 0 ? 0 : (uint32_t)ids[k] / local, j = 0, at;
+		uint32_t d = ids[k] < 0 ? 0 : (uint32_t)ids[k] / local;
 		int32_t e = ids[k] - (int32_t)(d * local);
 		int64_t row = ids[k] < 0 ? -1 : find(tables[d], rank, token, e);
-		float w;
 
-		for (uint32_t low = d * local; !h->expert_major && (int32_t)low < ids[k]; low++) {
-			j += (uint32_t)chosen(h, rank, token, low, &w, &at);
-		}
 		o->gradients[token * h->p.topk + k] =
-			row < 0 ? 0 : oracle_ht_gradient(h, d, (uint64_t)row, j);
+			row < 0 ? 0 : oracle_ht_gradient(h, d, e, rank, token);
 	}
 }
 

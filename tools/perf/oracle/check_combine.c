@@ -6,9 +6,7 @@
 
 #include "table.h"
 
-struct sum { /* buffers of one token's work */
-	uint8_t *row;
-	float *scales;
+struct sum {           /* buffers of one token's work */
 	uint8_t *part; /* one expert's or one rank's answer */
 	float *acc;
 	uint8_t *want;
@@ -32,34 +30,22 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 	uint32_t parts = 0;
 
 	oracle_weights(p, table->rank, token, weights);
-	oracle_output_row(p, table->rank, token, sum->row, sum->scales);
 	for (uint32_t column = 0; column < p->hidden; column++) {
 		sum->acc[column] = -0.0f; /* which changes no number that is added */
 	}
 	for (uint32_t k = 0; k < p->topk; k++) {
 		uint32_t to = (uint32_t)ids[k] / table->local;
-		int32_t local_ids[ORACLE_MAX_TOPK];
+		int by_expert = p->layout == ORACLE_EXPERT_MAJOR;
 
 		if (ids[k] < 0 || oracle_absent(p, to)) {
 			continue;
 		}
-		if (p->layout == ORACLE_EXPERT_MAJOR) {
-			oracle_expert_row(p, (uint32_t)ids[k], sum->row, sum->scales, sum->part);
-			add_part(p, sum, weights[k]);
+		if (by_expert || oracle_first(ids, k, table->local)) {
+			oracle_answer(p, to, by_expert ? ids[k] % (int32_t)table->local : -1,
+				      table->rank, token, sum->part);
+			add_part(p, sum, by_expert ? weights[k] : 1.0f);
 			parts++;
-			continue;
 		}
-		if (!oracle_first(ids, k, table->local)) {
-			continue;
-		}
-		for (uint32_t j = 0; j < p->topk; j++) {
-			int here = ids[j] >= 0 && (uint32_t)ids[j] / table->local == to;
-
-			local_ids[j] = here ? ids[j] - (int32_t)(to * table->local) : -1;
-		}
-		oracle_rank_row(p, to, local_ids, weights, sum->row, sum->scales, sum->part);
-		add_part(p, sum, 1.0f);
-		parts++;
 	}
 	for (uint32_t column = 0; column < p->hidden; column++) {
 		oracle_store(p->dtype, sum->want, column, parts ? sum->acc[column] : 0.0f);
@@ -120,14 +106,12 @@ void oracle_check_combine(const struct oracle_table *table, const struct oracle_
 	const struct oracle_problem *p = table->p;
 	uint8_t *got = malloc(oracle_combine_bytes(p));
 	struct sum s = {
-		.row = malloc(oracle_output_bytes(p)),
-		.scales = calloc(oracle_scale_count(p) + 1, sizeof(float)),
 		.part = malloc(oracle_combine_bytes(p)),
 		.acc = calloc(p->hidden, sizeof(float)),
 		.want = malloc(oracle_combine_bytes(p)),
 	};
 
-	if (!got || !s.row || !s.scales || !s.part || !s.acc || !s.want) {
+	if (!got || !s.part || !s.acc || !s.want) {
 		oracle_blame(verdict, "combine: rank %u: no memory for the check", table->rank);
 	} else if (compare_all(table, mem, tokens, guard_rows, &s, got, verdict)) {
 		oracle_blame(verdict, "combine: rank %u: the output could not be read",
@@ -136,7 +120,5 @@ void oracle_check_combine(const struct oracle_table *table, const struct oracle_
 	free(s.want);
 	free(s.acc);
 	free(s.part);
-	free(s.scales);
-	free(s.row);
 	free(got);
 }

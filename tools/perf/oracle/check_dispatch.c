@@ -125,30 +125,12 @@ static float *gather_scales(struct block *block, uint32_t row)
 	return block->row_scales;
 }
 
-static void work_row(struct block *block, const uint8_t *row, const int32_t *ids,
-		     const float *weights, const float *scales, uint8_t *result)
-{
-	const struct oracle_table *t = block->table;
-	int32_t local[ORACLE_MAX_TOPK];
-
-	if (t->p->layout == ORACLE_EXPERT_MAJOR) {
-		oracle_expert_row(t->p, t->rank * t->local + block->index, row, scales, result);
-		return;
-	}
-	for (uint32_t k = 0; k < t->p->topk; k++) {
-		local[k] = ids[k];
-		if (ids[k] >= 0 && t->p->global_ids) {
-			local[k] -= (int32_t)(t->rank * t->local);
-		}
-	}
-	oracle_rank_row(t->p, t->rank, local, weights, row, scales, result);
-}
-
-/* One row in use; its content is believed for the experts' work, right or wrong. */
+/* One row in use, and what the experts make of it: of one that no token is due here, nothing that may be read. */
 static void check_row(struct block *block, uint32_t row, const uint8_t *bytes, const int32_t *ids,
 		      const float *weights, uint8_t *result)
 {
-	uint32_t nscales = oracle_scale_count(block->table->p);
+	const struct oracle_problem *p = block->table->p;
+	uint32_t nscales = oracle_scale_count(p);
 	const float *scales = nscales ? gather_scales(block, row) : NULL;
 	const struct oracle_entry *e = find_entry(block, bytes);
 
@@ -162,8 +144,12 @@ static void check_row(struct block *block, uint32_t row, const uint8_t *bytes, c
 			check_routing(block, row, e, ids, weights);
 		}
 	}
-	if (result) {
-		work_row(block, bytes, ids, weights, scales, result);
+	if (result && e) {
+		oracle_answer(p, block->table->rank,
+			      p->layout == ORACLE_EXPERT_MAJOR ? (int32_t)block->index : -1, e->src,
+			      e->token, result);
+	} else if (result) {
+		memset(result, ORACLE_UNREAD, oracle_combine_bytes(p));
 	}
 }
 

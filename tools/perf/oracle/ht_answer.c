@@ -1,96 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The experts' work, and what a combine makes of it. */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "oracle_ht.h"
 
-/* Seven significant bits at most, of several magnitudes; zeros of both signs are among them. */
-static float small(uint32_t hash)
+/* The gradient of the weight of a token's expert, a local one of rank d: a number with all its bits, never zero. */
+float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, int32_t expert, uint32_t src,
+			 uint32_t token)
 {
-	static const float scale[] = { 0.0625f, 0.25f, 1.0f, 2.0f };
-	float f = (float)(hash & 127) * scale[hash >> 7 & 3];
+	uint64_t hash = oracle_hash(ht->p.seed * 31 + 8, (uint64_t)src << 32 | token);
 
-	return hash >> 9 & 1 ? -f : f;
-}
-
-#define ANSWERS 1024u /* that small() has */
-
-static float as_floats[ANSWERS];
-static uint16_t as_halves[ORACLE_FP32][ANSWERS]; /* of the types of two bytes */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void make_answers(void)
-{
-	for (uint32_t i = 0; i < ANSWERS; i++) {
-		as_floats[i] = small(i);
-		for (int type = 0; type < ORACLE_FP32; type++) {
-			oracle_store((enum oracle_dtype)type, as_halves[type], i, as_floats[i]);
-		}
-	}
-}
-
-/* Four columns of a row from one hash. */
-static uint64_t four(uint64_t key, uint32_t quarter)
-{
-	return oracle_hash(key, quarter);
-}
-
-static uint64_t row_key(const struct oracle_ht *ht, uint32_t d, uint64_t row)
-{
-	return oracle_hash(ht->p.seed * 31 + 7, (uint64_t)d << 32 | row);
-}
-
-float oracle_ht_answer(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t column)
-{
-	uint64_t hash = four(row_key(ht, d, row), column / 4);
-
-	return small((uint32_t)(hash >> 16 * (column % 4)) & (ANSWERS - 1));
-}
-
-void oracle_ht_answer_row(const struct oracle_ht *ht, uint32_t d, uint64_t row, void *out)
-{
-	uint64_t key = row_key(ht, d, row);
-	const uint16_t *halves = as_halves[ht->p.dtype % ORACLE_FP32];
-
-	pthread_once(&once, make_answers);
-	for (uint32_t c = 0; c < ht->p.hidden; c += 4) {
-		uint64_t hash = four(key, c / 4);
-
-		for (uint32_t j = c; j < c + 4 && j < ht->p.hidden; j++, hash >>= 16) {
-			uint32_t i = (uint32_t)hash & (ANSWERS - 1);
-
-			if (ht->p.dtype == ORACLE_FP32) {
-				((float *)out)[j] = as_floats[i];
-			} else {
-				((uint16_t *)out)[j] = halves[i];
-			}
-		}
-	}
-}
-
-/* The same as numbers, added to out[] or, the first time, put there. */
-static void add_answers(const struct oracle_ht *ht, uint32_t d, uint64_t row, int first, float *out)
-{
-	uint64_t key = row_key(ht, d, row);
-
-	for (uint32_t c = 0; c < ht->p.hidden; c += 4) {
-		uint64_t hash = four(key, c / 4);
-
-		for (uint32_t j = c; j < c + 4 && j < ht->p.hidden; j++, hash >>= 16) {
-			float f = as_floats[hash & (ANSWERS - 1)];
-
-			out[j] = first ? f : out[j] + f;
-		}
-	}
-}
-
-float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t j)
-{
-	uint64_t hash = oracle_hash(ht->p.seed * 31 + 8, ((uint64_t)d << 32 | row) * 64 + j);
-
-	return small((uint32_t)hash & (ANSWERS - 1)) + 0.001f;
+	hash = oracle_hash(hash, (uint64_t)d << 32 | (uint32_t)expert);
+	return (float)((int32_t)(hash & 0xffffff) - 0x800000) * 0x1p-18f + 0.001f;
 }
 
 static void round_all(enum oracle_dtype dtype, float *x, uint32_t n)
@@ -103,19 +25,18 @@ static void round_all(enum oracle_dtype dtype, float *x, uint32_t n)
 	}
 }
 
-static void store_all(enum oracle_dtype dtype, void *row, const float *x, uint32_t n)
+/* to[] becomes from[], or, when it holds something, the sum. */
+static void add_all(float *to, const float *from, uint32_t n, int *any)
 {
-	for (uint32_t c = 0; dtype == ORACLE_BF16 && c < n; c++) {
-		((uint16_t *)row)[c] = oracle_to_bf16(x[c]);
+	for (uint32_t c = 0; c < n; c++) {
+		to[c] = *any ? to[c] + from[c] : from[c];
 	}
-	for (uint32_t c = 0; dtype != ORACLE_BF16 && c < n; c++) {
-		oracle_store(dtype, row, c, x[c]);
-	}
+	*any = 1;
 }
 
 /* here[]: what rank d returns. Zero: nothing. */
 static int answer_of(const struct oracle_ht *ht, const struct oracle_ht_table *table, uint32_t src,
-		     uint32_t token, float *here)
+		     uint32_t token, float *here, float *one)
 {
 	const uint32_t *rows;
 	uint32_t n = oracle_ht_rows(table, src, token, &rows);
@@ -123,8 +44,10 @@ static int answer_of(const struct oracle_ht *ht, const struct oracle_ht_table *t
 
 	for (uint32_t i = 0; i < n; i++) {
 		if (rows[i] != ORACLE_HT_NOWHERE) {
-			add_answers(ht, table->rank, rows[i], !some, here);
-			some = 1;
+			oracle_answer(&ht->p, table->rank, table->rows[rows[i]].expert, src, token,
+				      one);
+			oracle_load_row(ht->p.dtype, one, one + ht->p.hidden, ht->p.hidden);
+			add_all(here, one + ht->p.hidden, ht->p.hidden, &some);
 		}
 	}
 	if (some) {
@@ -138,25 +61,15 @@ static int same_node(const struct oracle_ht *ht, uint32_t a, uint32_t b)
 	return !ht->node || ht->node[a] == ht->node[b];
 }
 
-/* to[] becomes from[], or, when it holds something, the sum. */
-static void add_all(float *to, const float *from, uint32_t n, int *any)
-{
-	for (uint32_t c = 0; c < n; c++) {
-		to[c] = *any ? to[c] + from[c] : from[c];
-	}
-	*any = 1;
-}
-
 /* Ranks of another node return their sum, rounded; the source's own add theirs. */
 void oracle_ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
 			uint32_t src, uint32_t token, void *row)
 {
 	uint32_t hidden = ht->p.hidden;
-	float *sum = calloc(3 * (size_t)hidden, sizeof(*sum)), *there = sum + hidden;
-	float *here = there + hidden;
+	float *sum = calloc(5 * (size_t)hidden, sizeof(*sum)), *there = sum + hidden;
+	float *here = there + hidden, *one = here + hidden;
 	int any = 0;
 
-	pthread_once(&once, make_answers);
 	for (uint32_t first = 0; sum && first < ht->p.nranks; first++) {
 		int remote = !same_node(ht, first, src), some = 0;
 		uint32_t end = remote ? ht->p.nranks : first + 1, before = 0;
@@ -165,7 +78,8 @@ void oracle_ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *cons
 			before++;
 		}
 		for (uint32_t d = first; before == first && d < end; d++) {
-			if (same_node(ht, d, first) && answer_of(ht, tables[d], src, token, here)) {
+			if (same_node(ht, d, first) &&
+			    answer_of(ht, tables[d], src, token, here, one)) {
 				add_all(there, here, hidden, &some);
 			}
 		}
@@ -175,21 +89,9 @@ void oracle_ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *cons
 		}
 	}
 	if (sum) {
-		store_all(ht->p.dtype, row, sum, hidden);
+		oracle_store_row(ht->p.dtype, row, sum, hidden);
 	}
 	free(sum);
-}
-
-/* The gradient of the weight of `expert`, the j-th of the token's on this rank. */
-static float gradient_of(const struct oracle_ht *ht, const struct oracle_ht_table *table,
-			 const uint32_t *rows, uint32_t j)
-{
-	if (!ht->expert_major) {
-		return rows[0] == ORACLE_HT_NOWHERE
-			       ? 0
-			       : oracle_ht_gradient(ht, table->rank, rows[0], j);
-	}
-	return rows[j] == ORACLE_HT_NOWHERE ? 0 : oracle_ht_gradient(ht, table->rank, rows[j], 0);
 }
 
 void oracle_ht_gradients(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
@@ -209,8 +111,9 @@ void oracle_ht_gradients(const struct oracle_ht *ht, struct oracle_ht_table *con
 		}
 		for (uint32_t k = 0; k < ht->p.topk; k++) {
 			for (uint32_t j = 0; j < n; j++) {
-				if (ids[k] == (int32_t)(d * local) + experts[j]) {
-					out[k] = gradient_of(ht, tables[d], rows, j);
+				if (ids[k] == (int32_t)(d * local) + experts[j] &&
+				    rows[ht->expert_major ? j : 0] != ORACLE_HT_NOWHERE) {
+					out[k] = oracle_ht_gradient(ht, d, experts[j], src, token);
 				}
 			}
 		}

@@ -124,3 +124,23 @@ void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value
 	bits = dtype == ORACLE_BF16 ? oracle_to_bf16(value) : oracle_to_fp16(value);
 	memcpy((uint8_t *)row + column * sizeof(bits), &bits, sizeof(bits));
 }
+
+void oracle_load_row(enum oracle_dtype dtype, const void *row, float *x, uint32_t n)
+{
+	for (uint32_t c = 0; dtype == ORACLE_BF16 && c < n; c++) {
+		x[c] = oracle_from_bf16(((const uint16_t *)row)[c]);
+	}
+	for (uint32_t c = 0; dtype != ORACLE_BF16 && c < n; c++) {
+		x[c] = oracle_load(dtype, row, c);
+	}
+}
+
+void oracle_store_row(enum oracle_dtype dtype, void *row, const float *x, uint32_t n)
+{
+	for (uint32_t c = 0; dtype == ORACLE_BF16 && c < n; c++) {
+		((uint16_t *)row)[c] = oracle_to_bf16(x[c]);
+	}
+	for (uint32_t c = 0; dtype != ORACLE_BF16 && c < n; c++) {
+		oracle_store(dtype, row, c, x[c]);
+	}
+}

@@ -211,11 +211,12 @@ void oracle_input_scales(const struct oracle_problem *problem, uint32_t rank, ui
 void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
 		       void *row, float *scales);
 void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e4m3, float *scales);
-/* The experts' work: one expert's answer (expert-major), one rank's weighted sum (rank-major). */
-void oracle_expert_row(const struct oracle_problem *problem, uint32_t expert, const void *row,
-		       const float *scales, void *result);
-void oracle_rank_row(const struct oracle_problem *problem, uint32_t rank, const int32_t *local_ids,
-		     const float *weights, const void *row, const float *scales, void *result);
+/*
+ * The experts' work: what `rank` returns for a token, in the problem's dtype. `expert` is one of its own, from 0 on; -1: all
+ * of them together.
+ */
+void oracle_answer(const struct oracle_problem *problem, uint32_t rank, int32_t expert,
+		   uint32_t src, uint32_t token, void *row);
 
 /* numbers.c */
 float oracle_from_fp16(uint16_t bits);
@@ -224,6 +225,8 @@ float oracle_from_e4m3(uint8_t bits);
 uint8_t oracle_to_e4m3(float value); /* nearest even, saturating at 448 */
 float oracle_load(enum oracle_dtype dtype, const void *row, size_t column);
 void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value);
+void oracle_load_row(enum oracle_dtype dtype, const void *row, float *x, uint32_t n);
+void oracle_store_row(enum oracle_dtype dtype, void *row, const float *x, uint32_t n);
 
 /* table.c, check_dispatch.c, check_combine.c */
 struct oracle_table *oracle_table_create(const struct oracle_problem *problem, uint32_t rank);

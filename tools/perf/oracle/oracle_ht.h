@@ -69,12 +69,9 @@ uint32_t oracle_ht_rows(const struct oracle_ht_table *table, uint32_t src, uint3
 uint32_t oracle_ht_local(const struct oracle_ht *ht, uint32_t src, uint32_t token, uint32_t rank,
 			 int32_t *experts, float *weights);
 
-/* The experts' work: column c of row `row` of rank d. Exact in all types. */
-float oracle_ht_answer(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t column);
-/* The whole row in the problem's dtype. */
-void oracle_ht_answer_row(const struct oracle_ht *ht, uint32_t d, uint64_t row, void *out);
-/* The gradient of the weight of entry j of that row. */
-float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, uint64_t row, uint32_t j);
+/* The gradient of the weight of a token's expert, a local one of rank d. */
+float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, int32_t expert, uint32_t src,
+			 uint32_t token);
 
 /*
  * Computes what combine gives for token `token` of `src`: the row as bytes of the problem's dtype. tables[d] is

@@ -168,16 +168,27 @@ void oracle_ht_work(const struct oracle_ht *ht, const struct oracle_ht_table *ta
 	uint32_t wide = ht->expert_major ? 1 : ht->p.topk;
 
 	for (uint64_t j = 0; j < n; j++) {
-		if (table->rows[first + j].kind != ORACLE_HT_ROW) { /* which nobody may read */
-			memset((uint8_t *)rows + j * bytes, ORACLE_UNREAD, bytes);
-			if (gradients) {
-				memset(gradients + j * wide, ORACLE_UNREAD, wide * 4);
-			}
+		const struct oracle_ht_row *row = table->rows + first + j;
+		int32_t experts[ORACLE_MAX_TOPK] = { row->expert };
+		uint32_t known = 1;
+
+		memset((uint8_t *)rows + j * bytes, ORACLE_UNREAD,
+		       bytes); /* which nobody may read */
+		if (gradients) {
+			memset(gradients + j * wide, ORACLE_UNREAD, wide * 4);
+		}
+		if (row->kind != ORACLE_HT_ROW) {
 			continue;
 		}
-		oracle_ht_answer_row(ht, table->rank, first + j, (uint8_t *)rows + j * bytes);
-		for (uint32_t k = 0; gradients && k < wide; k++) {
-			gradients[j * wide + k] = oracle_ht_gradient(ht, table->rank, first + j, k);
+		oracle_answer(&ht->p, table->rank, row->expert, row->src, row->token,
+			      (uint8_t *)rows + j * bytes);
+		if (gradients && !ht->expert_major) {
+			known = oracle_ht_local(ht, row->src, row->token, table->rank, experts,
+						NULL);
+		}
+		for (uint32_t k = 0; gradients && k < known; k++) {
+			gradients[j * wide + k] = oracle_ht_gradient(ht, table->rank, experts[k],
+								     row->src, row->token);
 		}
 	}
 }

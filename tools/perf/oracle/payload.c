@@ -9,7 +9,7 @@ enum {
 	KEY_ROW = 16,
 	KEY_SCALE,
 	KEY_BLOCK,
-	KEY_EXPERT
+	KEY_ANSWER
 };
 
 static size_t dtype_bytes(enum oracle_dtype dtype)
@@ -96,21 +96,18 @@ static void vary_blocks(uint64_t key, uint16_t *row, uint32_t hidden)
 }
 
 /* Eight bytes of a row from eight random ones. */
-static uint64_t moderate(const struct oracle_problem *problem, uint64_t r)
+static uint64_t moderate(enum oracle_dtype dtype, uint64_t r)
 {
 	uint64_t out = 0;
 
-	if (problem->quant == ORACLE_QUANT_FORWARD) {
-		return r;
-	}
-	if (problem->dtype == ORACLE_FP32) {
+	if (dtype == ORACLE_FP32) {
 		return (uint64_t)moderate_fp32((uint32_t)(r >> 32)) << 32 |
 		       moderate_fp32((uint32_t)r);
 	}
 	for (int shift = 0; shift < 64; shift += 16) {
 		uint32_t word = (uint32_t)(r >> shift) & 0xffffu;
 
-		word = problem->dtype == ORACLE_BF16 ? moderate_bf16(word) : moderate_fp16(word);
+		word = dtype == ORACLE_BF16 ? moderate_bf16(word) : moderate_fp16(word);
 		out |= (uint64_t)word << shift;
 	}
 	return out;
@@ -124,8 +121,11 @@ void oracle_input_row(const struct oracle_problem *problem, uint32_t rank, uint3
 	size_t total = oracle_input_bytes(problem);
 
 	for (size_t at = 0; at < total; at += 8) {
-		uint64_t word = moderate(problem, oracle_hash(key, at / 8));
+		uint64_t word = oracle_hash(key, at / 8);
 
+		if (problem->quant != ORACLE_QUANT_FORWARD) {
+			word = moderate(problem->dtype, word);
+		}
 		memcpy(bytes + at, &word, total - at < 8 ? total - at : 8);
 	}
 	if (is_fp8(problem)) {
@@ -195,88 +195,22 @@ void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint
 	oracle_quantise(input, problem->hidden, problem->pow2_scales, row, scales);
 }
 
-/* Returns an expert's input of one column, as raw bits of the combine type. */
-static uint32_t seen_bits(const struct oracle_problem *problem, const void *row,
-			  const float *scales, uint32_t column)
+void oracle_answer(const struct oracle_problem *problem, uint32_t rank, int32_t expert,
+		   uint32_t src, uint32_t token, void *row)
 {
-	const uint8_t *bytes = row;
-	uint32_t bits = 0;
+	uint64_t key = oracle_hash(row_key(problem, KEY_ANSWER, src, token),
+				   (uint64_t)rank << 32 | (uint32_t)expert);
+	size_t total = oracle_combine_bytes(problem);
+	int bits = problem->dtype == ORACLE_FP32 ? 32 : 16;
 
-	if (problem->quant == ORACLE_QUANT_FORWARD) {
-		memcpy(&bits, scales + column / ORACLE_BLOCK, sizeof(bits));
-		return bits ^ bits >> 16 ^ bytes[column] * 0x01010101u;
-	}
-	if (problem->quant != ORACLE_QUANT_NONE) {
-		return oracle_to_bf16(oracle_from_e4m3(bytes[column]) *
-				      scales[column / ORACLE_BLOCK]);
-	}
-	memcpy(&bits, bytes + column * dtype_bytes(problem->dtype), dtype_bytes(problem->dtype));
-	return bits;
-}
+	for (size_t at = 0; at < total; at += 8) {
+		uint64_t word = moderate(problem->dtype, oracle_hash(key, at / 8));
 
-/* Each expert scrambles in its own way, and differently in each column. */
-static uint32_t expert_mask(uint64_t key, uint32_t column)
-{
-	uint32_t x = (uint32_t)key + column * 0x9e3779b1u;
-
-	x ^= x >> 16;
-	x *= (uint32_t)(key >> 32) | 1u;
-	return x ^ (x >> 15);
-}
-
-/* Stores a number made of these bits; one of 32 is a zero, of either sign. */
-static void store_bits(enum oracle_dtype dtype, void *row, uint32_t column, uint32_t bits)
-{
-	int zero = (bits & 31) == 0;
-
-	if (dtype == ORACLE_FP32) {
-		bits = zero ? bits & 0x80000000u : moderate_fp32(bits);
-	} else if (zero) {
-		bits &= 0x8000u;
-	} else {
-		bits = dtype == ORACLE_BF16 ? moderate_bf16(bits) : moderate_fp16(bits);
-	}
-	memcpy((uint8_t *)row + column * dtype_bytes(dtype), &bits, dtype_bytes(dtype));
-}
-
-void oracle_expert_row(const struct oracle_problem *problem, uint32_t expert, const void *row,
-		       const float *scales, void *result)
-{
-	uint64_t key = oracle_hash(oracle_hash(problem->seed, KEY_EXPERT), expert);
-
-	for (uint32_t column = 0; column < problem->hidden; column++) {
-		uint32_t bits = seen_bits(problem, row, scales, column);
-
-		store_bits(problem->dtype, result, column, bits ^ expert_mask(key, column));
-	}
-}
-
-/* The sum of what this rank's experts return, weighted, rounded to the combine type. */
-void oracle_rank_row(const struct oracle_problem *problem, uint32_t rank, const int32_t *local_ids,
-		     const float *weights, const void *row, const float *scales, void *result)
-{
-	uint32_t first = rank * (problem->experts / problem->nranks);
-	uint64_t keys[ORACLE_MAX_TOPK];
-	float used[ORACLE_MAX_TOPK];
-	uint32_t n = 0;
-
-	for (uint32_t k = 0; k < problem->topk; k++) {
-		if (local_ids[k] >= 0) {
-			keys[n] = oracle_hash(oracle_hash(problem->seed, KEY_EXPERT),
-					      first + (uint32_t)local_ids[k]);
-			used[n++] = weights[k];
+		for (int shift = 0; shift < 64; shift += bits) {
+			if ((word >> shift & 31) == 0) { /* one of 32 is a zero, of either sign */
+				word &= ~(((UINT64_C(1) << (bits - 1)) - 1) << shift);
+			}
 		}
-	}
-	for (uint32_t column = 0; column < problem->hidden; column++) {
-		uint32_t bits = seen_bits(problem, row, scales, column);
-		float sum = n ? -0.0f : 0.0f;
-
-		for (uint32_t i = 0; i < n; i++) {
-			uint32_t one;
-
-			store_bits(problem->dtype, &one, 0, bits ^ expert_mask(keys[i], column));
-			sum = fmaf(used[i], oracle_load(problem->dtype, &one, 0), sum);
-		}
-		oracle_store(problem->dtype, result, column, sum);
+		memcpy((uint8_t *)row + at, &word, total - at < 8 ? total - at : 8);
 	}
 }
