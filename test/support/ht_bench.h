@@ -6,7 +6,7 @@
 #ifndef TEST_SUPPORT_HT_BENCH_H
 #define TEST_SUPPORT_HT_BENCH_H
 
-#include "tools/perf/oracle/oracle_ht.h"
+#include "tools/perf/oracle/oracle.h"
 #include "support/tensor.h"
 
 enum ht_flags {

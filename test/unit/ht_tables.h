@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 #include "device/ht/ht_layout.h"
-#include "tools/perf/oracle/oracle_ht.h"
+#include "tools/perf/oracle/oracle.h"
 
 #define HT_TABLES_RANKS 66 /* more than a kernel's arguments have heaps for */
 

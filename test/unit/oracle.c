@@ -9,7 +9,6 @@
 #include <string.h>
 #include "tools/perf/oracle/oracle.h"
 #include "support/check.h"
-#include "tools/perf/oracle/oracle_ht.h"
 
 struct outputs { /* of one rank */
 	uint8_t *tokens, *combine_in;

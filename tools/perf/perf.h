@@ -17,7 +17,7 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 #include "nccl_ep.h"
-#include "oracle/oracle_ht.h"
+#include "oracle/oracle.h"
 #include "tools/options.h"
 #include "topo/json.h"
 

@@ -180,7 +180,8 @@ static inline uint16_t oracle_to_bf16(float value)
 	return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* routing.c, routing_text.c */
+/* ---- routing.c ---- */
+
 int oracle_routing_parse(const char *text, struct oracle_routing *routing, char *why,
 			 size_t why_bytes);
 void oracle_routing_free(struct oracle_routing *routing);
@@ -198,7 +199,8 @@ void oracle_weights(const struct oracle_problem *problem, uint32_t rank, uint32_
 void oracle_traffic(const struct oracle_problem *problem, uint32_t rank,
 		    struct oracle_traffic *traffic);
 
-/* payload.c: sizes of one row in bytes, and rows */
+/* ---- payload.c: sizes of one row in bytes, and rows ---- */
+
 size_t oracle_input_bytes(const struct oracle_problem *problem);
 size_t oracle_output_bytes(const struct oracle_problem *problem);
 size_t oracle_combine_bytes(const struct oracle_problem *problem);
@@ -218,7 +220,6 @@ void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e
 void oracle_answer(const struct oracle_problem *problem, uint32_t rank, int32_t expert,
 		   uint32_t src, uint32_t token, void *row);
 
-/* numbers.c */
 float oracle_from_fp16(uint16_t bits);
 uint16_t oracle_to_fp16(float value);
 float oracle_from_e4m3(uint8_t bits);
@@ -228,7 +229,8 @@ void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value
 void oracle_load_row(enum oracle_dtype dtype, const void *row, float *x, uint32_t n);
 void oracle_store_row(enum oracle_dtype dtype, void *row, const float *x, uint32_t n);
 
-/* table.c, check_dispatch.c, check_combine.c */
+/* ---- judge.c: low latency ---- */
+
 struct oracle_table *oracle_table_create(const struct oracle_problem *problem, uint32_t rank);
 void oracle_table_free(struct oracle_table *table);
 void oracle_check_dispatch(const struct oracle_table *table, const struct oracle_mem *mem,
@@ -236,5 +238,101 @@ void oracle_check_dispatch(const struct oracle_table *table, const struct oracle
 /* `tokens`: [T] rows and behind them `guard_rows` poisoned rows that must still be so. */
 void oracle_check_combine(const struct oracle_table *table, const struct oracle_mem *mem,
 			  const void *tokens, uint32_t guard_rows, struct oracle_verdict *verdict);
+
+/* ---- high throughput: where each row of a dispatch belongs, on every rank, and what a combine makes of them ---- */
+
+struct oracle_ht {
+	struct oracle_problem p; /* prepared; its layout is not looked at */
+	int expert_major;        /* else flat */
+	uint32_t limit;          /* slots or places; 0: none */
+	int drop;                /* what is beyond the limit is dropped */
+	uint32_t alignment;      /* of zones; 0: 1 */
+	const uint32_t *node;    /* [R] which node each rank is of; NULL: all are of one */
+};
+
+enum oracle_ht_kind {
+	ORACLE_HT_UNTOUCHED, /* nobody writes the row */
+	ORACLE_HT_ZERO,
+	ORACLE_HT_ROW
+};
+
+/* A row of a rank's output. */
+struct oracle_ht_row {
+	enum oracle_ht_kind kind;
+	uint32_t src, token;
+	int32_t expert; /* local; flat: -1 */
+};
+
+/* One rank's output. */
+struct oracle_ht_table {
+	uint32_t rank, nlocal;
+	uint64_t total;    /* as in recv_total_counter: also rows that are dropped */
+	uint64_t slots;    /* rows of tokens that come here, dropped ones too */
+	uint64_t count;    /* entries of rows[] */
+	int64_t *counters; /* [L] expert_counters */
+	int64_t *offsets;  /* [L] expert_offsets; flat: NULL */
+	struct oracle_ht_row *rows;
+	/* where a token's rows are: see oracle_ht_rows() */
+	uint32_t width;
+	uint64_t *first; /* [R] entry of the source's first token in slot[] */
+	uint32_t *slot;
+	uint32_t *at; /* [slots][width] */
+};
+
+#define ORACLE_HT_NOWHERE UINT32_MAX
+
+/* NULL: out of memory. */
+struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *ht, uint32_t rank);
+void oracle_ht_table_free(struct oracle_ht_table *table);
+
+/* The largest total of all ranks: a limit that nothing exceeds. */
+uint64_t oracle_ht_most(const struct oracle_ht *ht);
+
+/*
+ * A token's rows on the table's rank: one (flat), or one for each of its experts there in ascending
+ * order; ORACLE_HT_NOWHERE: dropped, or behind the last. Returns how many there are to look at.
+ */
+uint32_t oracle_ht_rows(const struct oracle_ht_table *table, uint32_t src, uint32_t token,
+			const uint32_t **rows);
+
+/*
+ * The token's distinct experts on a rank, local and ascending, with their weights (NULL: without); the
+ * number.
+ */
+uint32_t oracle_ht_local(const struct oracle_ht *ht, uint32_t src, uint32_t token, uint32_t rank,
+			 int32_t *experts, float *weights);
+
+/* The gradient of the weight of a token's expert, a local one of rank d. */
+float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, int32_t expert, uint32_t src,
+			 uint32_t token);
+
+/* Rows [first, first + n) of a rank's outputs, in host memory from `first` on. */
+struct oracle_ht_output {
+	const uint8_t *tokens;
+	const uint8_t *scales;
+	const float *weights; /* NULL: backward */
+	const int64_t *idx;   /* flat */
+	int64_t id_base;      /* of the numbers in idx */
+};
+
+void oracle_ht_check_rows(const struct oracle_ht *ht, const struct oracle_ht_table *table,
+			  uint64_t first, uint64_t n, const struct oracle_ht_output *out,
+			  struct oracle_verdict *verdict);
+void oracle_ht_check_counters(const struct oracle_ht *ht, const struct oracle_ht_table *table,
+			      const int64_t *counters, const int64_t *offsets, int64_t total,
+			      struct oracle_verdict *verdict);
+/* The experts' results and gradients (NULL: none); poison where no token's row is. */
+void oracle_ht_work(const struct oracle_ht *ht, const struct oracle_ht_table *table, uint64_t first,
+		    uint64_t n, void *rows, float *gradients);
+/* The rows that combine returns, and gradients: NULL in the forward pass. */
+struct oracle_ht_sums {
+	const void *rows;
+	const float *gradients;
+};
+
+/* Checks `sums` of tokens [first, first + n) of `rank`. */
+void oracle_ht_check_sums(const struct oracle_ht *ht, struct oracle_ht_table *const *tables,
+			  uint32_t rank, uint32_t first, uint32_t n,
+			  const struct oracle_ht_sums *sums, struct oracle_verdict *verdict);
 
 #endif
