@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks what the sources promise about themselves: licence lines, who includes whom, that files and
-names which comments and pages mention exist, that comments know their parameters, and that no file
+names which comments and pages mention exist, links lead somewhere, comments know their parameters, and no file
 is a binary. How files and functions are cut is for readers to judge (CONTRIBUTING.md).
 
   check_tree.py SOURCE_ROOT
@@ -233,6 +233,26 @@ def check_page(path, text):
                     words, i, MAX_WORDS, sentence))
 
 
+def anchors(text):
+    """The headings of a page, as links name them."""
+    heads = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def check_links(root, pages):
+    """Links lead to files of the tree, and to headings that the page has."""
+    for path, text in pages:
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)):
+            name, _, anchor = target.partition("#")
+            file = (root / path).parent / name if name else root / path
+            if "://" in target:
+                continue
+            if not file.exists():
+                complain(path, "links to %s, which does not exist" % target)
+            elif anchor and anchor not in anchors(file.read_text(encoding="utf-8")):
+                complain(path, "links to %s, a heading that is not there" % target)
+
+
 def check_our_names(root, pages, paths):
     """What a page writes as code and calls ours stands in a source, too."""
     known = {"ep_bench"}  # NVIDIA's
@@ -310,6 +330,7 @@ def main():
     pages = [(p, (root / p).read_text(encoding="utf-8")) for p in paths
              if p.endswith(".md") and p not in MAY_NAME_THE_PAST]
     check_our_names(root, pages, paths)
+    check_links(root, pages)
     check_version(root)
     check_include_circles(root, paths)
     print("%d files, %d problems" % (len(paths), len(problems)))
