@@ -91,4 +91,7 @@ int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state);
  */
 cudaError_t ep_device_rest(int device);
 
+/* Reads device memory when the stream is over. */
+ncclResult_t ep_device_read(void *host, const void *dev, size_t bytes, cudaStream_t stream);
+
 #endif

@@ -845,11 +845,6 @@ ncclResult_t ep_query_expert_rows(const struct ncclEpHandle *handle, uint64_t *r
 ncclResult_t ep_query_stats(struct ncclEpGroup *group, ncclEpExtPeerStats_t *stats, int count,
 			    cudaStream_t stream);
 
-/* Copies from the device in the order of the stream, and waits. */
-ncclResult_t ep_query_read(void *host, const void *dev, size_t bytes, cudaStream_t stream);
-/* The sum of n numbers there. */
-ncclResult_t ep_query_sum(const uint32_t *dev, uint32_t n, uint64_t *sum, cudaStream_t stream);
-
 /* ---- the masks of a group that was created with them: see ncclEpMaskQuery ---- */
 
 ncclResult_t ep_mask_query(struct ncclEpGroup *group, int *mask, cudaStream_t stream);

@@ -181,59 +181,49 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	return ncclSuccess;
 }
 
-/* A value without a word is printed as the number that it is. */
+/* ---- what all ranks must pass alike ---- */
+
+/* Each row: the value, its name in an error, and words for its values from 0 on; others are printed as numbers. */
+#define AGREED(FIELD)                                                                              \
+	FIELD(c->algorithm, "config->algorithm", "LOW_LATENCY", "HIGH_THROUGHPUT")                 \
+	FIELD(c->num_experts, "config->num_experts", NULL)                                         \
+	FIELD(c->shape.max_tokens, "config->max_dispatch_tokens_per_rank", NULL)                   \
+	FIELD(c->shape.max_token_bytes, "config->max_token_bytes", NULL)                           \
+	FIELD(c->explicit_bytes, "config->rdma_buffer_size", "AUTO")                               \
+	FIELD(c->enable_mask, "config->enable_mask", NULL)                                         \
+	FIELD(c->num_topk, "config->num_topk", "unset")                                            \
+	FIELD(c->zero_copy, "config->zero_copy", "AUTO", "OFF", "ON")                              \
+	FIELD(c->shape.limit == EP_NO_LIMIT ? 0 : c->shape.limit,                                  \
+	      "config->max_recv_tokens_per_rank", "AUTO")                                          \
+	FIELD(c->drop, "config->overflow_policy", "TRAP", "DROP")                                  \
+	FIELD(c->shape.ring_bytes, "environment variable NCCL_EP_HT_RING_BYTES", NULL)             \
+	FIELD(c->lines_choice, "environment variable NCCL_EP_LL_LINES", NULL)                      \
+	FIELD(c->direct_bytes, "environment variable NCCL_EP_LL_DIRECT_BYTES", NULL)               \
+	FIELD(c->node_code,                                                                        \
+	      "environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)", NULL)   \
+	FIELD(c->rdma_queues, "environment variable NCCL_EP_RDMA_QUEUES", NULL)                    \
+	FIELD(c->heap.bytes, "the library's heap layout", NULL)                                    \
+	FIELD(NCCL_EP_VERSION_CODE, "the library's version", NULL)
+
+#define AGREED_TEXT(field, name, ...) { name, { __VA_ARGS__ } },
+#define AGREED_VALUE(field, ...) (uint64_t)(field),
+
 static const struct {
 	const char *what;
 	const char *words[3];
-} ep_agreed_fields[] = {
-	{ "config->algorithm", { "LOW_LATENCY", "HIGH_THROUGHPUT" } },
-	{ "config->num_experts", { NULL } },
-	{ "config->max_dispatch_tokens_per_rank", { NULL } },
-	{ "config->max_token_bytes", { NULL } },
-	{ "config->rdma_buffer_size", { "AUTO" } },
-	{ "config->enable_mask", { NULL } },
-	{ "config->num_topk", { "unset" } },
-	{ "config->zero_copy", { "AUTO", "OFF", "ON" } },
-	{ "config->max_recv_tokens_per_rank", { "AUTO" } },
-	{ "config->overflow_policy", { "TRAP", "DROP" } },
-	{ "environment variable NCCL_EP_HT_RING_BYTES", { NULL } },
-	{ "environment variable NCCL_EP_LL_LINES", { NULL } },
-	{ "environment variable NCCL_EP_LL_DIRECT_BYTES", { NULL } },
-	{ "environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)", { NULL } },
-	{ "environment variable NCCL_EP_RDMA_QUEUES", { NULL } },
-	{ "the library's heap layout", { NULL } },
-	{ "the library's version", { NULL } },
-};
-_Static_assert(EP_ARRAY_SIZE(ep_agreed_fields) == EP_GROUP_AGREED, "EP_GROUP_AGREED");
+} agreed_fields[] = { AGREED(AGREED_TEXT) };
+_Static_assert(EP_ARRAY_SIZE(agreed_fields) == EP_GROUP_AGREED, "EP_GROUP_AGREED");
 
 struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *c)
 {
-	return (struct ep_group_agreed){ {
-		c->algorithm,
-		c->num_experts,
-		c->shape.max_tokens,
-		c->shape.max_token_bytes,
-		c->explicit_bytes,
-		c->enable_mask,
-		c->num_topk,
-		c->zero_copy,
-		c->shape.limit == EP_NO_LIMIT ? 0 : c->shape.limit,
-		c->drop,
-		c->shape.ring_bytes,
-		(uint64_t)c->lines_choice,
-		(uint64_t)c->direct_bytes,
-		(uint64_t)c->node_code,
-		c->rdma_queues,
-		c->heap.bytes,
-		NCCL_EP_VERSION_CODE,
-	} };
+	return (struct ep_group_agreed){ { AGREED(AGREED_VALUE) } };
 }
 
 static void agreed_print(int field, uint64_t value, char *text, size_t size)
 {
-	const char *const *words = ep_agreed_fields[field].words;
+	const char *const *words = agreed_fields[field].words;
 
-	if (value < EP_ARRAY_SIZE(ep_agreed_fields[field].words) && words[value]) {
+	if (value < EP_ARRAY_SIZE(agreed_fields[field].words) && words[value]) {
 		snprintf(text, size, "%s", words[value]);
 	} else {
 		snprintf(text, size, "%lld", (long long)value);
@@ -258,7 +248,7 @@ ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks)
 			return ep_fail(ncclInvalidArgument,
 				       "%s is %s on rank 0 but %s on rank %d: all ranks must "
 				       "pass the same",
-				       ep_agreed_fields[i].what, ours, theirs, r);
+				       agreed_fields[i].what, ours, theirs, r);
 		}
 	}
 	return ncclSuccess;

@@ -1,19 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How large a group is: queue pairs, banks, heap, the same on all ranks; and that it has failed. */
+/* How large a group is: queue pairs, banks, heap. All ranks find the same. */
 #include "core/log.h"
 #include "device/group/group_layout.h"
 #include "ep/ep.h"
 #include "peer/peer_state.h"
-
-void ep_group_fail(struct ncclEpGroup *group)
-{
-	group->failed = true;
-	ep_error_get(NULL, &group->failure);
-	ep_show_failure(&group->show, group->failure.text);
-	__atomic_store_n(group->async_error, 1, __ATOMIC_RELEASE);
-}
-
-/* Computes how large a group is: queue pairs, banks, heap. All ranks find the same. */
 
 #define EP_GROUP_ROW_QUEUES 256
 

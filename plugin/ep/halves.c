@@ -107,7 +107,7 @@ ncclResult_t ep_halves_check_device(const struct ncclEpGroup *g, uint32_t topk)
 {
 	struct ep_dev_seq seq;
 
-	EP_CHECK(ep_query_read(&seq, g->seq, sizeof(seq), g->stream));
+	EP_CHECK(ep_device_read(&seq, g->seq, sizeof(seq), g->stream));
 	if (seq.busy == ep_seq_busy(g->config.shape.banks)) {
 		return ncclSuccess;
 	}
@@ -247,8 +247,8 @@ static ncclResult_t halves_read(const struct ncclEpHandle *handle, cudaStream_t 
 	struct ep_dev_pending sent; /* handle memory begins with it */
 	struct ep_dev_seq seq;
 
-	EP_CHECK(ep_query_read(&sent, handle->mem, sizeof(sent), stream));
-	EP_CHECK(ep_query_read(&seq, handle->group->seq, sizeof(seq), stream));
+	EP_CHECK(ep_device_read(&sent, handle->mem, sizeof(sent), stream));
+	EP_CHECK(ep_device_read(&seq, handle->group->seq, sizeof(seq), stream));
 	*pends = sent.bank < EP_GROUP_BANKS && (seq.busy >> sent.bank & 1) &&
 		 seq.freed[sent.bank] == sent.epoch;
 	return ncclSuccess;

@@ -156,8 +156,8 @@ ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, 
 			       count, g->nranks);
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpExtPeerStats"));
-	EP_CHECK(ep_query_read(mask, g->mask, 4 * (size_t)g->nranks, stream));
-	EP_CHECK(ep_query_read(dev, g->stats, (size_t)g->nranks * sizeof(*dev), stream));
+	EP_CHECK(ep_device_read(mask, g->mask, 4 * (size_t)g->nranks, stream));
+	EP_CHECK(ep_device_read(dev, g->stats, (size_t)g->nranks * sizeof(*dev), stream));
 	for (int r = 0; r < count; r++) {
 		ncclEpExtPeerStats_t s = {
 			.magic = NCCL_EP_MAGIC,

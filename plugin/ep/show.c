@@ -158,8 +158,17 @@ void ep_show_end(struct ep_call *call, ncclResult_t result)
 void ep_show_failure(struct ep_show *show, const char *text)
 {
 	if (show->board) {
-		snprintf(show->board->failure, sizeof(show->board->failure), "%s", text);
+		snprintf(show->board->failure, sizeof(show->board->failure), "%.*s",
+			 (int)sizeof(show->board->failure) - 1, text);
 	}
+}
+
+void ep_group_fail(struct ncclEpGroup *group)
+{
+	group->failed = true;
+	ep_error_get(NULL, &group->failure);
+	ep_show_failure(&group->show, group->failure.text);
+	__atomic_store_n(group->async_error, 1, __ATOMIC_RELEASE);
 }
 
 #define EP_WATCH_PART 10              /* of the timeout: who waits for longer is in the log */

@@ -77,7 +77,7 @@ MUTANTS = [
      "old": " '-Wl,-z,nodelete',\n", "new": "\n", "tests": ["unload", "library_vcluster"]},
     # What ranks must agree in to make a group is compared.
     {"name": "agreed_drop", "file": "plugin/ep/group_config.c",
-     "old": "\t\tc->drop,\n", "new": "\t\t0,\n", "tests": ["unit/agreement", "mismatch"]},
+     "old": "\tFIELD(c->drop, ", "new": "\tFIELD(0, ", "tests": ["unit/agreement", "mismatch"]},
     # GPUs of which one is a MIG instance are refused by name.
     {"name": "mig_tried", "file": "plugin/peer/mapping.c",
      "old": "if (self->mig || peer->mig) {", "new": "if (self->mig && peer->mig) {", "tests": ["mappings_mig"]},

@@ -162,7 +162,7 @@ static ncclResult_t ht_received(const struct ncclEpHandle *handle, uint64_t *tok
 	if (!zones) {
 		return ep_fail(ncclSystemError, "ncclEpExtNumRecvTokens: out of host memory");
 	}
-	EP_CHECK_GOTO(ep_query_read(zones, handle->ht->dev.zones, nlocal * sizeof(*zones), stream),
+	EP_CHECK_GOTO(ep_device_read(zones, handle->ht->dev.zones, nlocal * sizeof(*zones), stream),
 		      out);
 	*rows = 0;
 	for (uint32_t i = 0; i < nlocal; i++) {

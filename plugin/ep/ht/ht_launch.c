@@ -114,7 +114,7 @@ ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_hea
 			     cudaStream_t stream, const char *name)
 {
 	EP_CHECK(ep_stream_check_capture(stream, name));
-	EP_CHECK(ep_query_read(head, handle->ht->dev.head, sizeof(*head), stream));
+	EP_CHECK(ep_device_read(head, handle->ht->dev.head, sizeof(*head), stream));
 	EP_CHECK(ep_record_poll(handle->group));
 	if (head->stamp != handle->ht->stamp) {
 		return ep_fail(ncclInvalidArgument,

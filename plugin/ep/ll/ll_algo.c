@@ -165,6 +165,25 @@ static ncclResult_t ll_update(struct ncclEpHandle *handle, const struct ep_view 
 	return ncclSuccess;
 }
 
+/* Sums numbers of device memory when the stream is over. */
+static ncclResult_t counts_sum(const uint32_t *dev, uint32_t n, uint64_t *sum, cudaStream_t stream)
+{
+	uint32_t *host = malloc(n * sizeof(*host));
+	ncclResult_t result;
+
+	if (!host) {
+		return ep_fail(ncclSystemError, "out of host memory");
+	}
+	*sum = 0;
+	EP_CHECK_GOTO(ep_device_read(host, dev, n * sizeof(*host), stream), out);
+	for (uint32_t i = 0; i < n; i++) {
+		*sum += host[i];
+	}
+out:
+	free(host);
+	return result;
+}
+
 static ncclResult_t ll_received(const struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
 				cudaStream_t stream)
 {
@@ -175,16 +194,16 @@ static ncclResult_t ll_received(const struct ncclEpHandle *handle, uint64_t *tok
 		return ep_fail(ncclInvalidUsage, "ncclEpExtNumRecvTokens: no dispatch with the "
 						 "handle has been completed");
 	}
-	EP_CHECK(ep_query_read(&receipt, &handle->ll->head->receipt, sizeof(receipt), stream));
+	EP_CHECK(ep_device_read(&receipt, &handle->ll->head->receipt, sizeof(receipt), stream));
 	if (!ep_handle_receipt_mine(handle, &receipt)) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpExtNumRecvTokens: no dispatch with the handle has run: it "
 			       "was captured, so launch the graph first, or it has failed");
 	}
-	EP_CHECK(ep_query_sum(handle->ll->dev.src_rows, shape->nranks, tokens, stream));
+	EP_CHECK(counts_sum(handle->ll->dev.src_rows, shape->nranks, tokens, stream));
 	*rows = *tokens; /* each has one */
 	return handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
-		       ? ep_query_sum(handle->ll->dev.counts, shape->nlocal, rows, stream)
+		       ? counts_sum(handle->ll->dev.counts, shape->nlocal, rows, stream)
 		       : ncclSuccess;
 }
 
