@@ -10,15 +10,199 @@
  *  3. What is left over goes out evenly among GPUs that have the same choice, or not at all: one
  *     GPU with more bandwidth than its neighbours gains nothing in an exchange among all.
  */
-#include "topo/usable.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "topo/tree.h"
+
+/* ---- the ports that there are to choose from ---- */
+
+#define MAX_USABLE (EP_TOPO_MAX_NICS * EP_TOPO_MAX_PORTS)
+
+struct usable_port {
+	int nic, port;
+	uint32_t mbps;
+	bool candidate, slow, no_speed;
+};
+
+struct usable {
+	struct ep_topo *topo;
+	int n;
+	struct usable_port port[MAX_USABLE];
+};
+
+static struct ep_topo_port *usable_at(const struct usable *usable, int u)
+{
+	return &usable->topo->nic[usable->port[u].nic].port[usable->port[u].port];
+}
+
+static enum ep_topo_why unusable(const struct ep_topo_nic *nic, const struct ep_topo_port *port,
+				 const struct ep_topo_opts *opts, const struct ep_topo_hca *hca)
+{
+	if (!nic->rdma) {
+		return EP_TOPO_WHY_NOT_RDMA;
+	}
+	if (opts->ib_disable) {
+		return EP_TOPO_WHY_DISABLED;
+	}
+	/* A file without device names cannot be filtered by name. */
+	if (nic->named && !ep_topo_hca_match(hca, nic->name, port->num)) {
+		return EP_TOPO_WHY_FILTERED;
+	}
+	if (port->state == EP_TOPO_STATE_DOWN) {
+		return EP_TOPO_WHY_DOWN;
+	}
+	if (opts->is_open && !opts->is_open(opts->is_open_arg, nic->name, port->num)) {
+		return EP_TOPO_WHY_CLOSED;
+	}
+	return EP_TOPO_WHY_USED;
+}
+
+static uint32_t lesser_known(uint32_t a, uint32_t b)
+{
+	return a && (!b || a < b) ? a : b;
+}
+
+/* Returns how far a port is from a GPU: smaller is nearer. Half of it is the distance. */
+static int usable_rank(const struct usable *usable, int gpu, int u)
+{
+	int nic = usable->port[u].nic;
+	enum ep_topo_dist dist = ep_topo_dist_gpu_nic(usable->topo, gpu, nic);
+
+	/* Of two equally far, the one on PCI is real hardware, the other software or hidden. Without a
+	 * path it is farther than none. */
+	return 2 * (int)dist + (dist == EP_TOPO_DISTANT || !usable->topo->nic[nic].pci.known);
+}
+
+/* Whether a port that the GPU has a path to reports a speed: then ports that do not may be dead. */
+static bool any_speed(const struct usable *usable, int gpu)
+{
+	for (int u = 0; u < usable->n; u++) {
+		if (usable_at(usable, u)->mbps &&
+		    usable_rank(usable, gpu, u) < 2 * EP_TOPO_DISTANT) {
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * Marks the ports that a GPU may use: the nearest ones that are at least half as fast as the fastest
+ * of these. Returns their rank, or that of EP_TOPO_DISTANT if there is none.
+ */
+static int mark_nearest(const struct usable *usable, int gpu, bool *may)
+{
+	bool known = any_speed(usable, gpu);
+	int nearest = 2 * EP_TOPO_DISTANT;
+	uint32_t best = 0;
+
+	for (int u = 0; u < usable->n; u++) {
+		int rank = usable_rank(usable, gpu, u);
+
+		may[u] = !known || usable_at(usable, u)->mbps;
+		nearest = may[u] && rank < nearest ? rank : nearest;
+	}
+	for (int u = 0; u < usable->n; u++) {
+		may[u] &= usable_rank(usable, gpu, u) == nearest;
+		if (may[u] && usable->port[u].mbps > best) {
+			best = usable->port[u].mbps;
+		}
+	}
+	for (int u = 0; u < usable->n; u++) {
+		may[u] &= !usable->port[u].mbps || usable->port[u].mbps >= best / 2;
+	}
+	return nearest;
+}
+
+#define LAYERS 3
+
+/* The link layer with the fastest of the ports that a GPU may use; if both have such, with more. */
+static enum ep_topo_link_layer favourite(const struct usable *usable, int gpu)
+{
+	bool may[MAX_USABLE];
+	uint64_t best[LAYERS] = { 0 }, sum[LAYERS] = { 0 };
+	const enum ep_topo_link_layer ib = EP_TOPO_LINK_IB, eth = EP_TOPO_LINK_ETHERNET;
+
+	mark_nearest(usable, gpu, may);
+	for (int u = 0; u < usable->n; u++) {
+		if (may[u]) {
+			enum ep_topo_link_layer layer = usable_at(usable, u)->layer;
+			uint64_t speed = 1 + (uint64_t)usable->port[u].mbps;
+
+			best[layer] = speed > best[layer] ? speed : best[layer];
+			sum[layer] += speed;
+		}
+	}
+	if (!sum[ib] && !sum[eth]) {
+		return EP_TOPO_LINK_UNKNOWN;
+	}
+	if (best[ib] != best[eth]) {
+		return best[ib] > best[eth] ? ib : eth;
+	}
+	return sum[ib] >= sum[eth] ? ib : eth;
+}
+
+/* InfiniBand and Ethernet do not reach each other, and the ranks of a machine are in one group:
+ * the layer that most GPUs would take counts for all. Ports that do not report theirs stay. */
+static void keep_one_layer(struct usable *usable)
+{
+	const enum ep_topo_link_layer ib = EP_TOPO_LINK_IB, eth = EP_TOPO_LINK_ETHERNET;
+	int votes[LAYERS] = { 0 }, kept = 0;
+	uint64_t sum[LAYERS] = { 0 };
+	enum ep_topo_link_layer keep;
+
+	for (int g = 0; g < usable->topo->ngpus; g++) {
+		votes[favourite(usable, g)]++;
+	}
+	if (!votes[ib] && !votes[eth]) {
+		return;
+	}
+	for (int u = 0; u < usable->n; u++) {
+		sum[usable_at(usable, u)->layer] += 1 + (uint64_t)usable->port[u].mbps;
+	}
+	keep = votes[ib] > votes[eth] || (votes[ib] == votes[eth] && sum[ib] >= sum[eth]) ? ib
+											  : eth;
+	for (int u = 0; u < usable->n; u++) {
+		struct ep_topo_port *port = usable_at(usable, u);
+
+		if (port->layer == keep || port->layer == EP_TOPO_LINK_UNKNOWN) {
+			usable->port[kept++] = usable->port[u];
+		} else {
+			port->why = EP_TOPO_WHY_LAYER;
+		}
+	}
+	usable->n = kept;
+}
+
+/* Lists the usable ports, all of one link layer, and notes at the others why they are not. */
+static void list_usable(struct usable *usable, const struct ep_topo_opts *opts,
+			const struct ep_topo_hca *hca)
+{
+	usable->n = 0;
+	for (int n = 0; n < usable->topo->nnics; n++) {
+		struct ep_topo_nic *nic = &usable->topo->nic[n];
+
+		for (int p = 0; p < nic->nports; p++) {
+			struct ep_topo_port *port = &nic->port[p];
+
+			port->users = 0;
+			port->why = unusable(nic, port, opts, hca);
+			if (port->why == EP_TOPO_WHY_USED) {
+				usable->port[usable->n++] = (struct usable_port){
+					n,     p,     lesser_known(port->mbps, nic->pci_mbps),
+					false, false, false
+				};
+			}
+		}
+	}
+	keep_one_layer(usable);
+}
+
+/* ---- the choice ---- */
 
 struct chooser {
 	struct ep_topo *topo;
-	struct ep_topo_usable *usable;
+	struct usable *usable;
 	bool *may; /* [gpu][usable port] */
 	int *order;
 };
@@ -30,7 +214,7 @@ static bool *may_row(const struct chooser *c, int gpu)
 
 static int *users(const struct chooser *c, int u)
 {
-	return &ep_topo_usable_at(c->usable, u)->users;
+	return &usable_at(c->usable, u)->users;
 }
 
 static uint32_t speed(const struct chooser *c, int u)
@@ -42,14 +226,14 @@ static void find_candidates(struct chooser *c, int gpu)
 {
 	struct ep_topo_gpu *g = &c->topo->gpu[gpu];
 	bool *may = may_row(c, gpu);
-	int nearest = ep_topo_usable_near(c->usable, gpu, may);
+	int nearest = mark_nearest(c->usable, gpu, may);
 
 	g->nrails = 0;
 	g->dist = (enum ep_topo_dist)(nearest / 2);
 	for (int u = 0; u < c->usable->n; u++) {
 		c->usable->port[u].candidate |= may[u];
-		int rank = ep_topo_usable_rank(c->usable, gpu, u);
-		bool no_speed = !ep_topo_usable_at(c->usable, u)->mbps;
+		int rank = usable_rank(c->usable, gpu, u);
+		bool no_speed = !usable_at(c->usable, u)->mbps;
 
 		c->usable->port[u].slow |= !may[u] && !no_speed && rank == nearest;
 		c->usable->port[u].no_speed |= !may[u] && no_speed && rank <= nearest;
@@ -233,7 +417,7 @@ static int rail_cmp(const void *a, const void *b)
 static void set_why(struct chooser *c)
 {
 	for (int u = 0; u < c->usable->n; u++) {
-		struct ep_topo_port *port = ep_topo_usable_at(c->usable, u);
+		struct ep_topo_port *port = usable_at(c->usable, u);
 
 		if (port->users) {
 			port->why = EP_TOPO_WHY_USED;
@@ -317,7 +501,7 @@ int ep_topo_choose(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 		goto out;
 	}
 	c.usable->topo = topo;
-	ep_topo_usable_list(c.usable, opts, &hca);
+	list_usable(c.usable, opts, &hca);
 	c.may = calloc((size_t)(topo->ngpus + 1) * (size_t)(c.usable->n + 1), sizeof(*c.may));
 	if (!c.may) {
 		rc = ep_topo_fail(err, ENOMEM, "out of memory choosing NICs");

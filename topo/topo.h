@@ -201,37 +201,44 @@ struct ep_topo_opts {
 /* Options as the environment gives them: NCCL_TOPO_FILE (else HWLOC_XMLFILE), NCCL_IB_HCA, ... */
 void ep_topo_opts_env(struct ep_topo_opts *opts);
 
+/* Reads the topology that the options name. The caller frees it. */
 int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **topo, struct ep_topo_err *err);
 void ep_topo_free(struct ep_topo *topo);
 
-/* Index of the GPU at a PCI address (any of CUDA's or NVML's spellings), or -1. uuid distinguishes MIG
- * instances of one GPU apart and may be NULL. */
+/*
+ * Returns the index of the GPU at a PCI address, in any of CUDA's or NVML's spellings, or -1. `uuid` tells
+ * the MIG instances of one GPU apart and may be NULL.
+ */
 int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *uuid);
+/* Returns the distance between a GPU and a NIC. */
 enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic);
-/* They reach each other by NVLink, directly or through a switch. */
+/* Returns whether two GPUs reach each other by NVLink, directly or through a switch. */
 bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b);
+/* Returns whether NCCL_NET_GDR_LEVEL and the file let the NIC access the GPU's memory. */
 bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic);
 
-/* A numeric variable, as NCCL reads it: any base that C knows, blanks behind it. -EINVAL: it is not a
- * number; -ERANGE. */
+/*
+ * Reads a number as NCCL reads those of variables: in any base that C knows, with blanks behind it. Returns
+ * 0, -EINVAL if the text is no number, or -ERANGE.
+ */
 int ep_topo_number_parse(const char *text, long long *value);
 
 const char *ep_topo_dist_name(enum ep_topo_dist dist);
 const char *ep_topo_source_name(enum ep_topo_source source);
 const char *ep_topo_why_text(enum ep_topo_why why);
-/* NCCL_NET_GDR_LEVEL: the farthest distance that it permits, and the least of NCCL's names that
- * permits a distance. */
+/* Writes the farthest distance that a value of NCCL_NET_GDR_LEVEL permits. */
 int ep_topo_level_parse(const char *text, enum ep_topo_dist *dist, struct ep_topo_err *err);
+/* Returns the nearest of that variable's values that permits a distance. */
 const char *ep_topo_level_name(enum ep_topo_dist dist);
 
 /*
- * Reads the first line of a small file of the kernel's, without its newline. False: there is no such file,
- * or its first line is empty.
+ * Reads the first line of a small file of the kernel, without its newline. Returns false if there is no such
+ * file, or if its first line is empty.
  */
 bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size);
 /*
- * Mbit/s of a device's port, as the kernel's files below /sys/class have it, or `otherwise` where they have
- * less or nothing; of a port that is a bond those of its members together. 0: unknown.
+ * Returns the Mbit/s of a device's port by the kernel's files below /sys/class, or `otherwise` if that is
+ * more; for a bond, of its members together. 0: unknown.
  */
 uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port, bool ethernet,
 			   uint32_t otherwise);
@@ -243,7 +250,7 @@ struct ep_topo_bond {
 	uint32_t members, up; /* ports of the NIC, those that have a link */
 	uint32_t mbps;        /* of those that carry something together */
 };
-/* False: the port is none. */
+/* Reads a bond. Returns false if the port is none. */
 bool ep_topo_bond_read(const char *class_dir, const char *device, int port,
 		       struct ep_topo_bond *bond);
 
@@ -260,21 +267,24 @@ struct ep_topo_hca {
 	} item[EP_TOPO_HCA_MAX];
 };
 int ep_topo_hca_parse(const char *text, struct ep_topo_hca *hca, struct ep_topo_err *err);
+/* Returns whether the list permits a port. An empty list permits all, "^" alone none. */
 bool ep_topo_hca_match(const struct ep_topo_hca *hca, const char *name, int port);
-/* Whether item i names the port; `port` -1: of any port of the device. */
+/* Returns whether item i names the port, or with `port` -1 any port of the device. */
 bool ep_topo_hca_names(const struct ep_topo_hca *hca, int i, const char *name, int port);
-/* Rail and plane of a port, as the first item that names it has them; -1: none does. */
+/* Writes the rail and plane that the first item for a port gives; -1: no item does. */
 void ep_topo_hca_rail(const struct ep_topo_hca *hca, const char *name, int port, int *rail,
 		      int *plane);
-/* "mlx5_1:2" */
+/* Writes item i ("mlx5_1:2") to text and returns it. */
 #define EP_TOPO_HCA_TEXT (EP_TOPO_NAME_LEN + 16)
 const char *ep_topo_hca_print(const struct ep_topo_hca *hca, int i, char text[EP_TOPO_HCA_TEXT]);
 
+/* Reads a PCI address. Returns false if the text is none. */
 bool ep_topo_pci_parse(const char *text, struct ep_topo_pci *pci);
+/* Writes an address to buf and returns it. */
 #define EP_TOPO_PCI_LEN 24
 const char *ep_topo_pci_print(const struct ep_topo_pci *pci, char buf[EP_TOPO_PCI_LEN]);
 
-/* One line per GPU, or one JSON object. */
+/* Print one line per GPU, or one JSON object. */
 void ep_topo_print_table(const struct ep_topo *topo, FILE *out);
 void ep_topo_print_json(const struct ep_topo *topo, FILE *out);
 

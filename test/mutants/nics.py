@@ -99,16 +99,16 @@ MUTANTS = [
     {"name": "lag_spread", "file": "plugin/gda/devx.c",
      "old": "peer % node + peer / node", "new": "peer % node", "tests": ["commands"]},
     # The rate of a bond is that of the ports of its own NIC.
-    {"name": "bond_slot", "file": "topo/bond.c",
+    {"name": "bond_slot", "file": "topo/sysfs.c",
      "old": "if (!at[0] || strcmp(at, slot) != 0) {", "new": "if (!at[0]) {", "tests": ["sysfs"]},
     # ... and of one of them, if only that carries anything.
-    {"name": "bond_backup", "file": "topo/bond.c",
+    {"name": "bond_backup", "file": "topo/sysfs.c",
      "old": "(!active[0] || strcmp(active, member) == 0) &&", "new": "", "tests": ["sysfs"]},
     # The topology has the same rate of it.
     {"name": "bond_live", "file": "topo/machine.c",
      "old": "port->layer == EP_TOPO_LINK_ETHERNET, 0);", "new": "false, 0);", "tests": ["topo-live"]},
     # What is faster than NDR is known by the kernel's file alone.
-    {"name": "rate_unread", "file": "topo/bond.c",
+    {"name": "rate_unread", "file": "topo/sysfs.c",
      "old": "uint32_t mbps = read_rate(class_dir, device, port);",
      "new": "uint32_t mbps = 0 * read_rate(class_dir, device, port);", "tests": ["sysfs", "topo-live"]},
     # A NIC sends with the address that its queue pairs were made for, also when the port has lost it.
@@ -160,21 +160,21 @@ MUTANTS = [
      "old": "return family && gid_in_range(gid->raw, env)", "new": "return gid_in_range(gid->raw, env)",
      "tests": ["topo-rdma-gid"]},
     # Of two link layers that are equal all machines take the same: of each GPU's, and of the machine's.
-    {"name": "layer_tie", "file": "topo/usable.c",
+    {"name": "layer_tie", "file": "topo/choose_nics.c",
      "old": "\treturn sum[ib] >= sum[eth] ? ib : eth;\n", "new": "\treturn sum[ib] > sum[eth] ? ib : eth;\n",
      "tests": ["topo-choose"]},
-    {"name": "layer_tie_votes", "file": "topo/usable.c",
+    {"name": "layer_tie_votes", "file": "topo/choose_nics.c",
      "old": "(votes[ib] == votes[eth] && sum[ib] >= sum[eth])",
      "new": "(votes[ib] == votes[eth] && sum[ib] > sum[eth])", "tests": ["topo-choose"]},
     # A port without a known speed does not stand against one that has a speed.
-    {"name": "no_speed_near", "file": "topo/usable.c",
-     "old": "may[u] = !known || ep_topo_usable_at(usable, u)->mbps;", "new": "may[u] = known || true;",
+    {"name": "no_speed_near", "file": "topo/choose_nics.c",
+     "old": "may[u] = !known || usable_at(usable, u)->mbps;", "new": "may[u] = known || true;",
      "tests": ["topo-choose", "topo-tables"]},
     # A file that reports no size is read to its end.
     {"name": "size_believed", "file": "topo/xml.c",
      "old": "\twhile (*data && n > 0) {\n", "new": "\twhile (*data && n > 0 && used < hint) {\n", "tests": ["topo-fuzz"]},
     # What a file denies a NIC stays denied on the machine that the file is for.
-    {"name": "denied_live", "file": "topo/merge.c",
+    {"name": "denied_live", "file": "topo/load.c",
      "old": "\t\tnic->no_gdr = denied[i];\n", "new": "", "tests": ["topo-live"]},
     # Of the kernel's log a report has what concerns NICs and GPUs.
     {"name": "report_kernel", "file": "tools/ep_report.sh",
