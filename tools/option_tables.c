@@ -6,38 +6,35 @@
 #define MOST (1 << 30)
 
 static const struct ep_option info[] = {
-	{ 'v', "versions", NULL, NULL, "library, NCCL, CUDA, and the GPU architectures compiled in",
-	  EP_OPTION_FLAG, AT(versions), 0, 0, NULL },
+	{ 'v', "versions", NULL, NULL,
+	  "the library, NCCL, CUDA, and the GPU architectures compiled in", EP_OPTION_FLAG,
+	  AT(versions), 0, 0, NULL },
 	{ 'd', "devices", NULL, NULL, "GPUs and the NICs they use, as ep_topo prints them",
 	  EP_OPTION_FLAG, AT(devices), 0, 0, NULL },
-	{ 'p', "params", NULL, NULL, "every parameter, its value and where that comes from",
+	{ 'p', "params", NULL, NULL, "each variable, its value and where that comes from",
 	  EP_OPTION_FLAG, AT(params), 0, 0, NULL },
-	{ 'r', "rdma", NULL, NULL, "how GPUs could reach the network from here, and why not",
+	{ 'r', "rdma", NULL, NULL, "whether GPUs can reach the network from here, how, and why not",
 	  EP_OPTION_FLAG, AT(rdma), 0, 0, NULL },
 	{ 'n', "net", NULL, NULL,
-	  "what connections of the network plugin have done, of processes that run with "
-	  "NCCL_EP_NET_COUNTS=1",
+	  "counters of the network plugin's connections, of processes with NCCL_EP_NET_COUNTS=1",
 	  EP_OPTION_FLAG, AT(net), 0, 0, NULL },
 	{ 'q', "queues", NULL, NULL,
-	  "what becomes of a queue pair on each RDMA port: made as the library makes it, connected "
-	  "with itself, and destroyed again",
+	  "makes a queue pair on each RDMA port as the library does, connects it with itself and destroys it",
 	  EP_OPTION_FLAG, AT(queues), 0, 0, NULL },
 	{ 0, "live", NULL, NULL,
-	  "what groups of this host do, and which rank waits for which, since when: a table, which "
-	  "on a terminal is printed anew each second; nothing else",
+	  "which rank of this host's groups waits for which, and since when; on a terminal anew each second",
 	  EP_OPTION_FLAG, AT(live), 0, 0, NULL },
 	{ 0, "memory", NULL, NULL,
-	  "what a group of these sizes takes of each GPU, and whether it is possible, by the "
-	  "library, which needs no GPU for that; nothing else",
+	  "what a group of these sizes takes of each GPU, and whether it is possible; this needs no GPU",
 	  EP_OPTION_FLAG, AT(memory), 0, 0, NULL },
-	{ 0, "experts", "N", NULL, "with --memory: of all ranks together", EP_OPTION_NUMBER,
+	{ 0, "experts", "N", NULL, "with --memory: experts of all ranks together", EP_OPTION_NUMBER,
 	  AT(shape.experts), 1, MOST, NULL },
 	{ 0, "hidden", "N", NULL, "with --memory: bf16 numbers of a token", EP_OPTION_NUMBER,
 	  AT(shape.hidden), 1, MOST, NULL },
-	{ 0, "tokens", "N", NULL, "with --memory: the most that a rank dispatches",
+	{ 0, "tokens", "N", NULL, "with --memory: the most tokens that a rank dispatches",
 	  EP_OPTION_NUMBER, AT(shape.tokens), 1, MOST, NULL },
-	{ 0, "ranks", "N", NULL, "with --memory: of the group", EP_OPTION_NUMBER, AT(shape.ranks),
-	  1, MOST, NULL },
+	{ 0, "ranks", "N", NULL, "with --memory: ranks of the group", EP_OPTION_NUMBER,
+	  AT(shape.ranks), 1, MOST, NULL },
 	{ 0, "topk", "N", "8", "with --memory: experts of a token", EP_OPTION_NUMBER,
 	  AT(shape.topk), 1, MOST, NULL },
 	{ 0, "mode", "ll|ht", "ll", "with --memory: low latency, or high throughput",
@@ -52,16 +49,14 @@ static const struct ep_option info[] = {
 	{ 0, "recv-tokens", "N", "0: as many as come",
 	  "with --memory: max_recv_tokens_per_rank (ht)", EP_OPTION_NUMBER, AT(shape.recv_tokens),
 	  0, MOST, NULL },
-	{ 0, "gpu-memory", "GIB", NULL,
-	  "with --memory: what there is for all of it; more is not possible", EP_OPTION_REAL,
-	  AT(shape.gpu_memory), 1e-6, 1e6, NULL },
-	{ 0, "json", NULL, NULL, "with --live and --memory: the same once, as JSON", EP_OPTION_FLAG,
+	{ 0, "gpu-memory", "GIB", NULL, "with --memory: the memory that there is for all of it",
+	  EP_OPTION_REAL, AT(shape.gpu_memory), 1e-6, 1e6, NULL },
+	{ 0, "json", NULL, NULL, "with --live and --memory: prints JSON, once", EP_OPTION_FLAG,
 	  AT(json), 0, 0, NULL },
-	{ 0, "prometheus", NULL, NULL, "with --live: the same once, as Prometheus reads it",
+	{ 0, "prometheus", NULL, NULL, "with --live: prints the text format of Prometheus, once",
 	  EP_OPTION_FLAG, AT(prometheus), 0, 0, NULL },
-	{ 'h', "help", NULL, NULL, "this text", EP_OPTION_HELP, 0, 0, 0, NULL },
-	{ 'V', "version", NULL, NULL, "the release of Switchyard that it is of", EP_OPTION_VERSION,
-	  0, 0, 0, NULL },
+	{ 'h', "help", NULL, NULL, "prints this text", EP_OPTION_HELP, 0, 0, 0, NULL },
+	{ 'V', "version", NULL, NULL, "prints its release", EP_OPTION_VERSION, 0, 0, 0, NULL },
 };
 
 const struct ep_options ep_info_options = {
@@ -72,9 +67,8 @@ const struct ep_options ep_info_options = {
 
 static const struct ep_option topo[] = {
 	{ 'j', "json", NULL, NULL, "one JSON object", EP_OPTION_FLAG, 0, 0, 0, NULL },
-	{ 'h', "help", NULL, NULL, "this text", EP_OPTION_HELP, 0, 0, 0, NULL },
-	{ 'V', "version", NULL, NULL, "the release of Switchyard that it is of", EP_OPTION_VERSION,
-	  0, 0, 0, NULL },
+	{ 'h', "help", NULL, NULL, "prints this text", EP_OPTION_HELP, 0, 0, 0, NULL },
+	{ 'V', "version", NULL, NULL, "prints its release", EP_OPTION_VERSION, 0, 0, 0, NULL },
 };
 
 const struct ep_options ep_topo_options = {

@@ -187,12 +187,12 @@ static void print_help(void)
 {
 	puts("usage: ep_perf [options]      sizes are tokens per rank; defaults in brackets");
 	ep_options_print(&perf_option_table, stdout);
-	puts("Processes: started by mpirun, torchrun, srun or vcrun, each is one of the run.\n"
-	     "They meet at --rendezvous, else at MASTER_ADDR:MASTER_PORT, else (one host) through\n"
-	     "a file in TMPDIR. NCCL_NVLS_ENABLE=0 is set unless the environment has it.\n"
-	     "On the virtual cluster -n 5 -w 1 --chains 1 are the defaults, and times mean little.\n"
+	puts("Processes that mpirun, torchrun, srun or vcrun starts make one run. They meet at\n"
+	     "--rendezvous, else at MASTER_ADDR:MASTER_PORT, else (one host) through a file in TMPDIR.\n"
+	     "ep_perf sets NCCL_NVLS_ENABLE=0 unless the environment has it.\n"
+	     "The virtual cluster has the defaults -n 5 -w 1 --chains 1, and its times mean little.\n"
 	     "Exit status: 0 all right, 1 wrong results, 2 usage, 3 failure or timeout,\n"
-	     "77 nothing was measured: there are no windows, or there is not enough memory.");
+	     "77 nothing was measured: windows or memory are missing.");
 }
 
 int perf_args_parse(int argc, char **argv, struct perf_options *opt)
