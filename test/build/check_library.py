@@ -167,7 +167,7 @@ def check_plugin(library):
     exported = {line.split()[-1] for line in output(
         "nm", "-D", "--defined-only", library).splitlines()}
     tables = {"nccl%sPlugin_v%d" % (kind, version)
-              for kind, first, last in [("Net", 8, 12), ("CollNet", 8, 12), ("Gin", 11, 14), ("Rma", 14, 16)]
+              for kind, first, last in [("Net", 8, 12), ("CollNet", 8, 12), ("Gin", 11, 11)]
               for version in range(first, last + 1)}
     tables.add("nccl_net_ep_log")
     for name in sorted(exported ^ tables):
