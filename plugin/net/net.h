@@ -48,89 +48,95 @@ struct ep_net_dev {
 	uint32_t broken;    /* atomic: the device failed, for all its users */
 };
 
+/* ---- devices: ports of RDMA devices ---- */
+
 /*
- * The machine's devices, found when first asked for. False: there is none that may be used, see why.
- * Also the environment of that time.
+ * Returns whether the machine has devices that may be used, and which; the first call looks for them and reads the
+ * environment. False: *why says what was found.
  */
 bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why);
+/* Returns the environment as it was then. */
 const struct ep_ib_env *ep_net_env(void);
-/* Returns in words what GIN needs and the device lacks; NULL: nothing. */
+/* Returns in words what GIN needs and the device lacks, or NULL if it has all. */
 const char *ep_net_dev_lacks(const struct ep_net_dev *dev);
 
-/* Opens the device for its first user; `even_down`: its port may be down, and then is. */
+/* Adds a user of the device, and opens it for the first one. `even_down`: a port that is down is no error. */
 ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
-/* How peers reach the port now, which may have changed while it was down; false: they do not. */
+/* Finds how peers reach the port now: that may have changed while it was down. Returns whether they do. */
 bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
-/* Whether the port has been up for some time. */
+/* Returns whether the port has been up for `ns`. */
 bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns);
-/* Whether its port is down, and not only for a moment. */
+/* Returns whether the port has been down for longer than a moment. */
 bool ep_net_dev_down(const struct ep_net_dev *dev);
-/* The same for one who knows that there is another user, whose lock is held. */
+/* Adds a user where the caller knows of another one and holds the device's lock. */
 void ep_net_dev_hold_too(struct ep_net_dev *dev);
-/* The last user closes it. */
+/* Removes a user. The last one closes the device. */
 void ep_net_dev_drop(struct ep_net_dev *dev);
 
-/* Takes up what the NIC reports without being asked. */
+/* Reads the NIC's asynchronous events: ports that go down or come up, devices and queues that failed. */
 void ep_net_dev_events(struct ep_net_dev *dev);
 
 /*
- * The PCI device of an RDMA device as a path in sysfs, whose files are below `root`
- * (EP_NIC_SYSFS, except in tests); "": there is none.
+ * Writes the path in sysfs of an RDMA device's PCI device, or "" if it has none. `root`: the directory of the RDMA
+ * device's files (EP_NIC_SYSFS, except in tests).
  */
 void ep_net_pci_path(const char *root, const char *name, char path[PATH_MAX]);
-/* Order of devices: by PCI address, then those that have none; then by name and port. */
+/* Compares devices for qsort(): by PCI address, those without one last, then by name and port. */
 int ep_net_dev_compare(const void *dev_a, const void *dev_b);
-/* Puts them in that order, and fills in what depends on the others: index, label, adapter_port. */
+/* Sorts devices, and fills in what depends on the others: index, label, adapter_port. */
 void ep_net_devs_arrange(struct ep_net_dev *dev, int n);
 
-/* device.c: a thread that receives control messages while NCCL does not call. */
+/* ---- a thread that reads sockets while NCCL does not call (device.c) ---- */
 
 struct ep_net_async;
 
-/* Reads an object's socket. The object is not freed meanwhile. */
+/* Reads an object's socket. The object stays until this returns. */
 typedef void ep_net_async_fn(const struct ep_net_async *a, void *object);
 
-/* The thread calls `fn` when the socket has something to read, while there is an object of this handle. */
+/* From now on the thread calls `fn` when the socket has something to read, as long as the handle has its object. */
 ncclResult_t ep_net_async_add(const void *handle, int fd, ep_net_async_fn *fn);
-/* For `fn`: the thread reads this socket no more. */
+/* For `fn`: the thread leaves this socket alone from now on. */
 void ep_net_async_skip(const struct ep_net_async *a, int fd);
+/* Ends that; `fn` does not run any more when it returns. */
 void ep_net_async_remove(int fd);
 
 /*
- * NICs, which are never freed: those with one port, whose indices are the devices', then the merged ones.
+ * ---- NICs, which stay for good: those with one port, whose indices are the devices', then the merged ones ----
  */
 
-/* A device of NCCL: a port, or several that it has had merged. */
+/* What NCCL calls a device: a port, or several that it has had merged. */
 struct ep_net_nic {
 	int index, nports;
 	struct ep_net_dev *dev[EP_NET_NIC_PORTS];
 	char label[EP_NET_NIC_PORTS * EP_NET_LABEL]; /* with '+' between ports */
 };
 
+/* Finds a NIC by NCCL's number. An error: there is none. */
 ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic);
 /*
- * Tables of NCCL's that merge NICs, each for itself, though the same ones. NCCL (2.27 and before) takes what
- * a table counts before it has merged anything for the ports.
+ * The tables by which NCCL merges NICs, each for itself. NCCL 2.27 and before takes what a table counts before
+ * anything is merged for the number of ports.
  */
 enum ep_net_table {
 	EP_NET_TABLE_NET,
 	EP_NET_TABLE_COLL,
 	EP_NET_TABLES
 };
-/* How many there are for it. */
+/* Returns how many NICs a table has. */
 int ep_net_nic_count(enum ep_net_table table);
-/* Merges at most so many NICs of one port each. The same ones again: the same NIC. */
+/* Merges n NICs of one port each, `most` at most, into NIC *index. Merging the same ones again gives the same NIC. */
 ncclResult_t ep_net_nic_merge(enum ep_net_table table, const int *indices, int n, int most,
 			      int *index);
-/* Opens the ports for their first user, of which some may be down; the last one closes them. */
+/* Adds a user of all ports, of which some may be down. */
 ncclResult_t ep_net_nic_hold(const struct ep_net_nic *nic);
 void ep_net_nic_drop(const struct ep_net_nic *nic);
 
 /*
- * Handles that NCCL holds as `void *`: not addresses but numbers, of a slot in a table and of how often the
- * slot was used. So a pointer that is none, one of another kind, and one to what was closed are found
- * out without a look at memory behind it; asking takes no lock, which the data path could not bear.
- * (core/registry.h, which serves calls that are rarer, does take one.)
+ * ---- handles ----
+ *
+ * NCCL holds numbers as `void *` in place of addresses: of a slot in a table, and of how often the slot was used. So
+ * a wrong pointer, one of another kind and one to a closed object are found without a look at memory behind it. A
+ * look-up takes no lock, because the data path makes one for each message.
  */
 
 enum ep_net_kind {
@@ -178,7 +184,7 @@ static inline uint32_t ep_net_use_next(uint32_t use)
 	return (use + 1) & EP_NET_USE_MASK;
 }
 
-/* Requests of what was closed are not taken for those of what has its slot now. */
+/* Returns where a slot's uses begin: a request of a closed object is never one of the object that has its slot now. */
 static inline uint32_t ep_net_use_first(void)
 {
 	return (uint32_t)ep_now_ns() * 2654435761u & EP_NET_USE_MASK & ~1u;
@@ -200,34 +206,34 @@ static inline uint32_t ep_net_request_number(const void *handle)
 	       ((1u << EP_NET_REQUEST_BITS) - 1);
 }
 
-/* Whether the handle is of this use, and that has not ended. */
+/* Returns whether the handle is of this use, and the use has not ended. */
 static inline bool ep_net_request_is(const void *handle, uint32_t use)
 {
 	return use & 1 && use == (uintptr_t)handle >> (EP_NET_KIND_BITS + EP_NET_COMM_BITS +
 						       EP_NET_REQUEST_BITS);
 }
 
-/* Returns the object that a request of this kind belongs to, and its kind. NULL: it is no request. */
+/* Returns the object that a request of this kind belongs to, and the object's kind; NULL if it is no request. */
 void *ep_net_request_owner(enum ep_net_kind kind, const void *request, enum ep_net_kind *owner);
-/* An error: it is no request, or has ended. */
+/* Returns ncclInvalidArgument: the handle is no request, or the request has ended. */
 ncclResult_t ep_net_request_fail(const void *request);
 
-/* Fails, with *handle NULL, where there is no memory, or there are too many of them. */
+/* Makes a handle of the object. Fails, with *handle NULL, if memory or slots run out. */
 ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle);
-/* NULL: there is no such object. */
+/* Returns the handle's object, or NULL if there is none of that kind. */
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle);
-/* The same; NULL is an error, ncclInvalidArgument, whose text is set. */
+/* Returns the handle's object; where there is none, NULL, and the text of an ncclInvalidArgument is set. */
 void *ep_net_handle_find(enum ep_net_kind kind, const void *handle);
-/* The object, for whoever calls first; NULL: there is no such object (any more). */
+/* Ends the handle. Returns its object to the first caller, and NULL to all others. */
 void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle);
-/* Drops and frees it; a handle of no such object (any more) is an error, NULL is nothing. */
+/* Ends the handle and frees its object. A handle without object is an error; NULL does nothing. */
 ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
 				 void (*object_free)(void *object));
-/* Drops one object of the kind that `of` is true of. NULL: there is none. */
+/* Ends the handle of one object of the kind for which `of` is true, and returns the object; NULL if there is none. */
 void *ep_net_handle_drop_one(enum ep_net_kind kind,
 			     bool (*of)(const void *object, const void *what), const void *what);
 
-/* Registered memory. Regions of a device are shared by all who register some of the same memory. */
+/* ---- registered memory; those who register the same memory share a device's regions ---- */
 
 struct ep_net_mr {
 	const struct ep_net_nic *nic;
@@ -256,18 +262,18 @@ struct ep_net_memory {
 	}
 
 /*
- * For a NIC that the caller holds. A failure is logged as information only: NCCL can do without registration of
- * what users give it. The NIC is held until ep_net_mr_free().
+ * Registers memory with all ports of a NIC that the caller holds; ep_net_mr_free() ends that, and holds the NIC until
+ * then. A failure is logged at INFO alone, because NCCL can do without registration of its users' memory.
  */
 ncclResult_t ep_net_mr_new(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
 			   struct ep_net_mr **mr);
 void ep_net_mr_free(struct ep_net_mr *mr);
 
-/* The registration that a handle means, if it is one of this NIC and has the bytes. */
+/* Finds the registration that a handle means. An error: it is of another NIC, or lacks some of the bytes. */
 ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, const void *data,
 			    size_t size, const struct ep_net_mr **out);
 
-/* Whether `size` bytes at data are in it. */
+/* Returns whether the registration has `size` bytes at data. */
 static inline bool ep_net_mr_has(const struct ep_net_mr *mr, const void *data, size_t size)
 {
 	uintptr_t at = (uintptr_t)data;
@@ -277,33 +283,33 @@ static inline bool ep_net_mr_has(const struct ep_net_mr *mr, const void *data, s
 
 /* ---- queue pairs, whoever posts to them ---- */
 
-/* How progress of a connection, or of a mesh, looks for completions and for peers. */
+/* How connections and ranks of GIN look for completions and for peers. */
 #define EP_NET_POLL 16                /* completions that are taken up at once */
-#define EP_NET_IDLE 256               /* looks in vain between two looks at the clock */
+#define EP_NET_IDLE 256               /* empty looks between two looks at the clock */
 #define EP_NET_CHECK_NS 20000000ull   /* between two looks for peers */
 #define EP_NET_GRACE_NS 1000000000ull /* for what the NIC may still bring of a peer that is gone */
 
-/* *lost is set when the NIC reports that it has lost completions. */
+/* Makes a completion queue. *lost becomes 1 when the NIC reports that it has lost completions. */
 ncclResult_t ep_net_cq_new(struct ep_net_dev *dev, uint64_t cqes, uint32_t *lost,
 			   struct ibv_cq **cq);
-/* In state INIT. NULL: errno. */
+/* Returns a new queue pair in state INIT, with `room` as the NIC has it; NULL and errno on failure. */
 struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room,
 				unsigned int access);
 /* Registers memory of the plugin's own. */
 ncclResult_t ep_net_pin(struct ep_net_dev *dev, void *memory, size_t bytes, unsigned int access,
 			struct ibv_mr **mr);
-/* The traffic class of a communicator whose class is `tc` (-1: it has none). */
+/* Returns the traffic class for a communicator of class `tc`, or -1 if it has none. */
 uint8_t ep_net_traffic_class(const struct ep_net_dev *dev, int tc);
-/* The service level of a communicator whose class is `tc` (-1: it has none). */
+/* Returns the service level for a communicator of class `tc`, or -1 if it has none. */
 uint8_t ep_net_service_level(const struct ep_nic_end *end, int tc);
-/* The same as ep_net_queue_connect(), where a failure is no error. 0: it is connected; else errno. */
+/* Connects as ep_net_queue_connect() does. Returns 0 or errno, and sets no error text. */
 int ep_net_queue_try(struct ep_net_dev *dev, struct ibv_qp *qp, const struct ep_rc_path *path,
 		     uint32_t remote);
-/* The peer's queue pair begins at its port's psn plus its number, and expects the same of this one. */
+/* Connects to queue pair `remote` of the path's other end. Each one's PSN begins at its port's psn plus its number. */
 ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 				  const struct ep_rc_path *path, uint32_t remote);
 
-/* Whether a failure is one of the path to the peer, and not of what was asked for. */
+/* Returns whether a failure is of the path to the peer. Others are of the request itself. */
 bool ep_net_status_blames_path(enum ibv_wc_status status);
 /* Writes a queue pair in one line: ports, numbers, GIDs of both ends. Returns text. */
 #define EP_NET_WHICH 320
@@ -313,40 +319,41 @@ struct ep_net_which {
 	const char *toward, *peer; /* toward: "to" or "from" */
 };
 const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NET_WHICH]);
-/* More about a port, to be appended; "": nothing. */
+/* Returns what to append to a message about a port that is down or a device that failed, or "". */
 const char *ep_net_dev_print(const struct ep_net_dev *dev);
 /* Writes why a completion failed, and what to do about it. Returns text. */
 #define EP_NET_WC_TEXT 320
 const char *ep_net_wc_print(const struct ibv_wc *wc, char text[EP_NET_WC_TEXT]);
 
-/* ---- base of all versions of NCCL's tables ---- */
+/* ---- what all versions of NCCL's tables share ---- */
 
 #define EP_NET_NAME "EP"
 
-/* Fails if there is no device that NCCL may use. `traffic_class` -1: as the environment sets it. */
+/* Takes NCCL's logger and looks for devices. Fails if there is none that NCCL may use. */
 ncclResult_t ep_net_init(ep_net_log_fn *log);
-/* A line of libnccl_ep to NCCL's logger; see core/log.h. */
+/* Gives a line of libnccl_ep to NCCL's logger; see core/log.h. Returns whether there is one. */
 bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text);
+/* The same for a context. `traffic_class` -1: the environment's. */
 ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx);
-/* A context that is none, or no longer one, is no error: NCCL finalizes what has failed. */
+/* Ends a context. One that never was, or has ended, is no error: NCCL finalizes what has failed, too. */
 ncclResult_t ep_net_context_free(void *ctx);
 ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class);
-/* Called at the end of each context, while no other one can be made. `ctx` NULL: it is the last one. */
+/* `sweep` runs at the end of each context, while no other one can be made. `ctx` NULL: it is the last one. */
 void ep_net_sweep_with(void (*sweep)(const void *ctx));
 
-/* Of NICs, with those that NCCL has had merged; and of those with one port alone. */
+/* Counts NICs, merged ones included; and those with one port. */
 ncclResult_t ep_net_count(int *ndevs);
 ncclResult_t ep_net_count_ports(int *ndevs);
-/* In the newest form, of which the others are parts. */
+/* Fills in a NIC's properties in the newest form, of which the others are parts. */
 ncclResult_t ep_net_properties(int dev, struct ep_net_props_v12 *props);
 /* The same in the forms of older versions. */
 ncclResult_t ep_net_props_v8(int dev, struct ep_net_props_v8 *props);
 ncclResult_t ep_net_props_v9(int dev, struct ep_net_props_v9 *props);
 ncclResult_t ep_net_props_v11(int dev, struct ep_net_props_v11 *props);
 
-/* Whether this can be the memory of a program. */
+/* Checks that this can be a program's memory: an address, a size, a known type. */
 ncclResult_t ep_net_memory_check(const struct ep_net_memory *memory);
-/* *mr: a handle. */
+/* Registers memory for NCCL. *mr: a handle, which ep_net_dereg() ends. */
 ncclResult_t ep_net_memory_reg(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
 			       void **mr);
 ncclResult_t ep_net_dereg(void *comm, void *mr);
@@ -359,16 +366,16 @@ union ep_net_addr {
 	struct sockaddr_in6 v6;
 };
 
-/* "10.1.2.3:4567" or "[fe80::1]:4567". Returns text. */
+/* Writes an address as "10.1.2.3:4567" or "[fe80::1]:4567". Returns text. */
 #define EP_NET_ADDR_TEXT 72
 const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_ADDR_TEXT]);
 
-/* Listens on a port of the address that is free, and fills it in. */
+/* Listens on a free port of the address, and fills the port in. */
 ncclResult_t ep_net_listen_at(union ep_net_addr *addr, int *fd);
 
 /*
- * *fd -1: nobody (yet). Fails where this process or its machine has no descriptor or memory for one who
- * dials. `where` is printed.
+ * Accepts a connection; *fd is -1 while none has come. Fails if this process or its machine lacks a descriptor or
+ * memory for it. `where`: the listener, for the error.
  */
 ncclResult_t ep_net_accept_one(int listen_fd, const char *where, int *fd);
 
@@ -379,17 +386,17 @@ enum ep_net_io_state {
 	EP_NET_IO_FAILED  /* errno */
 };
 
-/* Begins to connect; -1: errno. */
+/* Begins to connect. Returns the socket, or -1 and errno. */
 int ep_net_dial(const union ep_net_addr *addr);
 
-/* The next bytes of a message of `size` bytes, `*at` of which are done. */
+/* Sends, or receives, the next bytes of a message of `size` bytes. *at: how many are done; it grows. */
 enum ep_net_io_state ep_net_put(int fd, const void *message, size_t size, size_t *at);
 enum ep_net_io_state ep_net_take(int fd, void *message, size_t size, size_t *at);
 
-/* Whether the other end has closed the connection or is gone; takes nothing. */
+/* Returns whether the other end has closed the connection or is gone. It reads nothing. */
 bool ep_net_gone(int fd);
 
-/* The interface at which peers meet: that which NCCL's own transport would take. */
+/* ---- the interface at which peers meet: the one that NCCL's own transport would take ---- */
 
 /*
  * Finds the address to be reached by. NCCL_SOCKET_IFNAME ([^][=]name,...) decides if it is set. Without it the
@@ -399,10 +406,10 @@ bool ep_net_gone(int fd);
 ncclResult_t ep_net_addr_find(union ep_net_addr *addr);
 /* Gives the address that the first call of this process found, as NCCL does: all connections use one interface. */
 ncclResult_t ep_net_addr_own(union ep_net_addr *addr);
-/* Whether a name fits NCCL_SOCKET_IFNAME's text. */
+/* Returns whether an interface's name fits the text of NCCL_SOCKET_IFNAME. */
 bool ep_net_ifname_match(const char *text, const char *name);
 
-/* Dialing a peer, again and again as NCCL does; nothing here waits. */
+/* ---- dialing a peer, again and again as NCCL does ---- */
 
 struct ep_net_dialing {
 	union ep_net_addr addr;
@@ -413,21 +420,18 @@ struct ep_net_dialing {
 	uint64_t began, until, next;
 };
 
-/* Gives up at `until`. `who` must stay. */
+/* Begins to dial; tries end at `until`. `who`, for messages, must stay until the end. */
 void ep_net_dialing_begin(struct ep_net_dialing *dialing, const union ep_net_addr *addr,
 			  const char *who, uint64_t until);
 /*
- * *fd -1: call again. Else the connection, which is the caller's. Whoever is refused, not found or not
- * answered is tried again, NCCL_SOCKET_RETRY_CNT times, after 1, 2, 3, ... times
+ * Goes on dialing. *fd: the connection, which the caller owns, or -1: call again. A try that is refused, finds no
+ * route or gets no answer is followed by others, NCCL_SOCKET_RETRY_CNT at most, after 1, 2, 3, ... times
  * NCCL_SOCKET_RETRY_SLEEP_MSEC.
  */
 ncclResult_t ep_net_dialing_step(struct ep_net_dialing *dialing, int *fd);
 void ep_net_dialing_end(struct ep_net_dialing *dialing);
 
-/*
- * The head of messages over TCP, in all versions alike, so that ends of two versions find that out; and
- * checks of what ends send about their ports.
- */
+/* ---- messages: their head is the same in all versions, so that ends of two versions notice it ---- */
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull
 #define EP_NET_VERSION 8u /* any change of what ends send each other, or of a connection's memory */
@@ -441,9 +445,9 @@ struct ep_net_head {
 };
 
 /*
- * Sends, or receives, more of a message. *done: all of it. `at`: how much is. `who` is the other end, in
- * errors. A message that is received begins with a head of this version, with that magic; one without a head
- * goes by ep_net_message_end().
+ * Sends, or receives, more of a message. *done: all of it has gone, or come; *at: how many bytes. `who`: the other
+ * end, for errors. A received message begins with a head of this version and magic. ep_net_message_end() turns the
+ * state of a message without head into the same.
  */
 ncclResult_t ep_net_message_end(enum ep_net_io_state state, const char *who, bool *done);
 ncclResult_t ep_net_message_send(int fd, const void *msg, size_t bytes, size_t *at, const char *who,
@@ -451,24 +455,26 @@ ncclResult_t ep_net_message_send(int fd, const void *msg, size_t bytes, size_t *
 ncclResult_t ep_net_message_recv(int fd, struct ep_net_head *msg, size_t bytes, uint64_t magic,
 				 size_t *at, const char *who, bool *done);
 
-/* Time that a connection has, from its first call on. */
+/* Returns the time that a connection has from its first call on. */
 uint64_t ep_net_setup_ns(void);
 
 /*
- * Whether the other end's values of a port and its queue pairs are possible; `qpn` NULL: it sends none
- * of queue pairs.
+ * Return whether the other end's values of a port and its queue pairs are possible, as a question and as an error.
+ * `qpn` NULL: it has sent no queue pairs.
  */
 bool ep_net_end_good(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps);
 ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
 			      const char *who);
 
 /*
- * Listens and accepts. A connection is pending until it has sent a head with the listener's nonce; others
- * are rejected. When all places are taken, one that has been silent for long makes room for a new one.
+ * ---- listeners ----
+ *
+ * A connection is pending until it has sent a head with the listener's nonce; others are rejected. When all places
+ * are taken, the connection that has been silent for longest makes room for a new one.
  */
 
 #define EP_NET_MAX_PENDING 32
-/* Peers send at once; a silent connection keeps its place for so long. */
+/* Peers send at once. A silent connection keeps its place for so long. */
 #define EP_NET_SILENT_NS 1000000000ull
 #define EP_NET_NAMED 3 /* rejected ones whose addresses are logged */
 
@@ -503,17 +509,17 @@ struct ep_net_place {
 	union ep_net_addr addr;
 };
 
-/* Begins to listen where peers reach this host. *place: there; its number is the caller's. */
+/* Begins to listen at the interface of this process, and fills in *place except its number. */
 ncclResult_t ep_net_acceptor_open(struct ep_net_acceptor *g, uint64_t magic,
 				  struct ep_net_place *place);
-/* Whether a place that came from NCCL is that of `whose` listener, of this version. */
+/* Checks that a place which NCCL brought is of `whose` listener and of this version. */
 ncclResult_t ep_net_place_check(const struct ep_net_place *place, uint64_t magic,
 				const char *whose);
-/* Closes the listener and what is pending. */
+/* Closes the listener and its pending connections. */
 void ep_net_acceptor_close(struct ep_net_acceptor *g);
-/* Accepts; accepted->fd is -1 if there is none yet. Fails if this process cannot accept. */
+/* Accepts a connection; accepted->fd is -1 while none is complete. Fails if this process cannot accept. */
 ncclResult_t ep_net_acceptor_poll(struct ep_net_acceptor *g, struct ep_net_accepted *accepted);
-/* Ends a wait for `whom`: logs rejected connections in one line, also those still silent if nobody came. */
+/* Ends a wait for `whom`: one line names rejected connections, and silent ones if `whom` did not come. */
 void ep_net_acceptor_report(struct ep_net_acceptor *g, bool connected, const char *whom);
 
 /* ---- for tables ---- */

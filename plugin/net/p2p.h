@@ -9,12 +9,11 @@
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
  * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to the address in the slot, each message
  * over one or several queue pairs, and ends its part on each of them with a WRITE with immediate
- * data, which shows the receiver which receive it was and in how many parts the message comes. How
- * long the message is it learns from the lengths of these writes where they carry the data; where
- * they follow it, they carry a record with the length.
+ * data. That tells the receiver which receive it is of, and in how many parts the message comes. If these
+ * writes carry the data, their lengths add up to the message's; if they follow it, they carry a record with the length.
  *
- * One thread at a time uses a connection, except for registration of memory; of one with several
- * paths a thread of the plugin makes use, too (device.c), and both take its lock.
+ * One thread at a time uses a connection, except for registration of memory. A thread of the plugin
+ * (device.c) uses those with several paths, too, and both take the connection's lock.
  */
 #ifndef EP_NET_P2P_P2P_H
 #define EP_NET_P2P_P2P_H
@@ -61,7 +60,7 @@ struct ep_net_shared {
 
 _Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lines");
 
-/* Immediate data: slot, receive of the group, parts of the message - 1, and whether it has a record. */
+/* Immediate data: slot, receive of the group, parts of the message - 1, whether a record follows. */
 #define EP_NET_IMM(slot, entry, parts, record)                                                     \
 	((uint32_t)(slot) << 24 | (uint32_t)(entry) << 20 | ((uint32_t)(parts)-1) << 12 |          \
 	 (uint32_t)(record))
@@ -70,7 +69,7 @@ _Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lin
 #define EP_NET_IMM_PARTS(imm) (((imm) >> 12 & 0xff) + 1)
 #define EP_NET_IMM_RECORD(imm) ((imm)&1)
 
-/* Of a message its part, in the order in which its queue pair was given parts. */
+/* A part of a message, in the order in which its queue pair was given parts. */
 struct ep_net_part {
 	uint16_t request;
 	uint8_t number;
@@ -179,7 +178,7 @@ struct ep_net_path {
 	struct ibv_wc failure;
 };
 
-struct ep_net_ctrl; /* p2p.h */
+struct ep_net_ctrl;
 
 struct ep_net_comm {
 	bool sender;
@@ -244,15 +243,15 @@ struct ep_net_peer {
 	const uint32_t *qpn;
 };
 
-/* How many paths ends of so many ports have. */
+/* Returns how many paths two ends with these numbers of ports have. */
 static inline uint32_t ep_net_paths(uint32_t ports, uint32_t others)
 {
 	return ports > others ? ports : others;
 }
 
 /*
- * Traffic class and service level that the environment may overrule, -1: none. A sender's are those of
- * its communicator, which NCCL gives as one number; a receiver's are its sender's.
+ * Traffic class and service level, -1: none given; the environment may overrule them. A sender's are those of its
+ * communicator, which NCCL gives as one number. A receiver's are its sender's.
  */
 struct ep_net_class {
 	int tc, sl;
@@ -260,7 +259,7 @@ struct ep_net_class {
 
 #define EP_NET_NO_REQUEST UINT32_MAX
 
-/* Kinds of work, and what its completion has to know. */
+/* Kinds of work requests, and what the completion has to know of them. */
 enum ep_net_work {
 	EP_NET_WORK_SEND = 1,
 	EP_NET_WORK_SLOT,
@@ -270,7 +269,7 @@ enum ep_net_work {
 };
 #define EP_NET_WR_ID(kind, qp, wrs, number)                                                        \
 	((uint64_t)(kind) << 60 | (uint64_t)(qp) << 48 | (uint64_t)(wrs) << 32 | (uint16_t)(number))
-/* A further part of it: which of the queue pairs that had this number it belongs to. */
+/* Of the queue pairs that had this number, the one that the request was posted to. */
 #define EP_NET_WR_GENERATION_OF(q) ((uint64_t)(q)->generation << 16)
 #define EP_NET_WR_KIND(id) ((enum ep_net_work)((id) >> 60))
 #define EP_NET_WR_QP(id) ((uint32_t)((id) >> 48) & 0xfff)
@@ -278,10 +277,10 @@ enum ep_net_work {
 #define EP_NET_WR_GENERATION(id) ((uint16_t)((id) >> 16))
 #define EP_NET_WR_NUMBER(id) ((uint32_t)(uint16_t)(id))
 
-/* Of a flush: not of a queue pair but of a port. */
+/* In place of a queue pair, for flushes: a port. */
 #define EP_NET_WR_FLUSH_QP(local) (EP_NET_MAX_QPS + (local))
 
-/* For everybody who uses a connection, from its handle to the end of the call. */
+/* Takes the connection's lock, if it has one, from the look at its handle to the end of the call. */
 static inline void ep_net_enter(struct ep_net_comm *c)
 {
 	if (c->path) {
@@ -296,7 +295,7 @@ static inline void ep_net_leave(struct ep_net_comm *c)
 	}
 }
 
-/* Whether what comes by a path counts: it is open, or the other end may take it for that. */
+/* Returns whether what comes by a path counts: the path is open, or the other end may use it already. */
 static inline bool ep_net_path_lives(const struct ep_net_comm *c, uint32_t path)
 {
 	return !c->path || c->path[path].state == EP_NET_PATH_OPEN ||
@@ -308,10 +307,7 @@ static inline bool ep_net_path_is_open(const struct ep_net_comm *c, uint32_t pat
 	return !c->path || c->path[path].state == EP_NET_PATH_OPEN;
 }
 
-/*
- * Control messages: what the ends of a connection with several paths send each other over TCP, once it
- * is made.
- */
+/* ---- control messages: what ends with several paths send each other over TCP once they are connected ---- */
 
 #define EP_NET_CTRL_MAGIC 0x64726f77u
 
@@ -322,7 +318,7 @@ enum ep_net_ctrl_kind {
 	EP_NET_PROVED      /* sender: and reach it */
 };
 
-/* Of a path, in one of its generations; see p2p.h. */
+/* A message about a path, in one of its generations. */
 struct ep_net_ctrl_msg {
 	uint32_t magic;
 	uint16_t path, generation;
@@ -334,7 +330,7 @@ struct ep_net_ctrl_msg {
 	uint32_t number[EP_NET_MAX_QPS];
 };
 
-/* An end sends up to four messages in a generation, and reads the other end's before the next but one. */
+/* An end sends up to four messages in a generation, and is never two generations ahead of the other end. */
 #define EP_NET_CTRL_MSGS (EP_NET_NIC_PORTS * 8u)
 
 struct ep_net_ctrl {
@@ -344,7 +340,7 @@ struct ep_net_ctrl {
 };
 
 /*
- * The handshake of two ends over TCP, as InfiniBand's connection manager has it:
+ * ---- the handshake of two ends over TCP, as InfiniBand's connection manager has it ----
  *
  *     the sender's request (REQ) -> the receiver's reply (REP) -> the sender is ready (RTU)
  */
@@ -370,7 +366,7 @@ struct ep_net_connect_rep {
 	char text[EP_NET_TEXT];
 };
 
-/* In what NCCL brings from listen() to connect(), which begins with all zero behind `parked`. */
+/* What NCCL brings from listen() to connect(). It is zero from `parked` on when connect() is first called. */
 struct ep_net_handle {
 	struct ep_net_place place; /* its number: ports of the receiver's NIC */
 	void *parked;              /* the sender's own: what it has begun */
@@ -383,47 +379,51 @@ _Static_assert(offsetof(struct ep_net_connect_req, shared) == sizeof(struct ep_n
 
 /* ---- how a connection fails ---- */
 
-ncclResult_t ep_net_comm_failed(struct ep_net_comm *c); /* as it failed before */
-/* `qp`: a queue pair, or what ep_net_port_qp() returns. */
+/* Returns the error with which the connection failed before. */
+ncclResult_t ep_net_comm_failed(struct ep_net_comm *c);
+/* Ends the connection for good with an error that names queue pair `qp`, or what ep_net_port_qp() returns. */
 ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
 			      const char *fmt, ...) EP_PRINTF(4, 5);
 ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
 
 /* Returns a queue pair that goes by this port of the own NIC, else the number of the port's flushes. */
 uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local);
-/* See ep_net_which_print(). */
+/* Writes a queue pair of the connection as ep_net_which_print() does. Returns text. */
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
 
 /* ---- queue pairs of a connection ---- */
 
 #define EP_NET_ACCESS (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
 
+/* Makes the queue pairs of all paths and the completion queues of all ports. */
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
+/* Connects them to those of the other end, by their numbers there. */
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
-/* Which of them messages go over: those of open paths. */
+/* Chooses those that messages go over: the queue pairs of open paths. */
 void ep_net_qps_choose(struct ep_net_comm *c);
-/* A queue pair to itself, for iflush. */
+/* Makes a port's queue pair that is connected to itself, by which iflush reads. */
 ncclResult_t ep_net_flush_open(struct ep_net_local *port);
+/* Posts n receives of no length, which take the immediate data. */
 ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
 
 /* ---- makes connections and ends them ---- */
 
-/* A connection whose queue pairs are not connected yet. It holds the devices. */
+/* Makes a connection whose queue pairs still have to be connected. It holds the NIC. */
 ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t npaths,
 			     uint32_t nqps, const struct ep_net_class *class,
 			     struct ep_net_comm **comm);
 ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
-/* `c` NULL: nothing. Ends all work, then frees the memory that it used. */
+/* Ends all work, then frees the memory that it used. NULL does nothing. */
 void ep_net_comm_free(struct ep_net_comm *c);
 
-/* For NCCL, of connections of either kind. */
+/* NCCL's calls for connections of either kind. */
 ncclResult_t ep_net_reg(void *comm, const struct ep_net_memory *memory, void **mr);
 ncclResult_t ep_net_close_send(void *send_comm);
 ncclResult_t ep_net_close_recv(void *recv_comm);
 
 /* ---- the receiver's end of a connection in the making ---- */
 
-/* For NCCL, which calls again and again. *recv_comm NULL: it is not made yet. */
+/* NCCL's calls. NCCL repeats ep_net_accept() while *recv_comm is NULL: the connection is still being made. */
 ncclResult_t ep_net_listen(int dev, int tc, void *handle, void **listen_comm);
 /* Finds the NIC that a listener is of, and the traffic class that it was given. */
 ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **nic, int *tc);
@@ -432,38 +432,40 @@ ncclResult_t ep_net_close_listen(void *listen_comm);
 
 /* ---- the sender's end of a connection in the making ---- */
 
-/* For NCCL, which calls again and again. *send_comm NULL: it is not made yet. */
+/* NCCL repeats the call while *send_comm is NULL: the connection is still being made. */
 ncclResult_t ep_net_connect(const void *ctx, int dev, int tc, void *handle, void **send_comm);
-/* Gives up a connection that this rank has begun by the handle and is not made yet, if there is one. */
+/* Gives up the connection that this rank has begun by the handle, if it is still being made. */
 void ep_net_connect_end(struct ep_net_handle *handle);
 
 /* ---- requests of a connection ---- */
 
+/* Returns the number of a free request, or EP_NET_NO_REQUEST. */
 uint32_t ep_net_request_new(struct ep_net_comm *c);
 void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
 void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
-/* The connection that receives; checks the number of receives. */
+/* Finds the connection that receives by its handle, and checks the number of receives. */
 ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **comm);
 
 /* ---- announces receives to the sender ---- */
 
-/* Announces groups, unless the sender can do without for now. */
+/* Announces groups of receives, unless the sender knows of enough for now. */
 ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
 
 /* ---- parts of messages ---- */
 
 ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
 			      uint32_t qp, uint32_t number);
-/* Posts parts again that a closed path has not brought, as far as there is room. */
+/* Posts again the parts that a closed path has not brought, as far as queues have room. */
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 
 /* ---- sending, and the end of requests of either kind ---- */
 
-/* A receive that the other end has posted, the first of its group that has no message yet. */
+/* A receive of the other end: the first one of its group that still lacks its message. */
 struct ep_net_asked {
 	int tag;
-	uint32_t size; /* 0: none is known */
+	uint32_t size; /* 0: no receive is known */
 };
+/* Finds it. */
 ncclResult_t ep_net_send_asked(void *send_comm, struct ep_net_asked *asked);
 
 /* For NCCL. */
@@ -479,9 +481,9 @@ ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, in
 
 /* ---- flushes of GPU memory ---- */
 
-/* Posts flushes that had to wait, as far as there is room. */
+/* Posts waiting flushes, as far as queues have room. */
 ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
-/* A device that is broken gives no flush back any more. */
+/* Ends the flushes of a device that has failed: it returns none of them. */
 void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
 
 /* For NCCL. */
@@ -490,39 +492,37 @@ ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void
 
 /* ---- completions of a connection ---- */
 
-/* Takes up completions of a port; *any: there were some. */
+/* Handles completions of a port. *any: whether there were some. */
 ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool *any);
 
 /* ---- progress of a connection ---- */
 
-/* Takes up completions, does what is due, and now and then looks for the other end. */
+/* Handles completions, does what is due, and now and then looks whether the other end is there. */
 ncclResult_t ep_net_progress(struct ep_net_comm *c);
 
+/* ---- paths of a connection that has several ---- */
+
 /*
- * Closes a path that fails. Both ends first see to it that nothing comes from it any more, then
- * send each other, over TCP, which parts of messages it has brought; the rest is sent again over the
- * others. So each part comes once, and nothing comes late.
+ * Closes a path that is open or on its way back. Both ends first see to it that nothing comes from it any more. Then
+ * they send each other, over TCP, which parts of messages it has brought, and the rest goes over the other paths. So
+ * each part comes once, and nothing comes late. `what`: why, for the log.
  */
-
-/* Closes one that is open or on its way back. `what`: why, for the log. */
 ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char *what);
-
-/* ---- looks after the paths of a connection that has several ---- */
 
 /* Does what is due after completions were taken up: c->due. */
 ncclResult_t ep_net_paths_act(struct ep_net_comm *c);
 /* Receives control messages about paths, and checks ports. */
 ncclResult_t ep_net_paths_check(struct ep_net_comm *c);
-/* The asynchronous thread looks after the paths, too, while NCCL does not call. */
+/* Has the plugin's thread look after the paths while NCCL does not call. */
 ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c);
-/* This end closes: sends what has arrived to the other one. */
+/* This end closes: it sends the other one how much has arrived. */
 void ep_net_paths_close(struct ep_net_comm *c);
 
 /* ---- the part of a connection in the file of counts ---- */
 
-/* Where the connection counts from now on, and what it is. Never fails: else it counts for itself. */
+/* Gives the connection an entry in the file of counts and describes it there. Without a file it counts for itself. */
 void ep_net_counts_open(struct ep_net_comm *c);
-/* The ports that a path goes by, and that it is open. */
+/* Writes the ports that a path goes by, and that it is open. */
 void ep_net_counts_path(struct ep_net_comm *c, uint32_t path);
 void ep_net_counts_close(struct ep_net_comm *c);
 
