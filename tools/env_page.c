@@ -7,7 +7,7 @@
 
 #include "core/param.h"
 #include "rdma/env.h"
-#include "tools/nccl_vars.h"
+#include "tools/nccl_env.h"
 
 /* Text as roff prints it. */
 static void put(const char *text)
@@ -134,7 +134,7 @@ int main(void)
 	      stdout);
 	put_rdma();
 	fputs(".SH OTHER VARIABLES OF NCCL THAT COUNT HERE\n", stdout);
-	for (int i = 0; i < EP_NCCL_VARS; i++) {
+	for (int i = 0; i < ep_nccl_vars; i++) {
 		const struct ep_nccl_var *v = &ep_nccl_var_table[i];
 
 		put_variable(v->name, "", v->unset, v->help);

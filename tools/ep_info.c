@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "tools/conf.h"
+#include "tools/nccl_env.h"
 #include "tools/ep_info.h"
 #include "topo/topo.h"
 

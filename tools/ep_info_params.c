@@ -9,9 +9,8 @@
 #include "core/log.h"
 #include "core/param.h"
 #include "rdma/env.h"
-#include "tools/conf.h"
+#include "tools/nccl_env.h"
 #include "tools/ep_info.h"
-#include "tools/nccl_vars.h"
 
 static void print_row(const char *name, const char *value, bool set, const char *help)
 {
@@ -95,7 +94,7 @@ void ep_info_params(void)
 	for (int i = 0; i < EP_IB_VARS; i++) {
 		print_rdma((enum ep_ib_var)i);
 	}
-	for (int i = 0; i < EP_NCCL_VARS; i++) {
+	for (int i = 0; i < ep_nccl_vars; i++) {
 		const char *text = getenv(ep_nccl_var_table[i].name);
 		bool set = text && *text;
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "tools/conf.h"
+#include "tools/nccl_env.h"
 #include "tools/option_tables.h"
 #include "topo/topo.h"
 
