@@ -9,7 +9,7 @@
 #include "device/kernels.h"
 
 /* Selection i: an expert, or a number that is none. */
-EP_DEV int64_t ep_expert_rows_load(const struct ep_expert_rows_args &a, uint64_t i)
+EP_DEV int64_t expert_rows_load(const struct ep_expert_rows_args &a, uint64_t i)
 {
 	if (a.form == EP_EXPERT_ROWS_IDS64) {
 		return ((const int64_t *)a.selections)[i];
@@ -36,7 +36,7 @@ EP_KERNEL(ep_expert_rows_kernel, ep_expert_rows_args, EP_GROUP_MAX_THREADS)
 	for (uint64_t t = (uint64_t)ep_block() * ep_nthreads() + ep_tid(); t < tokens;
 	     t += stride) {
 		for (uint32_t k = 0; k < a.topk; k++) {
-			int64_t expert = ep_expert_rows_load(a, t * a.topk + k);
+			int64_t expert = expert_rows_load(a, t * a.topk + k);
 
 			if (expert >= 0 && expert < a.experts) {
 				(void)ep_atomic_add_gpu_u64(a.rows + expert, 1);

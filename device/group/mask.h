@@ -81,20 +81,20 @@ EP_DEV bool ep_rank_remote(const struct ep_dev_group &g, uint32_t r)
 }
 
 /* Where peer r writes its progress word. */
-EP_DEV const uint64_t *ep_progress_at(const struct ep_dev_group &g, uint32_t r)
+EP_DEV const uint64_t *progress_at(const struct ep_dev_group &g, uint32_t r)
 {
 	return (const uint64_t *)(g.own + g.progress_off) + r;
 }
 
 EP_DEV uint64_t ep_progress_load(const struct ep_dev_group &g, uint32_t r)
 {
-	return ep_ld_retired_sys_u64(ep_progress_at(g, r));
+	return ep_ld_retired_sys_u64(progress_at(g, r));
 }
 
 /* The step alone. */
 EP_DEV uint32_t ep_progress_step(const struct ep_dev_group &g, uint32_t r)
 {
-	return ep_ld_retired_sys_u32((const uint32_t *)ep_progress_at(g, r));
+	return ep_ld_retired_sys_u32((const uint32_t *)progress_at(g, r));
 }
 
 EP_DEV bool ep_mask_active(const struct ep_dev_group &g, uint32_t r)

@@ -57,15 +57,14 @@ struct ep_clean_board {
 };
 
 /* Where rank `from` leaves the word, in any heap. */
-EP_DEV uint64_t ep_clean_at(const struct ep_clean_args &a, enum ep_clean_word which, uint32_t from)
+EP_DEV uint64_t clean_at(const struct ep_clean_args &a, enum ep_clean_word which, uint32_t from)
 {
 	return a.g.clean_off + 8 * (which * (uint64_t)a.g.nranks + from);
 }
 
-EP_DEV uint64_t ep_clean_load(const struct ep_clean_args &a, enum ep_clean_word which,
-			      uint32_t from)
+EP_DEV uint64_t clean_load(const struct ep_clean_args &a, enum ep_clean_word which, uint32_t from)
 {
-	return ep_ld_retired_sys_u64((const uint64_t *)(a.g.own + ep_clean_at(a, which, from)));
+	return ep_ld_retired_sys_u64((const uint64_t *)(a.g.own + clean_at(a, which, from)));
 }
 
 EP_DEV uint32_t ep_clean_round(uint64_t word)
@@ -74,19 +73,19 @@ EP_DEV uint32_t ep_clean_round(uint64_t word)
 }
 
 /* Has r ended a MaskClean that this rank was not in? */
-EP_DEV bool ep_clean_ahead(const struct ep_clean_args &a, uint32_t r)
+EP_DEV bool clean_ahead(const struct ep_clean_args &a, uint32_t r)
 {
-	return ep_clean_round(ep_clean_load(a, EP_CLEAN_RESULT, r)) > a.g.seq[0].clean_round;
+	return ep_clean_round(clean_load(a, EP_CLEAN_RESULT, r)) > a.g.seq[0].clean_round;
 }
 
 /* The round that this rank wants. One thread. */
-EP_DEV uint32_t ep_clean_choose(const struct ep_clean_args &a)
+EP_DEV uint32_t clean_choose(const struct ep_clean_args &a)
 {
 	uint32_t round = a.g.seq[0].clean_round + 1;
 
 	for (uint32_t r = 0; r < a.g.nranks; r++) {
-		uint32_t call = ep_clean_round(ep_clean_load(a, EP_CLEAN_CALL, r));
-		uint32_t over = ep_clean_round(ep_clean_load(a, EP_CLEAN_RESULT, r));
+		uint32_t call = ep_clean_round(clean_load(a, EP_CLEAN_CALL, r));
+		uint32_t over = ep_clean_round(clean_load(a, EP_CLEAN_RESULT, r));
 
 		if (!ep_ranks_has(&a.gone,
 				  r)) { /* the call of a process that has ended never ends */
@@ -100,7 +99,7 @@ EP_DEV uint32_t ep_clean_choose(const struct ep_clean_args &a)
  * May this rank publish to its node by one store? What such a store does at a rank that is gone is not
  * known, so all have to be active here. One thread.
  */
-EP_DEV bool ep_clean_at_once(const struct ep_clean_args &a)
+EP_DEV bool clean_at_once(const struct ep_clean_args &a)
 {
 	bool all = EP_MULTICAST && a.g.multicast;
 
@@ -114,7 +113,7 @@ EP_DEV bool ep_clean_at_once(const struct ep_clean_args &a)
  * Before anything is published to a remote peer, what was posted to it must have arrived: afterwards all
  * banks are free, and the step must be later than any that a rank has published so far. All threads.
  */
-EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board *board)
+EP_DEV void clean_begin(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
 	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
 
@@ -138,19 +137,19 @@ EP_DEV void ep_clean_begin(const struct ep_clean_args &a, struct ep_clean_board 
 			}
 		}
 		board->step += EP_CLEAN_GAP;
-		board->at_once = ep_clean_at_once(a);
+		board->at_once = clean_at_once(a);
 	}
 }
 
 /* Publishes to remote rank r; false: it cannot, or only that the connection is lost. One warp. */
-EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_word which,
-			  uint64_t value, bool lost)
+EP_DEV bool clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_word which,
+		       uint64_t value, bool lost)
 {
 	const uint32_t word[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
 	struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, a.g.remote->queues - 1), NULL,
 					     a.g.timeout_ns / 4);
 	struct ep_mlx5_mem to =
-		ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, ep_clean_at(a, which, a.g.rank));
+		ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, clean_at(a, which, a.g.rank));
 
 	/* a call may be posted again, and must not pass the one before */
 	if (which == EP_CLEAN_CALL && !lost && !ep_mlx5_quiet(&p)) {
@@ -160,20 +159,20 @@ EP_DEV bool ep_clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_cle
 }
 
 /* Publishes the round and the step to all ranks. All threads; barriers at both ends. */
-EP_DEV void ep_clean_publish(const struct ep_clean_args &a, struct ep_clean_board *board,
-			     enum ep_clean_word which)
+EP_DEV void clean_publish(const struct ep_clean_args &a, struct ep_clean_board *board,
+			  enum ep_clean_word which)
 {
 	ep_block_sync();
 	if (board->at_once && ep_tid() == 0) {
 		ep_multimem_st_retired_sys_u64(
-			(uint64_t *)(a.g.multicast + ep_clean_at(a, which, a.g.rank)),
+			(uint64_t *)(a.g.multicast + clean_at(a, which, a.g.rank)),
 			ep_progress_word(board->step, board->round, false));
 	}
 	for (uint32_t r = ep_tid(); !board->at_once && r < a.g.nranks; r += ep_nthreads()) {
 		unsigned char *heap = ep_heap_of(a.g, r);
 
 		if (heap) {
-			ep_st_retired_sys_u64((uint64_t *)(heap + ep_clean_at(a, which, a.g.rank)),
+			ep_st_retired_sys_u64((uint64_t *)(heap + clean_at(a, which, a.g.rank)),
 					      ep_progress_word(board->step, board->round, false));
 		}
 	}
@@ -183,8 +182,8 @@ EP_DEV void ep_clean_publish(const struct ep_clean_args &a, struct ep_clean_boar
 		if (!ep_rank_remote(a.g, r) || (lost && which == EP_CLEAN_RESULT)) {
 			continue;
 		}
-		bool posted = ep_clean_post(
-			a, r, which, ep_progress_word(board->step, board->round, lost), lost);
+		bool posted = clean_post(a, r, which,
+					 ep_progress_word(board->step, board->round, lost), lost);
 
 		if (ep_lane() == 0) {
 			board->lost[r] = !posted;
@@ -194,8 +193,8 @@ EP_DEV void ep_clean_publish(const struct ep_clean_args &a, struct ep_clean_boar
 }
 
 /* One poll of a wait for r has failed: is the wait over? One thread. */
-EP_DEV bool ep_clean_over(const struct ep_clean_args &a, struct ep_clean_board *board, uint32_t r,
-			  struct ep_spin *spin, uint64_t limit_ns)
+EP_DEV bool clean_over(const struct ep_clean_args &a, struct ep_clean_board *board, uint32_t r,
+		       struct ep_spin *spin, uint64_t limit_ns)
 {
 	bool expired = ep_spin_expired(spin, limit_ns, EP_WAIT_CLEAN, r);
 
@@ -212,19 +211,19 @@ EP_DEV bool ep_clean_over(const struct ep_clean_args &a, struct ep_clean_board *
 }
 
 /* How long r is waited for. */
-EP_DEV uint64_t ep_clean_limit(const struct ep_clean_args &a, uint32_t r)
+EP_DEV uint64_t clean_limit(const struct ep_clean_args &a, uint32_t r)
 {
-	if ((a.g.mask[r] && !ep_clean_ahead(a, r)) || a.g.timeout_ns < EP_CLEAN_GRACE_NS) {
+	if ((a.g.mask[r] && !clean_ahead(a, r)) || a.g.timeout_ns < EP_CLEAN_GRACE_NS) {
 		return a.g.timeout_ns;
 	}
 	return EP_CLEAN_GRACE_NS;
 }
 
 /* A look at r's call of this round: need r be waited for no more? One thread. */
-EP_DEV bool ep_clean_poll(const struct ep_clean_args &a, struct ep_clean_board *board, uint32_t r,
-			  struct ep_spin *spin)
+EP_DEV bool clean_poll(const struct ep_clean_args &a, struct ep_clean_board *board, uint32_t r,
+		       struct ep_spin *spin)
 {
-	uint64_t word = ep_clean_load(a, EP_CLEAN_CALL, r);
+	uint64_t word = clean_load(a, EP_CLEAN_CALL, r);
 
 	if (board->joined[r]) {
 		return true;
@@ -238,15 +237,15 @@ EP_DEV bool ep_clean_poll(const struct ep_clean_args &a, struct ep_clean_board *
 		board->joined[r] = 1;
 		return true;
 	}
-	return ep_clean_over(a, board, r, spin, ep_clean_limit(a, r));
+	return clean_over(a, board, r, spin, clean_limit(a, r));
 }
 
 /*
  * Waits for the calls of this round of the thread's ranks, one for each of `spin`: the time counts on
  * from one round to the next. One thread.
  */
-EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board *board,
-			   struct ep_spin *spin)
+EP_DEV void clean_await(const struct ep_clean_args &a, struct ep_clean_board *board,
+			struct ep_spin *spin)
 {
 	bool waits;
 
@@ -256,14 +255,14 @@ EP_DEV void ep_clean_await(const struct ep_clean_args &a, struct ep_clean_board 
 			uint32_t r = i * ep_nthreads() + ep_tid();
 
 			if (r < a.g.nranks && !ep_ranks_has(&a.gone, r)) {
-				waits |= !ep_clean_poll(a, board, r, &spin[i]);
+				waits |= !clean_poll(a, board, r, &spin[i]);
 			}
 		}
 	} while (waits && !ep_shared_or_u32(&board->raised, 0));
 }
 
 /* Calls, and waits for the others. All threads; a barrier at the end. */
-EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_board *board)
+EP_DEV void clean_collect(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
 	struct ep_spin s[EP_CLEAN_SHARE];
 
@@ -277,10 +276,10 @@ EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_boar
 		}
 		if (ep_tid() == 0) {
 			board->raised = 0;
-			board->round = ep_clean_choose(a);
+			board->round = clean_choose(a);
 		}
-		ep_clean_publish(a, board, EP_CLEAN_CALL);
-		ep_clean_await(a, board, s);
+		clean_publish(a, board, EP_CLEAN_CALL);
+		clean_await(a, board, s);
 		ep_block_sync();
 	} while (board->raised);
 }
@@ -290,13 +289,13 @@ EP_DEV void ep_clean_collect(const struct ep_clean_args &a, struct ep_clean_boar
  * who have ended a MaskClean without this rank, what they found then. A rank that is ahead of them
  * cannot adopt it: it would mark data with epochs that it has used before. One thread.
  */
-EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board *board)
+EP_DEV void clean_decide(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
 	uint32_t missed = a.g.seq[0].clean_round, step = a.g.seq[0].step;
 	bool here = false, behind = true;
 
 	for (uint32_t r = 0; r < a.g.nranks; r++) {
-		uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
+		uint64_t word = clean_load(a, EP_CLEAN_RESULT, r);
 
 		if (board->joined[r] && (int32_t)(board->steps[r] - board->step) > 0) {
 			board->step = board->steps[r];
@@ -320,18 +319,18 @@ EP_DEV void ep_clean_decide(const struct ep_clean_args &a, struct ep_clean_board
 }
 
 /* Waits for the result of r, who came. Who has gone on to a later round had the same. One thread. */
-EP_DEV void ep_clean_wait_result(const struct ep_clean_args &a, struct ep_clean_board *board,
-				 uint32_t r)
+EP_DEV void clean_wait_result(const struct ep_clean_args &a, struct ep_clean_board *board,
+			      uint32_t r)
 {
 	struct ep_spin s = ep_spin_start();
-	uint64_t word = ep_clean_load(a, EP_CLEAN_RESULT, r);
+	uint64_t word = clean_load(a, EP_CLEAN_RESULT, r);
 
 	while (ep_clean_round(word) < board->round) {
-		if (ep_clean_over(a, board, r, &s, a.g.timeout_ns)) {
+		if (clean_over(a, board, r, &s, a.g.timeout_ns)) {
 			board->joined[r] = 0;
 			return;
 		}
-		word = ep_clean_load(a, EP_CLEAN_RESULT, r);
+		word = clean_load(a, EP_CLEAN_RESULT, r);
 	}
 	if (ep_clean_round(word) == board->round) {
 		board->steps[r] = (uint32_t)word;
@@ -339,7 +338,7 @@ EP_DEV void ep_clean_wait_result(const struct ep_clean_args &a, struct ep_clean_
 }
 
 /* Rank r, active until now, has not come, or cannot be reached. One thread. */
-EP_DEV void ep_clean_missed(const struct ep_clean_args &a, uint32_t r, bool lost)
+EP_DEV void clean_missed(const struct ep_clean_args &a, uint32_t r, bool lost)
 {
 	struct ep_op op = {};
 
@@ -352,14 +351,14 @@ EP_DEV void ep_clean_missed(const struct ep_clean_args &a, uint32_t r, bool lost
 }
 
 /* The state of all ranks from now on, and for the host who did not come. All threads. */
-EP_DEV void ep_clean_settle(const struct ep_clean_args &a, const struct ep_clean_board *board,
-			    uint32_t step)
+EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_board *board,
+			 uint32_t step)
 {
 	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
 		bool lost = board->lost[r] || ep_remote_down(a.g, r);
 
-		if (a.g.mask[r] && (lost || (!board->joined[r] && !ep_clean_ahead(a, r)))) {
-			ep_clean_missed(a, r, lost);
+		if (a.g.mask[r] && (lost || (!board->joined[r] && !clean_ahead(a, r)))) {
+			clean_missed(a, r, lost);
 		}
 		a.g.mask[r] = !lost && !ep_ranks_has(&a.gone, r);
 	}
@@ -387,19 +386,19 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 	EP_SHARED(struct ep_clean_board, board);
 	uint32_t step;
 
-	ep_clean_begin(a, &board);
-	ep_clean_collect(a, &board);
+	clean_begin(a, &board);
+	clean_collect(a, &board);
 	if (ep_tid() == 0) {
-		ep_clean_decide(a, &board);
+		clean_decide(a, &board);
 	}
-	ep_clean_publish(a, &board, EP_CLEAN_RESULT);
+	clean_publish(a, &board, EP_CLEAN_RESULT);
 	if (board.adopted) {
 		/* take back the call that nobody has received */
-		ep_clean_publish(a, &board, EP_CLEAN_CALL);
+		clean_publish(a, &board, EP_CLEAN_CALL);
 	}
 	for (uint32_t r = ep_tid(); !board.adopted && r < a.g.nranks; r += ep_nthreads()) {
 		if (board.joined[r]) {
-			ep_clean_wait_result(a, &board, r);
+			clean_wait_result(a, &board, r);
 		}
 	}
 	ep_block_sync();
@@ -409,7 +408,7 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 			step = board.steps[r];
 		}
 	}
-	ep_clean_settle(a, &board, step);
+	clean_settle(a, &board, step);
 }
 
 /*
@@ -422,7 +421,7 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
  */
 
 /* Of all waits together; what is masked next may be dead. */
-EP_DEV uint64_t ep_update_left(const struct ep_update_args &a, uint64_t start)
+EP_DEV uint64_t update_left(const struct ep_update_args &a, uint64_t start)
 {
 	uint64_t gone = ep_time_ns() - start, most = ep_remote_masked_ns(a.g);
 	uint64_t left = gone + EP_REMOTE_LEAST_NS < most ? most - gone : EP_REMOTE_LEAST_NS;
@@ -431,8 +430,8 @@ EP_DEV uint64_t ep_update_left(const struct ep_update_args &a, uint64_t start)
 }
 
 /* Posts this rank's `word`, unless it has before. One warp. */
-EP_DEV void ep_update_publish(const struct ep_update_args &a, uint32_t r, uint64_t word,
-			      uint64_t start)
+EP_DEV void update_publish(const struct ep_update_args &a, uint32_t r, uint64_t word,
+			   uint64_t start)
 {
 	uint32_t control = a.g.remote->channels;
 	uint64_t posted = ep_lane() == 0 ? ep_remote_link_at(a.g, r, control)->signal : 0;
@@ -442,7 +441,7 @@ EP_DEV void ep_update_publish(const struct ep_update_args &a, uint32_t r, uint64
 	}
 	struct ep_mlx5_post p = ep_remote_open(a.g, r, control);
 
-	p.timeout_ns = ep_update_left(a, start);
+	p.timeout_ns = update_left(a, start);
 
 	struct ep_mlx5_signal signal = ep_remote_signal(
 		a.g, p, r, control, a.g.progress_off + 8 * (uint64_t)a.g.rank, word);
@@ -464,7 +463,7 @@ EP_KERNEL(ep_update_kernel, ep_update_args, EP_GROUP_MAX_THREADS)
 	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
 		if (ep_rank_remote(a.g, r) && ep_mask_active_warp(a.g, r) &&
 		    !ep_shfl_u32(EP_FULL_MASK, ep_remote_down(a.g, r), 0)) {
-			ep_update_publish(a, r, word, start);
+			update_publish(a, r, word, start);
 		}
 	}
 }

@@ -113,7 +113,7 @@ EP_DEV uint64_t ep_remote_signal_off(const struct ep_dev_group &g, uint32_t chan
 }
 
 /* Has everything posted to the queue completed? One warp. */
-EP_DEV bool ep_remote_idle(const struct ep_mlx5_post &post)
+EP_DEV bool remote_idle(const struct ep_mlx5_post &post)
 {
 	uint32_t status = post.status;
 	bool idle = false;
@@ -133,7 +133,7 @@ EP_DEV bool ep_remote_idle(const struct ep_mlx5_post &post)
  * peer gets it only when it has taken the word before; else the queue to a dead one would fill up. (The
  * word is absolute: who misses one learns the next.) One block.
  */
-EP_DEV void ep_remote_post_step(const struct ep_dev_group &g, const struct ep_op &op, bool silent)
+EP_DEV void remote_post_step(const struct ep_dev_group &g, const struct ep_op &op, bool silent)
 {
 	uint64_t off = g.progress_off + 8 * (uint64_t)g.rank;
 	uint64_t slot = ep_signature_off(g, op.step, g.rank);
@@ -146,7 +146,7 @@ EP_DEV void ep_remote_post_step(const struct ep_dev_group &g, const struct ep_op
 		struct ep_mlx5_post p = ep_remote_open(g, r, control);
 		bool active = ep_mask_active_warp(g, r);
 
-		if (!active && !ep_remote_idle(p)) {
+		if (!active && !remote_idle(p)) {
 			continue;
 		}
 		p.timeout_ns = ep_remote_left(g, op, active);
@@ -177,7 +177,7 @@ EP_DEV_COLD void ep_remote_publish(const struct ep_dev_group &g, struct ep_op op
 	uint64_t posted = silent ? 1 : EP_REMOTE_STEP_WQES;
 
 	ep_block_sync(); /* NICs read what one warp has stored, ep_step_publish() */
-	ep_remote_post_step(g, op, silent);
+	remote_post_step(g, op, silent);
 	for (uint32_t r = ep_remote_peer(g, ep_warp()); r < g.nranks;
 	     r = ep_remote_peer(g, r + ep_nwarps())) {
 		struct ep_mlx5_post p = ep_remote_open(g, r, g.remote->channels);
@@ -203,8 +203,8 @@ EP_DEV uint64_t ep_stage_off(const struct ep_dev_group &g, uint32_t channel, uin
  * acknowledged, from the stage as it is by then, and the peer would take the new bytes for the old.
  * One warp.
  */
-EP_DEV bool ep_stage_released(const struct ep_dev_group &g, const struct ep_op &op,
-			      struct ep_mlx5_post &post, uint32_t r, uint64_t index)
+EP_DEV bool stage_released(const struct ep_dev_group &g, const struct ep_op &op,
+			   struct ep_mlx5_post &post, uint32_t r, uint64_t index)
 {
 	bool active = ep_mask_active_warp(g, r);
 
@@ -247,7 +247,7 @@ EP_DEV bool ep_stage_claim(const struct ep_dev_group &g, const struct ep_op &op,
 						: 0;
 
 		index = ep_shfl_u64(EP_FULL_MASK, index, 0);
-		if (p.done < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {
+		if (p.done < index && !stage_released(g, op, p, r, index) && ep_lane() == 0) {
 			ep_shared_or_u32(&refused, 1);
 		}
 	}
@@ -286,7 +286,7 @@ EP_DEV void ep_remote_read(const struct ep_dev_group &g, const struct ep_op &op,
 				last = link->side_busy[link->side_busy[1] > link->side_busy[0]];
 			}
 			last = ep_shfl_u64(EP_FULL_MASK, last, 0);
-			if (p.done < last && !ep_stage_released(g, op, p, r, last)) {
+			if (p.done < last && !stage_released(g, op, p, r, last)) {
 				p.aborted = NULL;
 				(void)ep_mlx5_wait_end(&p, last,
 						       p.status == EP_MLX5_ERR_ABORTED

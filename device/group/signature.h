@@ -49,14 +49,14 @@ EP_DEV uint64_t ep_signature_load(const struct ep_dev_group &g, uint32_t step, u
 }
 
 /* Are these marks of two ranks of one step, in which they disagree? */
-EP_DEV bool ep_signature_differs(uint64_t its, uint64_t ours)
+EP_DEV bool signature_differs(uint64_t its, uint64_t ours)
 {
 	return its != ours && (its ^ ours) >> 32 == 0;
 }
 
 /* 16 bytes of the launch's signature. */
-EP_DEV struct ep_vec16 ep_signature_part(const struct ep_dev_launch &launch, uint32_t origin,
-					 uint32_t part)
+EP_DEV struct ep_vec16 signature_part(const struct ep_dev_launch &launch, uint32_t origin,
+				      uint32_t part)
 {
 	const uint32_t *w = launch.signature.word + 4 * part;
 	struct ep_vec16 v = { w[0], w[1], w[2], part == EP_SIGNATURE_ORIGIN / 4 ? origin : w[3] };
@@ -78,7 +78,7 @@ EP_DEV void ep_signature_keep(const struct ep_dev_group &g, const struct ep_dev_
 
 	if (ep_lane() < EP_SIGNATURE_PARTS) {
 		ep_st16(at->signature.word + 4 * ep_lane(),
-			ep_signature_part(launch, origin, ep_lane()));
+			signature_part(launch, origin, ep_lane()));
 	} else if (ep_lane() == EP_SIGNATURE_PARTS && !ep_signature_silent(g, origin)) {
 		ep_st_retired_sys_u64(
 			&at->mark, ep_signature_mark(step, ep_signature_seal(launch.hash, origin)));
@@ -86,10 +86,10 @@ EP_DEV void ep_signature_keep(const struct ep_dev_group &g, const struct ep_dev_
 }
 
 /* Does this rank disagree with rank r, whose mark that is? Then the group is aborted. */
-EP_DEV bool ep_signature_judge(const struct ep_dev_group &g, uint32_t step, uint32_t r,
-			       uint64_t its, uint64_t ours)
+EP_DEV bool signature_judge(const struct ep_dev_group &g, uint32_t step, uint32_t r, uint64_t its,
+			    uint64_t ours)
 {
-	if (!ep_signature_differs(its, ours) || !ep_mask_active(g, r)) {
+	if (!signature_differs(its, ours) || !ep_mask_active(g, r)) {
 		return false;
 	}
 	struct ep_op op = {};
@@ -124,7 +124,7 @@ EP_DEV_COLD bool ep_signature_check(const struct ep_dev_group &g, uint32_t step,
 
 		EP_UNROLL(1)
 		for (uint32_t r = first; r < first + EP_SIGNATURE_CHECKS && r < g.nranks; r++) {
-			if (ep_signature_judge(g, step, r, ep_signature_load(g, at, r), ours)) {
+			if (signature_judge(g, step, r, ep_signature_load(g, at, r), ours)) {
 				return true;
 			}
 		}
@@ -145,8 +145,8 @@ EP_DEV_COLD void ep_signature_close(const struct ep_dev_group &g, uint32_t step)
 	for (uint32_t i = ep_lane(); i < 2 * g.nranks; i += EP_WARP_SIZE) {
 		uint32_t r = i >> 1, at = step - (i & 1);
 
-		(void)ep_signature_judge(g, step, r, ep_signature_load(g, at, r),
-					 ep_signature_load(g, at, g.rank));
+		(void)signature_judge(g, step, r, ep_signature_load(g, at, r),
+				      ep_signature_load(g, at, g.rank));
 	}
 }
 

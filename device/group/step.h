@@ -14,7 +14,7 @@
 #include "device/group/wait.h"
 
 /* The bank freed longest ago among those without a pending operation. */
-EP_DEV uint32_t ep_bank_choose(const struct ep_dev_seq *seq)
+EP_DEV uint32_t bank_choose(const struct ep_dev_seq *seq)
 {
 	uint32_t best = 0;
 	int32_t oldest = 0;
@@ -32,10 +32,10 @@ EP_DEV uint32_t ep_bank_choose(const struct ep_dev_seq *seq)
 	return best;
 }
 
-_Static_assert(EP_GROUP_BANKS == 3, "ep_seq_freed, ep_seq_advance");
+_Static_assert(EP_GROUP_BANKS == 3, "seq_freed, seq_advance");
 
 /* Step that freed bank b. (A bank is no index: what is indexed does not stay in registers.) */
-EP_DEV uint32_t ep_seq_freed(const struct ep_dev_seq &seq, uint32_t b)
+EP_DEV uint32_t seq_freed(const struct ep_dev_seq &seq, uint32_t b)
 {
 	return b == 0 ? seq.freed[0] : b == 1 ? seq.freed[1] : seq.freed[2];
 }
@@ -77,15 +77,15 @@ EP_DEV struct ep_step_found ep_step_load(const struct ep_dev_group &g,
 }
 
 /* Is the handle's operation sent and not received? */
-EP_DEV bool ep_step_pends(const struct ep_step_found &found)
+EP_DEV bool step_pends(const struct ep_step_found &found)
 {
 	return found.pending.bank < EP_GROUP_BANKS && (found.seq.busy >> found.pending.bank & 1) &&
-	       ep_seq_freed(found.seq, found.pending.bank) == found.pending.epoch;
+	       seq_freed(found.seq, found.pending.bank) == found.pending.epoch;
 }
 
 /* Why a send half must not run, or 0. */
-EP_DEV uint32_t ep_step_send_fault(const struct ep_dev_launch &launch,
-				   const struct ep_step_found &found, bool is_combine)
+EP_DEV uint32_t step_send_fault(const struct ep_dev_launch &launch,
+				const struct ep_step_found &found, bool is_combine)
 {
 	if (found.seq.busy == (1u << EP_GROUP_BANKS) - 1) {
 		return EP_CAUSE_UNRECEIVED;
@@ -116,10 +116,10 @@ EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &launch,
 		op.epoch = op.step;
 		op.bank = seq.next;
 		op.freed = seq.next_freed;
-		op.fault = ep_step_send_fault(launch, found, is_combine);
+		op.fault = step_send_fault(launch, found, is_combine);
 		return op;
 	}
-	op.fault = ep_step_pends(found) ? 0 : EP_CAUSE_UNSENT;
+	op.fault = step_pends(found) ? 0 : EP_CAUSE_UNSENT;
 	op.epoch = found.pending.epoch;
 	op.bank = op.fault ? 0 : found.pending.bank;
 	op.freed = found.pending.freed;
@@ -146,8 +146,8 @@ EP_DEV uint32_t ep_step_seal(const struct ep_dev_launch &launch, const struct ep
 }
 
 /* The sequence after the step. What the next kernel would have to find out is found out here. */
-EP_DEV void ep_seq_advance(const struct ep_dev_launch &launch, const struct ep_op &op,
-			   struct ep_dev_seq *seq)
+EP_DEV void seq_advance(const struct ep_dev_launch &launch, const struct ep_op &op,
+			struct ep_dev_seq *seq)
 {
 	seq->step = op.step;
 	if (!op.fault) {
@@ -159,8 +159,8 @@ EP_DEV void ep_seq_advance(const struct ep_dev_launch &launch, const struct ep_o
 		seq->freed[1] = op.bank == 1 ? freed : seq->freed[1];
 		seq->freed[2] = op.bank == 2 ? freed : seq->freed[2];
 	}
-	seq->next = ep_bank_choose(seq);
-	seq->next_freed = ep_seq_freed(*seq, seq->next);
+	seq->next = bank_choose(seq);
+	seq->next_freed = seq_freed(*seq, seq->next);
 }
 
 /*
@@ -225,7 +225,7 @@ enum ep_bank_state {
 };
 
 /* Does a peer with that progress word still use what the bank held before? */
-EP_DEV bool ep_bank_used(const struct ep_op &op, uint64_t word)
+EP_DEV bool bank_used(const struct ep_op &op, uint64_t word)
 {
 	return op.freed && (int32_t)((uint32_t)word - op.freed) <= 0;
 }
@@ -242,7 +242,7 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 	if (g.nranks <= EP_WARP_SIZE &&
 	    ep_all(EP_FULL_MASK,
 		   ep_lane() >= g.nranks ||
-			   (!ep_bank_used(op, word) && !(word >> 32 & 1) &&
+			   (!bank_used(op, word) && !(word >> 32 & 1) &&
 			    (int32_t)((uint32_t)word - op.step) <= EP_GROUP_MAX_LEAD))) {
 		return EP_BANK_FREE;
 	}
@@ -252,14 +252,14 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 		if (r >= EP_WARP_SIZE) {
 			word = ep_progress_load(g, r);
 		}
-		while (ep_bank_used(op, word) && ep_mask_active(g, r)) {
+		while (bank_used(op, word) && ep_mask_active(g, r)) {
 			if (ep_wait_give_up(g, op, &s, EP_WAIT_PROGRESS, r)) {
 				ok = false;
 				break;
 			}
 			word = ep_progress_load(g, r);
 		}
-		held |= ep_bank_used(op, word);
+		held |= bank_used(op, word);
 		held |= ep_mask_excluded(g, op, r, word);
 	}
 	held = ep_any(EP_FULL_MASK, held);
@@ -270,7 +270,7 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 }
 
 /* A half that must not run. One thread. */
-EP_DEV void ep_step_refuse(const struct ep_dev_group &g, const struct ep_op &op)
+EP_DEV void step_refuse(const struct ep_dev_group &g, const struct ep_op &op)
 {
 	ep_record_write(g, EP_RECORD_FATAL, ep_record_make(op, op.fault, g.rank));
 	ep_abort(g);
@@ -301,7 +301,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 			bank_state = state;
 		}
 		if (op.fault && !aborted && ep_block() == 0 && ep_lane() == 0) {
-			ep_step_refuse(g, op);
+			step_refuse(g, op);
 		}
 	}
 	ep_block_sync();
@@ -309,7 +309,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 	     i += ep_nthreads() * ep_nblocks()) {
 		struct ep_dev_seq s = found.seq;
 
-		ep_seq_advance(launch, op, &s);
+		seq_advance(launch, op, &s);
 		g.seq[i] = s;
 	}
 	if (ep_block() == 0 && ep_tid() == 0 && launch.halves == EP_HALF_SEND && !op.fault) {

@@ -22,7 +22,7 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 
 /*
  * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it
- * stands: ep_wait_extended(). doc/design/masks.md, example 2, has the longest waits that follow.
+ * stands: wait_extended(). doc/design/masks.md, example 2, has the longest waits that follow.
  */
 #define EP_WAIT_GRACE_NS 1000000000u
 /* The least time for a peer that another rank may hold up: that one has 1/2 s itself. */
@@ -39,7 +39,7 @@ enum ep_wait_stand {
 #define EP_WAIT_STAND_SHIFT 30    /* the stand seen last, and */
 #define EP_WAIT_MASKED (1u << 29) /* whether the peer has been seen to have masked this rank */
 #define EP_WAIT_HELD (1u << 28)   /* high throughput: the peer waits itself (ht/step.h) */
-#define EP_WAIT_CUT (1u << 27)    /* its start is not when it began (ep_wait_cut) */
+#define EP_WAIT_CUT (1u << 27)    /* its start is not when it began (wait_cut) */
 #define EP_WAIT_FULL (1u << 26)   /* polls have come here: this is taken away, lest they go on */
 
 /*
@@ -49,7 +49,7 @@ enum ep_wait_stand {
  *
  *   1. B stands elsewhere than at A's last look: what follows counts from now on. (At the first
  *      look only if B has started the step. Else B has had its time, even where A's wait for it
- *      counts from an earlier wait, by ep_wait_since.)
+ *      counts from an earlier wait, by wait_since.)
  *   2. Some rank has not come as far as B needs it to be: that rank may hold B up, and A grants B
  *      the timeout once more, and longer than B grants that rank. If B has started the step it
  *      needs its bank free, so everybody must have started a later step than the one that freed the
@@ -64,8 +64,8 @@ enum ep_wait_stand {
  *
  * What A saw last is kept in spin->polls.
  */
-EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
-			     struct ep_spin *spin, uint32_t peer)
+EP_DEV bool wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
+			  struct ep_spin *spin, uint32_t peer)
 {
 	uint32_t reached = ep_progress_step(g, peer);
 	uint32_t needed = reached == op.epoch ? op.freed + 1 : reached;
@@ -98,9 +98,9 @@ EP_DEV bool ep_wait_extended(const struct ep_dev_group &g, const struct ep_op &o
 /* Time in units of about a millisecond. */
 #define EP_WAIT_CLOCK(ns) ((uint32_t)((ns) >> 20))
 
-/* A wait of this step was in vain, the first one: ep_wait_since publishes it. */
-EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
-			    const struct ep_spin &spin)
+/* A wait of this step was in vain, the first one: wait_since publishes it. */
+EP_DEV void wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
+			 const struct ep_spin &spin)
 {
 	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
 
@@ -114,8 +114,7 @@ EP_DEV void ep_wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op
  * Several ranks are lost. A block waits for the rows of one after the other, and each of them has
  * had its time when the first wait of the step has expired: this wait counts from there.
  */
-EP_DEV void ep_wait_since(const struct ep_dev_group &g, const struct ep_op &op,
-			  struct ep_spin *spin)
+EP_DEV void wait_since(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *spin)
 {
 	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
 
@@ -147,7 +146,7 @@ EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
 #define EP_WAIT_CHECK_RANKS 2048u
 _Static_assert(EP_GROUP_MAX_RANKS <= EP_WAIT_CHECK_RANKS, "ep_dev_state.checked");
 
-EP_DEV uint64_t *ep_wait_down_seen(const struct ep_dev_group &g, uint32_t r)
+EP_DEV uint64_t *wait_down_seen(const struct ep_dev_group &g, uint32_t r)
 {
 	return &g.remote->links[r].down;
 }
@@ -165,10 +164,10 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 		now += at + 1 < g.nranks ? at + 1 : 0;
 		if (ep_atomic_cas_gpu_u32(&g.state->checked, word, now) == word &&
 		    ep_remote_down(g, at)) {
-			ep_st_relaxed_gpu_u64(ep_wait_down_seen(g, at), 1);
+			ep_st_relaxed_gpu_u64(wait_down_seen(g, at), 1);
 		}
 	}
-	return ep_ld_relaxed_gpu_u64(ep_wait_down_seen(g, r)) != 0;
+	return ep_ld_relaxed_gpu_u64(wait_down_seen(g, r)) != 0;
 }
 
 /* A wait for `peer` must end, and this is why. EP_WAIT_END_SILENT: the failure is known already. */
@@ -182,8 +181,8 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
  * same queue before it.) A peer of the node stores its word behind its rows; and a word of this
  * operation itself shows a peer that masked this rank before it sent.
  */
-EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &op,
-			      enum ep_wait_site site, uint32_t peer, uint64_t word)
+EP_DEV bool wait_overtaken(const struct ep_dev_group &g, const struct ep_op &op,
+			   enum ep_wait_site site, uint32_t peer, uint64_t word)
 {
 	return (int32_t)((uint32_t)word - op.epoch) > 0 && ep_rank_remote(g, peer) &&
 	       (site == EP_WAIT_DISPATCH_ROW || site == EP_WAIT_COMBINE_ROW);
@@ -197,7 +196,7 @@ EP_DEV bool ep_wait_overtaken(const struct ep_dev_group &g, const struct ep_op &
  * has masked (ep_remote_masked_ns). Its start is moved back for that, so that it no longer shows when the
  * wait began: EP_WAIT_CUT keeps it from the step's other waits, which would give up ranks too early.
  */
-EP_DEV void ep_wait_cut(const struct ep_dev_group &g, struct ep_spin *spin)
+EP_DEV void wait_cut(const struct ep_dev_group &g, struct ep_spin *spin)
 {
 	uint64_t more = g.timeout_ns / 8 < EP_WAIT_OVERTAKEN_NS ? g.timeout_ns / 8
 								: EP_WAIT_OVERTAKEN_NS;
@@ -210,15 +209,15 @@ EP_DEV void ep_wait_cut(const struct ep_dev_group &g, struct ep_spin *spin)
 }
 
 /* Looks for a reason to end a wait; `lead`: how many steps the peer's word is ahead. */
-EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op &op,
-				struct ep_spin *spin, bool expired, enum ep_wait_site site,
-				uint32_t peer, uint32_t *lead)
+EP_DEV uint32_t wait_verdict(const struct ep_dev_group &g, const struct ep_op &op,
+			     struct ep_spin *spin, bool expired, enum ep_wait_site site,
+			     uint32_t peer, uint32_t *lead)
 {
 	uint64_t word = g.mask_enabled ? ep_progress_load(g, peer) : 0;
 	bool excluded = ep_mask_by_peer(g, op, peer, word);
 
 	*lead = (uint32_t)word - op.step;
-	if (expired && !ep_wait_extended(g, op, spin, peer)) {
+	if (expired && !wait_extended(g, op, spin, peer)) {
 		return excluded ? EP_CAUSE_EXCLUDED : EP_CAUSE_TIMEOUT;
 	}
 	if (ep_aborted(g) || !ep_mask_active(g, peer)) {
@@ -234,8 +233,8 @@ EP_DEV uint32_t ep_wait_verdict(const struct ep_dev_group &g, const struct ep_op
 	if (spin->polls & EP_WAIT_MASKED) {
 		return EP_CAUSE_EXCLUDED;
 	}
-	if (ep_wait_overtaken(g, op, site, peer, word)) {
-		ep_wait_cut(g, spin);
+	if (wait_overtaken(g, op, site, peer, word)) {
+		wait_cut(g, spin);
 	} else {
 		spin->polls |= EP_WAIT_MASKED;
 	}
@@ -279,12 +278,12 @@ EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, st
 
 	spin.polls &= ~EP_WAIT_FULL;
 	if (counts) {
-		ep_wait_since(g, op, &spin);
+		wait_since(g, op, &spin);
 	}
 	ep_wait_show(g, op, spin, site, peer);
-	verdict = ep_wait_verdict(g, op, &spin, expired, site, peer, &lead);
+	verdict = wait_verdict(g, op, &spin, expired, site, peer, &lead);
 	if (counts && verdict != EP_WAIT_GOES_ON && !(spin.polls & EP_WAIT_CUT)) {
-		ep_wait_in_vain(g, op, spin);
+		wait_in_vain(g, op, spin);
 	}
 	if (verdict != EP_WAIT_GOES_ON && verdict != EP_WAIT_END_SILENT) {
 		ep_mask_peer(g, op, verdict, site, peer, verdict == EP_CAUSE_EXCLUDED ? lead : 0,
@@ -402,7 +401,7 @@ EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op
  * before one that decides whether it is reached.
  */
 
-EP_DEV uint64_t ep_arrival_word(const struct ep_op &op, enum ep_arrival state)
+EP_DEV uint64_t arrival_word(const struct ep_op &op, enum ep_arrival state)
 {
 	return (uint64_t)op.epoch << 32 | state;
 }
@@ -453,8 +452,8 @@ EP_DEV uint32_t ep_arrival_claim(const struct ep_dev_group &g, const struct ep_o
 	uint64_t old = ep_ld_relaxed_gpu_u64(word);
 
 	while (!ep_arrival_decided(op, old)) {
-		uint64_t found = ep_atomic_cas_sc_gpu_u64(word, old,
-							  ep_arrival_word(op, EP_ARRIVAL_CLAIMED));
+		uint64_t found =
+			ep_atomic_cas_sc_gpu_u64(word, old, arrival_word(op, EP_ARRIVAL_CLAIMED));
 
 		if (found == old) {
 			return EP_ARRIVAL_CLAIMED;
@@ -468,8 +467,7 @@ EP_DEV void ep_arrival_decide(const struct ep_dev_group &g, const struct ep_op &
 			      bool present)
 {
 	ep_st_release_gpu_u64(ep_mask_arrival(g.mask, g.nranks) + r,
-			      ep_arrival_word(op,
-					      present ? EP_ARRIVAL_PRESENT : EP_ARRIVAL_ABSENT));
+			      arrival_word(op, present ? EP_ARRIVAL_PRESENT : EP_ARRIVAL_ABSENT));
 }
 
 /*

@@ -83,7 +83,7 @@ struct ep_ht_group {
 	uint64_t to; /* and where its part of the result goes; copies: that of the next row */
 };
 
-EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
+EP_DEV bool ht_flat(const struct ep_ht_common &c)
 {
 	return c.layout == EP_HT_FLAT;
 }
@@ -91,13 +91,13 @@ EP_DEV bool ep_ht_flat(const struct ep_ht_common &c)
 /* Rows of this rank's own experts that stay where they are: nobody has to return them. */
 EP_DEV bool ep_ht_stays(const struct ep_ht_common &c, uint32_t holder)
 {
-	return ep_ht_flat(c) && holder == c.g.rank;
+	return ht_flat(c) && holder == c.g.rank;
 }
 
 /* Rows of the unit are copied, all of them as if they were contributions to one. */
-EP_DEV bool ep_ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &work)
+EP_DEV bool ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &work)
 {
-	return !work.is_sum && !work.is_merge && ep_ht_flat(a.c);
+	return !work.is_sum && !work.is_merge && ht_flat(a.c);
 }
 
 /* Are rows read straight from windows? */
@@ -116,17 +116,17 @@ template <bool NODES> EP_DEV bool ep_ht_alone(const struct ep_ht_combine_args &a
  * From token to token of a sum. A sum that waits for nobody has every n-th token, so that there
  * is one for each warp, all of the same size, and what warps load at a time lies side by side.
  */
-template <bool NODES> EP_DEV uint32_t ep_ht_sum_stride(const struct ep_ht_combine_args &a)
+template <bool NODES> EP_DEV uint32_t sum_stride(const struct ep_ht_combine_args &a)
 {
 	return ep_ht_alone<NODES>(a) ? ep_max_u32(ep_div(ep_nblocks() * ep_nwarps(), a.by_parts), 1)
 				     : 1;
 }
 
-template <bool NODES> EP_DEV uint32_t ep_ht_sums(const struct ep_ht_combine_args &a)
+template <bool NODES> EP_DEV uint32_t ht_sums(const struct ep_ht_combine_args &a)
 {
 	uint32_t tokens = a.c.num_tokens;
 
-	return (ep_ht_alone<NODES>(a) ? ep_min_u32(tokens, ep_ht_sum_stride<NODES>(a))
+	return (ep_ht_alone<NODES>(a) ? ep_min_u32(tokens, sum_stride<NODES>(a))
 				      : ep_ht_chunks(tokens, a.c.areas.chunk_shift)) *
 	       a.parts;
 }
@@ -180,7 +180,7 @@ EP_DEV uint32_t ep_ht_unit_pair(const struct ep_ht_combine_args &a, uint32_t uni
 }
 
 /* Lanes of a row that has up to n entries in its list: 1 << that. */
-EP_DEV uint32_t ep_ht_row_shift(uint32_t n)
+EP_DEV uint32_t row_shift(uint32_t n)
 {
 	uint32_t shift = 0;
 
@@ -191,8 +191,8 @@ EP_DEV uint32_t ep_ht_row_shift(uint32_t n)
 }
 
 /* Finds for the lane's row of a merge the k-th rank that returns it, and its index there. */
-EP_DEV void ep_ht_merge_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
-			      uint32_t row, uint32_t k)
+EP_DEV void merge_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work, uint32_t row,
+			uint32_t k)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t x = ep_ht_merge_flow(a, work->unit);
@@ -211,8 +211,7 @@ EP_DEV void ep_ht_merge_fetch(const struct ep_ht_combine_args &a, struct ep_ht_w
  * Takes the lists of the group that begins with `row`. Nothing waits for the loads, but of a merge.
  */
 template <bool NODES>
-EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
-			      uint32_t row)
+EP_DEV void group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work, uint32_t row)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t k = ep_lane() & ((1u << work->shift) - 1);
@@ -223,14 +222,13 @@ EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_w
 		return;
 	}
 	if (NODES && work->is_merge) {
-		ep_ht_merge_fetch(a, work, row, k);
+		merge_fetch(a, work, row, k);
 	} else if (work->is_sum && k < c.topk) {
-		uint64_t at =
-			(uint64_t)(work->first + row * ep_ht_sum_stride<NODES>(a)) * c.topk + k;
+		uint64_t at = (uint64_t)(work->first + row * sum_stride<NODES>(a)) * c.topk + k;
 
 		work->entry = c.h.send_sel[at];
 		work->index = c.h.send_row[at];
-	} else if (!work->is_sum && !ep_ht_flat(c) && k < c.width) {
+	} else if (!work->is_sum && !ht_flat(c) && k < c.width) {
 		uint32_t slot = c.h.recv_base[ep_ht_return_rank(a, work->unit)] + work->first + row;
 
 		work->entry = c.h.recv_sel[(uint64_t)slot * c.width + k];
@@ -238,7 +236,7 @@ EP_DEV void ep_ht_group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_w
 }
 
 template <bool NODES>
-EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV void return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t rank = ep_ht_return_rank(a, work->unit);
@@ -248,15 +246,14 @@ EP_DEV void ep_ht_return_open(const struct ep_ht_combine_args &a, struct ep_ht_w
 	}
 	work->first = ep_ht_first(c, c.h.recv_start, rank, work->chunk);
 	work->rows = ep_ht_rows(c, c.h.recv_start, rank, work->chunk);
-	work->shift = ep_ht_flat(c) ? 5
-				    : ep_ht_row_shift(c.width); /* copies: all rows are one group */
+	work->shift = ht_flat(c) ? 5 : row_shift(c.width); /* copies: all rows are one group */
 	work->pending = work->rows != 0;
 	if (NODES && ep_ht_stays(c, c.remote.return_rings[rank].rank)) {
 		work->pending = false;
 	}
 }
 
-EP_DEV void ep_ht_merge_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV void merge_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t x = ep_ht_merge_flow(a, work->unit), source = c.remote.feeds[x].peer;
@@ -265,7 +262,7 @@ EP_DEV void ep_ht_merge_open(const struct ep_ht_combine_args &a, struct ep_ht_wo
 	/* tokens of which nothing is returned are left out, but the last one is not such a token */
 	work->rows = tokens ? EP_WARP_SIZE - ep_clz(tokens) : 0;
 	work->first = c.h.recv_base[source] + ep_ht_first(c, c.h.recv_start, source, work->chunk);
-	work->shift = ep_ht_row_shift(ep_min_u32(c.topk, c.remote.near));
+	work->shift = row_shift(ep_min_u32(c.topk, c.remote.near));
 	work->pending = work->rows != 0;
 }
 
@@ -276,21 +273,20 @@ EP_DEV bool ep_ht_returns(const struct ep_ht_common &c, uint32_t d, uint32_t chu
 }
 
 template <bool NODES>
-EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV void sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 
 	if (ep_ht_alone<NODES>(a)) {
 		work->first = work->chunk;
 		work->chunk = 0;
-		work->rows = (c.num_tokens - work->first - 1) / ep_ht_sum_stride<NODES>(a) + 1;
+		work->rows = (c.num_tokens - work->first - 1) / sum_stride<NODES>(a) + 1;
 	} else {
 		work->first = work->chunk << c.areas.chunk_shift;
 		work->rows = ep_min_u32(c.num_tokens - work->first, 1u << c.areas.chunk_shift);
 	}
-	work->shift = ep_ht_row_shift(c.topk);
-	ep_ht_group_fetch<NODES>(a, work,
-				 0); /* on its way while this looks who returns something */
+	work->shift = row_shift(c.topk);
+	group_fetch<NODES>(a, work, 0); /* on its way while this looks who returns something */
 	work->start = EP_HT_NONE;
 	if (!NODES && ep_lane() < c.g.nranks && !ep_ht_alone<NODES>(a) &&
 	    ep_ht_returns(c, ep_lane(), work->chunk)) {
@@ -300,8 +296,8 @@ EP_DEV void ep_ht_sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work
 }
 
 /* The key of a unit of a kind, before which `before` kinds go; EP_HT_NONE: there is none. */
-EP_DEV uint32_t ep_ht_unit_key(const struct ep_ht_combine_args &a, uint32_t pair, uint32_t before,
-			       bool there)
+EP_DEV uint32_t unit_key(const struct ep_ht_combine_args &a, uint32_t pair, uint32_t before,
+			 bool there)
 {
 	return there ? ep_div(pair, a.by_parts) + before * a.lag : EP_HT_NONE;
 }
@@ -311,17 +307,17 @@ EP_DEV uint32_t ep_ht_unit_key(const struct ep_ht_combine_args &a, uint32_t pair
  * sum: `lag` may be 0, and each waits for those before it. False: there is none.
  */
 template <bool NODES>
-EP_DEV bool ep_ht_work_take(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	uint32_t step = ep_nblocks() * ep_ht_copy_warps<NODES>(), pair, merge = EP_HT_NONE;
 	uint32_t merges = NODES ? a.c.h.head->chunks * a.parts * a.c.remote.sources : 0;
-	uint32_t sum = ep_ht_unit_key(a, work->next_sum, NODES ? 2 : 1,
-				      work->next_sum < ep_ht_sums<NODES>(a));
-	uint32_t back = ep_ht_unit_key(a, ep_div(work->next_return, a.by_turns), 0,
-				       work->next_return < work->returns);
+	uint32_t sum =
+		unit_key(a, work->next_sum, NODES ? 2 : 1, work->next_sum < ht_sums<NODES>(a));
+	uint32_t back = unit_key(a, ep_div(work->next_return, a.by_turns), 0,
+				 work->next_return < work->returns);
 
 	if (NODES && work->next_merge < merges) {
-		merge = ep_ht_unit_key(a, work->next_merge / a.c.remote.sources, 1, true);
+		merge = unit_key(a, work->next_merge / a.c.remote.sources, 1, true);
 	}
 	work->is_merge = NODES && merge < back && merge <= sum;
 	work->is_sum = !work->is_merge && sum < back;
@@ -348,22 +344,22 @@ template <bool NODES>
 EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
 {
 	while (!work->pending) {
-		if (!ep_ht_work_take<NODES>(a, work)) {
+		if (!work_take<NODES>(a, work)) {
 			return false;
 		}
 		if (work->is_sum) {
-			ep_ht_sum_open<NODES>(a, work);
+			sum_open<NODES>(a, work);
 		} else if (NODES && work->is_merge) {
-			ep_ht_merge_open(a, work);
+			merge_open(a, work);
 		} else {
-			ep_ht_return_open<NODES>(a, work);
+			return_open<NODES>(a, work);
 		}
 	}
 	work->row = 0;
 	work->begun = work->grouped = false;
 	work->vecs = ep_min_u32(a.part_bytes, a.token_bytes - work->part * a.part_bytes) / 16;
 	if (!work->is_sum) {
-		ep_ht_group_fetch<NODES>(a, work, 0);
+		group_fetch<NODES>(a, work, 0);
 	}
 	return true;
 }
@@ -375,8 +371,8 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
  * of those with whom this rank shares rings; or NONE.
  */
 template <bool NODES>
-EP_DEV uint32_t ep_ht_returns_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				      const struct ep_ht_work &work, uint32_t ring)
+EP_DEV uint32_t returns_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+				const struct ep_ht_work &work, uint32_t ring)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t slot = ep_ht_slot_of(c, work.chunk);
@@ -402,8 +398,8 @@ EP_DEV uint32_t ep_ht_returns_missing(const struct ep_ht_combine_args &a, const 
 
 /* The rank that has not read yet what lay in the ring before, if a return has to wait; or NONE. */
 template <bool NODES>
-EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				     const struct ep_ht_work &work)
+EP_DEV uint32_t return_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			       const struct ep_ht_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 	const uint64_t *at;
@@ -422,8 +418,8 @@ EP_DEV uint32_t ep_ht_return_missing(const struct ep_ht_combine_args &a, const s
  * The rank of another node, by the lane's share, whose sums, or gradients of weights, have not
  * come; or NONE.
  */
-EP_DEV uint32_t ep_ht_remote_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				     const struct ep_ht_work &work)
+EP_DEV uint32_t remote_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			       const struct ep_ht_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -447,27 +443,27 @@ EP_DEV uint32_t ep_ht_remote_missing(const struct ep_ht_combine_args &a, const s
 
 /* Finds whom the open unit waits for, of the lane's share; or NONE. */
 template <bool NODES>
-EP_DEV uint32_t ep_ht_work_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				   const struct ep_ht_work &work)
+EP_DEV uint32_t work_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			     const struct ep_ht_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t missing, x;
 
 	if (!work.is_sum && !work.is_merge) {
-		return ep_ht_return_missing<NODES>(a, op, work);
+		return return_missing<NODES>(a, op, work);
 	}
 	/* part 0 carries the gradients of weights */
 	if (ep_ht_windows<NODES>(a) && (!a.in_weights || work.part)) {
 		return EP_HT_NONE;
 	}
 	x = NODES && work.is_merge ? ep_ht_merge_flow(a, work.unit) : 0;
-	missing = ep_ht_returns_missing<NODES>(
-		a, op, work, NODES && work.is_merge ? c.remote.near * (1 + x) : 0);
+	missing = returns_missing<NODES>(a, op, work,
+					 NODES && work.is_merge ? c.remote.near * (1 + x) : 0);
 	if (!NODES || missing != EP_HT_NONE) {
 		return missing;
 	}
 	return work.is_merge ? ep_ht_stage_missing(c, op, x, 1, work.chunk)
-			     : ep_ht_remote_missing(a, op, work);
+			     : remote_missing(a, op, work);
 }
 
 /* Are the peers of the open unit ready? `wait`: waits for them. */
@@ -480,8 +476,8 @@ EP_DEV enum ep_ht_ready ep_ht_work_peers(const struct ep_ht_combine_args &a, con
 	enum ep_ht_ready ready;
 
 	do {
-		ready = ep_ht_patience_check<NODES>(
-			a.c, op, &patience, ep_ht_work_missing<NODES>(a, op, work), site, wait);
+		ready = ep_ht_patience_check<NODES>(a.c, op, &patience,
+						    work_missing<NODES>(a, op, work), site, wait);
 	} while (ready == EP_HT_LATE && wait);
 	return ready;
 }
@@ -500,8 +496,8 @@ EP_DEV void ep_ht_gradients_leave(const struct ep_ht_combine_args &a, uint32_t r
 		uint32_t sel = c.h.recv_sel[(uint64_t)slot * c.width + i];
 
 		if (sel < EP_HT_DROPPED) {
-			to[i] = ep_ht_flat(c) ? a.in_weights[(uint64_t)(slot + at) * c.topk + j]
-					      : a.in_weights[sel];
+			to[i] = ht_flat(c) ? a.in_weights[(uint64_t)(slot + at) * c.topk + j]
+					   : a.in_weights[sel];
 		} else {
 			to[i] = 0;
 		}
@@ -523,12 +519,11 @@ EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct
 }
 
 /* Returns the gradient of the weight of this rank's token that is the j-th in row `row` of rank d. */
-EP_DEV float ep_ht_weight_of(const struct ep_ht_combine_args &a, uint32_t d, uint32_t row,
-			     uint32_t j)
+EP_DEV float weight_of(const struct ep_ht_combine_args &a, uint32_t d, uint32_t row, uint32_t j)
 {
 	const struct ep_ht_common &c = a.c;
 
-	if (ep_ht_flat(c) && d == c.g.rank) {
+	if (ht_flat(c) && d == c.g.rank) {
 		return a.in_weights[(uint64_t)(c.h.send_base[d] + row) * c.topk + j];
 	}
 	return ep_ht_weights_at(c, c.g.own, d, row)[j];
@@ -542,8 +537,8 @@ struct ep_ht_list {
 	bool opens;    /* the first of its rank */
 };
 
-EP_DEV struct ep_ht_list ep_ht_list_make(const struct ep_ht_common &c, uint32_t k, uint32_t sel,
-					 uint32_t row)
+EP_DEV struct ep_ht_list list_make(const struct ep_ht_common &c, uint32_t k, uint32_t sel,
+				   uint32_t row)
 {
 	struct ep_ht_list l = { sel, row, EP_HT_NONE, false };
 	uint32_t before;
@@ -566,9 +561,9 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 		float *out = a.out_weights + (uint64_t)(work.first + i) * c.topk;
 
 		work.shift = 5;
-		ep_ht_group_fetch<NODES>(a, &work, i);
+		group_fetch<NODES>(a, &work, i);
 
-		struct ep_ht_list l = ep_ht_list_make(c, ep_lane(), work.entry, work.index);
+		struct ep_ht_list l = list_make(c, ep_lane(), work.entry, work.index);
 		uint32_t until = 0xffffffffu >> (EP_WARP_SIZE - 1 - ep_lane());
 		uint32_t alike = ep_match_u32(EP_FULL_MASK, l.rank);
 		uint32_t again =
@@ -582,7 +577,7 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 			/* which one of its rank it is; what is named again is the same one */
 			uint32_t j = ep_popc(alike & until & ~again) - 1;
 
-			out[EP_HT_SEL_K(l.sel)] = ep_ht_weight_of(a, l.rank, l.row, j);
+			out[EP_HT_SEL_K(l.sel)] = weight_of(a, l.rank, l.row, j);
 		}
 	}
 }
@@ -591,14 +586,14 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 
 /* Lane k of each row: the contribution of the row's k-th place; copies: lane k: row k. */
 template <bool NODES>
-EP_DEV void ep_ht_return_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
-			       struct ep_ht_group *g)
+EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+			 struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t place = work->entry, row = work->row, rank = ep_ht_return_rank(a, work->unit);
 	struct ep_ht_return_ring ring = ep_ht_return_ring_of<NODES>(c, rank);
 
-	if (ep_ht_copies(a, *work)) {
+	if (ht_copies(a, *work)) {
 		place = ep_lane() < work->rows ? c.h.recv_base[rank] + work->first + ep_lane()
 					       : EP_HT_NONE;
 		work->row = work->rows - 1;
@@ -611,14 +606,14 @@ EP_DEV void ep_ht_return_group(const struct ep_ht_combine_args &a, struct ep_ht_
 }
 
 /* Lane k of each row: what the k-th of this node's ranks that return it has written. */
-EP_DEV void ep_ht_merge_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
-			      struct ep_ht_group *g)
+EP_DEV void merge_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+			struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t x = ep_ht_merge_flow(a, work->unit);
 
 	g->lanes = ep_ballot(EP_FULL_MASK, work->entry != EP_HT_NONE);
-	if (work->entry == c.g.index && ep_ht_flat(c)) {
+	if (work->entry == c.g.index && ht_flat(c)) {
 		g->from = a.tokens + (uint64_t)(work->first + work->index) * a.token_bytes;
 	} else {
 		g->from = ep_ht_ring_at(c, c.g.own, c.remote.near * (1 + x) + work->entry,
@@ -633,8 +628,8 @@ EP_DEV void ep_ht_merge_group(const struct ep_ht_combine_args &a, struct ep_ht_w
  * The lanes whose entry of a token's list is the first one of its rank, if that is of this node, or
  * else of its node. *node: which one that is.
  */
-EP_DEV uint32_t ep_ht_nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_work &work,
-				  const struct ep_ht_list &list, uint32_t *node)
+EP_DEV uint32_t nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_work &work,
+			    const struct ep_ht_list &list, uint32_t *node)
 {
 	bool there = list.rank != EP_HT_NONE && list.row != EP_HT_NONE;
 	uint32_t row = ep_lane() >> work.shift, who = EP_FULL_MASK - ep_lane(), alike;
@@ -651,12 +646,12 @@ EP_DEV uint32_t ep_ht_nodes_lanes(const struct ep_ht_common &c, const struct ep_
 
 /* Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank. */
 template <bool NODES>
-EP_DEV void ep_ht_sum_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
-			    struct ep_ht_group *g)
+EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+		      struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
 	struct ep_ht_list l =
-		ep_ht_list_make(c, ep_lane() & ((1u << work->shift) - 1), work->entry, work->index);
+		list_make(c, ep_lane() & ((1u << work->shift) - 1), work->entry, work->index);
 	uint32_t d = l.rank == EP_HT_NONE ? c.g.rank : l.rank, token, node = EP_HT_NONE;
 	uint32_t start = ep_shfl_u32(EP_FULL_MASK, work->start, d & (EP_WARP_SIZE - 1));
 	uint32_t base = ep_shfl_u32(EP_FULL_MASK, work->base, d & (EP_WARP_SIZE - 1));
@@ -666,7 +661,7 @@ EP_DEV void ep_ht_sum_group(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		start = ep_ht_first(c, c.h.send_start, d, work->chunk);
 		base = c.h.send_base[d];
 	}
-	g->lanes = NODES ? ep_ht_nodes_lanes(c, *work, l, &node)
+	g->lanes = NODES ? nodes_lanes(c, *work, l, &node)
 			 : ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
 	if (ep_ht_windows<NODES>(a) || ep_ht_stays(c, d)) {
 		g->from = (ep_ht_windows<NODES>(a) ? a.direct[d] : a.tokens) +
@@ -679,7 +674,7 @@ EP_DEV void ep_ht_sum_group(const struct ep_ht_combine_args &a, struct ep_ht_wor
 					l.row - start);
 	}
 	g->from += work->part * a.part_bytes;
-	token = work->first + work->row * ep_ht_sum_stride<NODES>(a);
+	token = work->first + work->row * sum_stride<NODES>(a);
 	g->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
 				      work->part * a.part_bytes);
 }
@@ -708,25 +703,25 @@ EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_w
 			      struct ep_ht_group *g)
 {
 	if (work->is_sum) {
-		ep_ht_sum_group<NODES>(a, work, g);
+		sum_group<NODES>(a, work, g);
 	} else if (NODES && work->is_merge) {
-		ep_ht_merge_group(a, work, g);
+		merge_group(a, work, g);
 	} else {
-		ep_ht_return_group<NODES>(a, work, g);
+		return_group<NODES>(a, work, g);
 	}
-	ep_ht_group_fetch<NODES>(a, work, work->row + (EP_WARP_SIZE >> work->shift));
+	group_fetch<NODES>(a, work, work->row + (EP_WARP_SIZE >> work->shift));
 	work->grouped = true;
 }
 
 /* Begins the next row of the group. */
 template <bool NODES>
-EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
-			    struct ep_ht_group *g)
+EP_DEV void row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+		      struct ep_ht_group *g)
 {
 	uint32_t lane = work->row << work->shift & (EP_WARP_SIZE - 1);
 
 	if (lane) {
-		g->to += work->is_sum ? (uint64_t)ep_ht_sum_stride<NODES>(a) * a.token_bytes
+		g->to += work->is_sum ? (uint64_t)sum_stride<NODES>(a) * a.token_bytes
 				      : a.c.areas.row_stride;
 	}
 	g->mask = g->lanes & EP_FULL_MASK >> (EP_WARP_SIZE - (1u << work->shift)) << lane;
@@ -734,7 +729,7 @@ EP_DEV void ep_ht_row_begin(const struct ep_ht_combine_args &a, struct ep_ht_wor
 }
 
 /* Rows that are copied in one batch: so few that another one is on its way when one is stored. */
-EP_DEV uint32_t ep_ht_copied(const struct ep_ht_pipe &pipe)
+EP_DEV uint32_t ht_copied(const struct ep_ht_pipe &pipe)
 {
 	return ep_max_u32((pipe.slots - 1) / 2, 1);
 }
@@ -743,20 +738,20 @@ EP_DEV uint32_t ep_ht_copied(const struct ep_ht_pipe &pipe)
  * May the next batch be loaded? A row is loaded as one, if the stage has room for all contributions
  * to it. Where rows are copied, a slot is left to the stores that are under way.
  */
-EP_DEV bool ep_ht_batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &work,
-			     const struct ep_ht_group &g, const struct ep_ht_pipe &pipe)
+EP_DEV bool batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &work,
+		       const struct ep_ht_group &g, const struct ep_ht_pipe &pipe)
 {
 	if (!pipe.held) {
 		return true;
 	}
-	if (ep_ht_copies(a, work)) {
-		return pipe.held + ep_ht_copied(pipe) < pipe.slots;
+	if (ht_copies(a, work)) {
+		return pipe.held + ht_copied(pipe) < pipe.slots;
 	}
 	return pipe.held + ep_max_u32(ep_popc(g.mask), 1) <= pipe.slots;
 }
 
 /* Lanes of `mask` behind the first n. */
-EP_DEV uint32_t ep_ht_behind(uint32_t mask, uint32_t n)
+EP_DEV uint32_t ht_behind(uint32_t mask, uint32_t n)
 {
 	uint32_t before = ep_popc(mask & ((1u << ep_lane()) - 1));
 
@@ -764,7 +759,7 @@ EP_DEV uint32_t ep_ht_behind(uint32_t mask, uint32_t n)
 }
 
 /* All of a row is loaded, or on its way: the next one follows. */
-EP_DEV void ep_ht_row_end(struct ep_ht_work *work)
+EP_DEV void row_end(struct ep_ht_work *work)
 {
 	work->begun = false;
 	work->open = ++work->row < work->rows;
@@ -781,25 +776,25 @@ EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 	uint32_t n, rest;
 
 	if (!work->begun) {
-		ep_ht_row_begin<NODES>(a, work, g);
+		row_begin<NODES>(a, work, g);
 		if (NODES && work->is_merge && !g->mask) { /* the token does not travel */
-			ep_ht_row_end(work);
+			row_end(work);
 			return true;
 		}
 	}
-	if (!ep_ht_batch_room(a, *work, *g, *pipe)) {
+	if (!batch_room(a, *work, *g, *pipe)) {
 		return false;
 	}
 	n = ep_min_u32(ep_popc(g->mask), pipe->slots);
-	if (ep_ht_copies(a, *work)) {
-		n = ep_min_u32(n, ep_ht_copied(*pipe));
+	if (ht_copies(a, *work)) {
+		n = ep_min_u32(n, ht_copied(*pipe));
 		what |= EP_HT_NOTE_COPY;
 	}
-	rest = n == ep_popc(g->mask) ? 0 : ep_ht_behind(g->mask, n);
+	rest = n == ep_popc(g->mask) ? 0 : ht_behind(g->mask, n);
 	what |= n << 10 | (work->fresh ? EP_HT_NOTE_FIRST : 0) | (g->mask ? 0 : EP_HT_NOTE_EMPTY);
 	work->fresh = false;
 	if (!rest) {
-		ep_ht_row_end(work);
+		row_end(work);
 		what |= EP_HT_NOTE_LAST | (work->open ? 0 : EP_HT_NOTE_END);
 	}
 	if (ep_lane() == pipe->in) {
@@ -808,7 +803,7 @@ EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_wor
 		note->unit = work->unit;
 	}
 	ep_ht_pipe_load_batch(pipe, g->mask & ~rest, n, g->from, work->vecs * 16);
-	if (ep_ht_copies(a, *work)) { /* the next batch of the unit goes behind this one */
+	if (ht_copies(a, *work)) { /* the next batch of the unit goes behind this one */
 		g->to += n * a.c.areas.row_stride;
 	}
 	g->mask = rest;

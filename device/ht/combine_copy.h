@@ -20,7 +20,7 @@ template <int DTYPE> struct ep_ht_sum {
 	float f[EP_HT_SUM_VECS][2 * ep_numbers<DTYPE>::count];
 };
 
-template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 vec, float *f)
+template <int DTYPE> EP_DEV void sum_load(struct ep_vec16 vec, float *f)
 {
 	struct ep_vec8 lo = { vec.x, vec.y }, hi = { vec.z, vec.w };
 
@@ -32,7 +32,7 @@ template <int DTYPE> EP_DEV void ep_ht_sum_load(struct ep_vec16 vec, float *f)
  * Sets all numbers to `zero`: -0 before contributions are added, because -0 + x is x, also where x is
  * -0; 0 where nothing contributes.
  */
-template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum, float zero)
+template <int DTYPE> EP_DEV void sum_clear(struct ep_ht_sum<DTYPE> *sum, float zero)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
@@ -47,15 +47,15 @@ template <int DTYPE> EP_DEV void ep_ht_sum_clear(struct ep_ht_sum<DTYPE> *sum, f
  * one is taken, and nobody stores what comes of it.
  */
 template <int DTYPE, bool WHOLE>
-EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t vecs)
+EP_DEV void sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t vecs)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
 		uint32_t at = i * EP_WARP_SIZE + ep_lane();
 		float f[2 * ep_numbers<DTYPE>::count];
 
-		ep_ht_sum_load<DTYPE>(
-			ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))), f);
+		sum_load<DTYPE>(ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))),
+				f);
 		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
 			sum->f[i][j] += f[j];
 		}
@@ -64,7 +64,7 @@ EP_DEV void ep_ht_sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *fro
 
 /* Rounds and stores. */
 template <int DTYPE, bool WHOLE>
-EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uint32_t vecs)
+EP_DEV void sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uint32_t vecs)
 {
 	typedef struct ep_numbers<DTYPE> numbers;
 
@@ -86,8 +86,8 @@ EP_DEV void ep_ht_sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *t
 
 /* Two contributions, added as they are: the same bits as their sum in fp32 (ep_numbers.add()). */
 template <int DTYPE, bool WHOLE>
-EP_DEV void ep_ht_pair_store(const unsigned char *a, const unsigned char *b, unsigned char *to,
-			     uint32_t vecs)
+EP_DEV void pair_store(const unsigned char *a, const unsigned char *b, unsigned char *to,
+		       uint32_t vecs)
 {
 	typedef struct ep_numbers<DTYPE> numbers;
 
@@ -122,18 +122,17 @@ EP_DEV void ep_ht_pair_store(const unsigned char *a, const unsigned char *b, uns
 
 /* Adds what the slots of a batch, whose first one is pipe.out, have from byte `at` on. */
 template <int DTYPE, bool WHOLE>
-EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
-			    uint32_t what, uint32_t at, uint32_t vecs)
+EP_DEV void sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe, uint32_t what,
+		      uint32_t at, uint32_t vecs)
 {
 	uint32_t n = EP_HT_NOTE_SLOTS(what), slot = pipe.out;
 
 	if (what & EP_HT_NOTE_FIRST) {
-		ep_ht_sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
+		sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
 	}
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < n; i++) {
-		ep_ht_sum_add<DTYPE, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at,
-					    vecs);
+		sum_add<DTYPE, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at, vecs);
 		slot = ep_ht_pipe_after(&pipe, slot);
 	}
 }
@@ -143,7 +142,7 @@ EP_DEV void ep_ht_sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pip
 #define EP_HT_NOTE_PAIR_MASK (63u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
 
 template <int DTYPE>
-EP_DEV void ep_ht_pair_batch(const struct ep_ht_pipe &pipe, unsigned char *to, uint32_t vecs)
+EP_DEV void pair_batch(const struct ep_ht_pipe &pipe, unsigned char *to, uint32_t vecs)
 {
 	const unsigned char *a = pipe.stage + (size_t)pipe.out * pipe.stride;
 	const unsigned char *b =
@@ -154,17 +153,17 @@ EP_DEV void ep_ht_pair_batch(const struct ep_ht_pipe &pipe, unsigned char *to, u
 		uint32_t n = vecs - at / 16;
 
 		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
-			ep_ht_pair_store<DTYPE, true>(a + at, b + at, to + at, n);
+			pair_store<DTYPE, true>(a + at, b + at, to + at, n);
 		} else {
-			ep_ht_pair_store<DTYPE, false>(a + at, b + at, to + at, n);
+			pair_store<DTYPE, false>(a + at, b + at, to + at, n);
 		}
 	}
 }
 
 /* Adds the contributions of a batch, and stores the sums after the last one. */
 template <int DTYPE>
-EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
-			    unsigned char *to, uint32_t what)
+EP_DEV void sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
+		      unsigned char *to, uint32_t what)
 {
 	uint32_t vecs = EP_HT_NOTE_VECS(what);
 
@@ -174,14 +173,14 @@ EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pip
 		uint32_t n = vecs - at / 16;
 
 		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
-			ep_ht_sum_slots<DTYPE, true>(sum, pipe, what, at, n);
+			sum_slots<DTYPE, true>(sum, pipe, what, at, n);
 			if (what & EP_HT_NOTE_LAST) {
-				ep_ht_sum_store<DTYPE, true>(*sum, to + at, n);
+				sum_store<DTYPE, true>(*sum, to + at, n);
 			}
 		} else {
-			ep_ht_sum_slots<DTYPE, false>(sum, pipe, what, at, n);
+			sum_slots<DTYPE, false>(sum, pipe, what, at, n);
 			if (what & EP_HT_NOTE_LAST) {
-				ep_ht_sum_store<DTYPE, false>(*sum, to + at, n);
+				sum_store<DTYPE, false>(*sum, to + at, n);
 			}
 		}
 	}
@@ -189,8 +188,8 @@ EP_DEV void ep_ht_sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pip
 
 /* Those whose rows were added may write again where these lay. One warp. */
 template <bool NODES>
-EP_DEV void ep_ht_returns_credit(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				 uint32_t chunk, uint32_t part, uint32_t flow)
+EP_DEV void returns_credit(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			   uint32_t chunk, uint32_t part, uint32_t flow)
 {
 	const struct ep_ht_common &c = a.c;
 	bool merges = NODES && flow != EP_HT_NONE;
@@ -211,8 +210,8 @@ EP_DEV void ep_ht_returns_credit(const struct ep_ht_combine_args &a, const struc
 }
 
 /* Gives free what has come over the network for a sum. One warp. */
-EP_DEV void ep_ht_sum_consumed(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			       uint32_t chunk, uint32_t part)
+EP_DEV void sum_consumed(const struct ep_ht_combine_args &a, const struct ep_op &op, uint32_t chunk,
+			 uint32_t part)
 {
 	/* a word for each flow: two chunks may be summed in any order if no flow brings both */
 	for (uint32_t k = ep_lane(); k < a.c.remote.nodes; k += EP_WARP_SIZE) {
@@ -228,8 +227,8 @@ EP_DEV void ep_ht_sum_consumed(const struct ep_ht_combine_args &a, const struct 
  * stored lies behind a barrier.
  */
 template <bool NODES>
-EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			   uint32_t unit, uint32_t what)
+EP_DEV void unit_end(const struct ep_ht_combine_args &a, const struct ep_op &op, uint32_t unit,
+		     uint32_t what)
 {
 	const struct ep_ht_common &c = a.c;
 	bool is_sum = what & EP_HT_NOTE_SUM, is_merge = NODES && what & EP_HT_NOTE_MERGE;
@@ -256,7 +255,7 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 			ep_st_release_sys_u64(ep_ht_staged_at(c, flow, chunk, part), word);
 		}
 	} else if (NODES) {
-		ep_ht_sum_consumed(a, op, chunk, part);
+		sum_consumed(a, op, chunk, part);
 	}
 	/* nobody waits for the credit of a chunk whose slot is not used again */
 	if ((ep_ht_windows<NODES>(a) && (!a.in_weights || part)) ||
@@ -265,7 +264,7 @@ EP_DEV void ep_ht_unit_end(const struct ep_ht_combine_args &a, const struct ep_o
 			      : ep_ht_chunks(c.num_tokens, c.areas.chunk_shift))) {
 		return;
 	}
-	ep_ht_returns_credit<NODES>(a, op, chunk, part, flow);
+	returns_credit<NODES>(a, op, chunk, part, flow);
 }
 
 /* A unit of copied rows whose end is not published yet: its stores are under way. */
@@ -284,7 +283,7 @@ EP_DEV void ep_ht_due_publish(const struct ep_ht_combine_args &a, const struct e
 {
 	if (due->age) {
 		ep_ht_pipe_stored(&pipe, due->group);
-		ep_ht_unit_end<NODES>(a, op, due->unit, 0);
+		unit_end<NODES>(a, op, due->unit, 0);
 		due->age = 0;
 	}
 }
@@ -323,15 +322,15 @@ EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_
 			r.w.open = true;
 			return r;
 		}
-		ep_ht_unit_end<NODES>(a, op, r.w.unit, r.w.is_sum ? EP_HT_NOTE_SUM : 0);
+		unit_end<NODES>(a, op, r.w.unit, r.w.is_sum ? EP_HT_NOTE_SUM : 0);
 	}
 	r.ready = EP_HT_LATE;
 	return r;
 }
 
 /* Sends the rows of a batch on, as they are: one group of stores. */
-EP_DEV void ep_ht_copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
-			     unsigned char *to, uint32_t what)
+EP_DEV void copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
+		       unsigned char *to, uint32_t what)
 {
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < EP_HT_NOTE_SLOTS(what); i++) {
@@ -346,9 +345,9 @@ EP_DEV void ep_ht_copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pi
 
 /* Uses the oldest batch. False: it does not come. */
 template <int DTYPE, bool NODES>
-EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			      struct ep_ht_pipe *pipe, const struct ep_ht_note &note,
-			      struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
+EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			struct ep_ht_pipe *pipe, const struct ep_ht_note &note,
+			struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
 {
 	uint32_t slot = pipe->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
 	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
@@ -358,12 +357,12 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 		return false;
 	}
 	if (what & EP_HT_NOTE_COPY) {
-		ep_ht_copy_batch(a, pipe, to, what);
+		copy_batch(a, pipe, to, what);
 	} else if ((what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
-		ep_ht_pair_batch<DTYPE>(*pipe, to, EP_HT_NOTE_VECS(what));
+		pair_batch<DTYPE>(*pipe, to, EP_HT_NOTE_VECS(what));
 		*sum = {}; /* so that it needs no registers meanwhile */
 	} else {
-		ep_ht_sum_batch<DTYPE>(sum, *pipe, to, what);
+		sum_batch<DTYPE>(sum, *pipe, to, what);
 	}
 	ep_ht_pipe_free_batch(pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
 	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
@@ -377,7 +376,7 @@ EP_DEV bool ep_ht_combine_add(const struct ep_ht_combine_args &a, const struct e
 		if (copied) {
 			*due = { 1, pipe->groups, unit };
 		} else {
-			ep_ht_unit_end<NODES>(a, op, unit, what);
+			unit_end<NODES>(a, op, unit, what);
 		}
 	}
 	return true;
@@ -451,7 +450,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 			}
 		}
 		if (!pipe->held ||
-		    !ep_ht_combine_add<DTYPE, NODES>(a, op, pipe, note, &sum, due, &between)) {
+		    !combine_add<DTYPE, NODES>(a, op, pipe, note, &sum, due, &between)) {
 			return;
 		}
 	}

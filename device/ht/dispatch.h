@@ -50,8 +50,8 @@ EP_DEV struct ep_ht_piece ep_ht_piece_make(const struct ep_ht_dispatch_args &a, 
 }
 
 /* A part of an own token and of its scales to the slot that is loaded next. */
-EP_DEV void ep_ht_piece_load(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *pipe,
-			     size_t token, const struct ep_ht_piece &piece)
+EP_DEV void piece_load(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *pipe,
+		       size_t token, const struct ep_ht_piece &piece)
 {
 	if (piece.token_bytes) {
 		ep_ht_pipe_load(pipe, 0, a.tokens + token * a.token_bytes + piece.first,
@@ -65,9 +65,9 @@ EP_DEV void ep_ht_piece_load(const struct ep_ht_dispatch_args &a, const struct e
 }
 
 /* A part in shared memory to row `row` of tensors of tokens and scales. */
-EP_DEV void ep_ht_piece_store(const struct ep_ht_dispatch_args &a, unsigned char *tokens,
-			      unsigned char *scales, uint32_t row, const unsigned char *from,
-			      const struct ep_ht_piece &piece)
+EP_DEV void piece_store(const struct ep_ht_dispatch_args &a, unsigned char *tokens,
+			unsigned char *scales, uint32_t row, const unsigned char *from,
+			const struct ep_ht_piece &piece)
 {
 	if (piece.token_bytes) {
 		ep_bulk_store(tokens + (size_t)row * a.token_bytes + piece.first, from,
@@ -80,8 +80,8 @@ EP_DEV void ep_ht_piece_store(const struct ep_ht_dispatch_args &a, unsigned char
 }
 
 /* Flat: entry k of a row of out_idx and out_weights, as far as those are to be written. */
-EP_DEV void ep_ht_entry_out(const struct ep_ht_dispatch_args &a, uint32_t slot, uint32_t k,
-			    uint32_t local, float weight)
+EP_DEV void entry_out(const struct ep_ht_dispatch_args &a, uint32_t slot, uint32_t k,
+		      uint32_t local, float weight)
 {
 	size_t at = (size_t)slot * a.c.topk + k;
 
@@ -189,18 +189,18 @@ template <bool NODES> EP_DEV uint32_t ep_ht_send_chunk(const struct ep_ht_dispat
 }
 
 /* Units of a kind, of each part of a chunk: from so many ranks. */
-EP_DEV uint32_t ep_ht_unit_fan(const struct ep_ht_common &c, uint32_t kind)
+EP_DEV uint32_t unit_fan(const struct ep_ht_common &c, uint32_t kind)
 {
 	return kind == EP_HT_SEND ? 1 : kind == EP_HT_FORWARD ? c.remote.sources : c.g.nranks - 1;
 }
 
 /* The unit of that number, of a kind that comes from others. */
 template <bool NODES>
-EP_DEV struct ep_ht_unit ep_ht_unit_make(const struct ep_ht_dispatch_args &a, uint32_t kind,
-					 uint32_t number)
+EP_DEV struct ep_ht_unit unit_make(const struct ep_ht_dispatch_args &a, uint32_t kind,
+				   uint32_t number)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t fan = ep_ht_unit_fan(c, kind), pair = ep_div(number, a.by_parts), from, source;
+	uint32_t fan = unit_fan(c, kind), pair = ep_div(number, a.by_parts), from, source;
 	struct ep_ht_unit u = {};
 
 	u.chunk = pair / fan;
@@ -244,11 +244,10 @@ EP_DEV void ep_ht_work_next(const struct ep_ht_dispatch_args &a, struct ep_ht_wo
 
 		next += EP_WARP_SIZE * stride;
 		found = ep_ballot(EP_FULL_MASK,
-				  number < units && ep_ht_unit_make<NODES>(a, kind, number).rows);
+				  number < units && unit_make<NODES>(a, kind, number).rows);
 	}
 	if (found) {
-		unit = ep_ht_unit_make<NODES>(a, kind,
-					      next - (EP_WARP_SIZE - ep_ctz(found)) * stride);
+		unit = unit_make<NODES>(a, kind, next - (EP_WARP_SIZE - ep_ctz(found)) * stride);
 	}
 	if (ep_lane() == kind) {
 		work->next = next;
@@ -278,7 +277,7 @@ EP_DEV void ep_ht_work_find(const struct ep_ht_dispatch_args &a, struct ep_ht_wo
 	if (!ep_ht_windows<NODES>(a) && ep_lane() != EP_HT_SEND && ep_lane() < EP_HT_KINDS) {
 		work->next =
 			ep_block() + ep_nblocks() * (ep_ht_copy_warps<NODES>() - 1 - ep_warp());
-		work->units = a.c.h.head->chunks * ep_ht_unit_fan(a.c, ep_lane()) * a.parts;
+		work->units = a.c.h.head->chunks * unit_fan(a.c, ep_lane()) * a.parts;
 	}
 	ep_ht_work_next<NODES>(a, work, EP_HT_RECEIVE);
 	if (NODES) {
@@ -328,17 +327,15 @@ EP_DEV void ep_ht_work_open(const struct ep_ht_dispatch_args &a, struct ep_ht_wo
 
 /* A part of an own token, or of a row that lies in the net ring or in the ring, to the next slot of the stage. */
 template <bool NODES>
-EP_DEV void ep_ht_item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
-			    const struct ep_ht_unit &unit, uint32_t i,
-			    const struct ep_ht_piece &piece)
+EP_DEV void item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+		      const struct ep_ht_unit &unit, uint32_t i, const struct ep_ht_piece &piece)
 {
 	const struct ep_ht_common &c = a.c;
 	const unsigned char *from;
 
 	ep_ht_pipe_open(pipe);
 	if (EP_HT_KIND(unit.what) == EP_HT_SEND) {
-		ep_ht_piece_load(a, pipe, (size_t)unit.chunk * ep_ht_send_chunk<NODES>(a) + i,
-				 piece);
+		piece_load(a, pipe, (size_t)unit.chunk * ep_ht_send_chunk<NODES>(a) + i, piece);
 		return;
 	}
 	from = NODES && EP_HT_KIND(unit.what) == EP_HT_FORWARD
@@ -362,7 +359,7 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pi
 	if (NODES && EP_HT_KIND(u.what) == EP_HT_FORWARD && !(u.own >> i & 1)) {
 		slot = EP_HT_NONE;
 	}
-	ep_ht_item_load<NODES>(a, pipe, u, i, piece);
+	item_load<NODES>(a, pipe, u, i, piece);
 	work->unit.rows &= u.rows - 1;
 	what |= work->unit.rows ? 0 : EP_HT_LAST;
 	ep_ht_note_put(pipe, &work->note_chunk, u.chunk);
@@ -372,7 +369,7 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pi
 }
 
 /* Units of so many chunks may be sent before anybody has given anything free. */
-template <bool NODES> EP_DEV uint32_t ep_ht_free_chunks(const struct ep_ht_dispatch_args &a)
+template <bool NODES> EP_DEV uint32_t free_chunks(const struct ep_ht_dispatch_args &a)
 {
 	uint32_t ring = ep_ht_windows<NODES>(a) ? EP_HT_NONE : a.c.areas.ring_chunks;
 
@@ -386,8 +383,7 @@ EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep
 {
 	while (ep_ht_pipe_room(pipe)) {
 		if (!work->unit.rows) {
-			bool may = work->ahead.rows &&
-				   work->ahead.chunk < ep_ht_free_chunks<NODES>(a);
+			bool may = work->ahead.rows && work->ahead.chunk < free_chunks<NODES>(a);
 
 			if (!ep_shfl_u32(EP_FULL_MASK, may, EP_HT_SEND)) {
 				return; /* its place in the ring may not be free yet */
@@ -529,8 +525,8 @@ struct ep_ht_target {
 
 /* Place in rank r's ring of the row with that index. */
 template <bool NODES>
-EP_DEV uint32_t ep_ht_ring_row(const struct ep_ht_common &c, const struct ep_ht_starts &starts,
-			       uint32_t r, uint32_t index, uint32_t chunk)
+EP_DEV uint32_t ring_row(const struct ep_ht_common &c, const struct ep_ht_starts &starts,
+			 uint32_t r, uint32_t index, uint32_t chunk)
 {
 	uint32_t first = ep_shfl_u32(EP_FULL_MASK, starts.first, r & (EP_WARP_SIZE - 1));
 
@@ -552,7 +548,7 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 	uint32_t me = c.g.rank, row = list.row;
 	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(list.sel), c.by_local) : EP_HT_NONE;
 	uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (ep_lane() + 31) & 31);
-	uint32_t ring = ep_ht_ring_row<NODES>(c, starts, rank, list.row, item.chunk);
+	uint32_t ring = ring_row<NODES>(c, starts, rank, list.row, item.chunk);
 	uint32_t base = ep_ht_starts_base<NODES>(c, starts, rank);
 	bool remote = NODES && there && !ep_ht_near(c, rank);
 	struct ep_ht_target t = {};
@@ -656,11 +652,10 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 		if (c.layout == EP_HT_FLAT) {
 			slot += base;
 			if (d == me) {
-				ep_ht_entry_out(a, slot, at, EP_HT_SEL_EXPERT(sel) - me * c.nlocal,
-						w);
+				entry_out(a, slot, at, EP_HT_SEL_EXPERT(sel) - me * c.nlocal, w);
 			}
 			if (k >= ep_popc(own)) {
-				ep_ht_entry_out(a, slot, k, EP_HT_NONE, 0.0f);
+				entry_out(a, slot, k, EP_HT_NONE, 0.0f);
 			}
 		} else if (d == me && c.h.send_place[i] != EP_HT_NONE) {
 			a.out_weights[c.h.send_place[i]] = w;
@@ -715,13 +710,13 @@ EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct e
 	uint32_t places;
 
 	if (a.c.layout == EP_HT_FLAT) {
-		ep_ht_piece_store(a, a.out_tokens, a.out_scales, slot, from, piece);
+		piece_store(a, a.out_tokens, a.out_scales, slot, from, piece);
 		return;
 	}
 	places = ep_ballot(EP_FULL_MASK, list.sel != EP_HT_NONE && list.sel != EP_HT_DROPPED);
 	for (; places; places &= places - 1) {
-		ep_ht_piece_store(a, a.out_tokens, a.out_scales,
-				  ep_shfl_u32(EP_FULL_MASK, list.sel, ep_ctz(places)), from, piece);
+		piece_store(a, a.out_tokens, a.out_scales,
+			    ep_shfl_u32(EP_FULL_MASK, list.sel, ep_ctz(places)), from, piece);
 	}
 }
 
@@ -729,8 +724,8 @@ EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct e
  * Weights, and in flat layout idx, of `rows` rows from `slot` on, by lane `lane` of `lanes`. They have
  * come to `weights`.
  */
-EP_DEV void ep_ht_weights_keep(const struct ep_ht_dispatch_args &a, const float *weights,
-			       uint32_t slot, uint32_t rows, uint32_t lane, uint32_t lanes)
+EP_DEV void weights_keep(const struct ep_ht_dispatch_args &a, const float *weights, uint32_t slot,
+			 uint32_t rows, uint32_t lane, uint32_t lanes)
 {
 	const struct ep_ht_common &c = a.c;
 	bool flat = c.layout == EP_HT_FLAT;
@@ -746,7 +741,7 @@ EP_DEV void ep_ht_weights_keep(const struct ep_ht_dispatch_args &a, const float 
 			weight = weights[row * c.width + k];
 		}
 		if (flat) {
-			ep_ht_entry_out(a, slot + row, k, sel, weight);
+			entry_out(a, slot + row, k, sel, weight);
 		} else if (sel != EP_HT_NONE && sel != EP_HT_DROPPED) {
 			a.out_weights[sel] = weight;
 		}
@@ -759,8 +754,8 @@ EP_DEV void ep_ht_recv_weights(const struct ep_ht_dispatch_args &a, uint32_t sou
 {
 	const struct ep_ht_common &c = a.c;
 
-	ep_ht_weights_keep(a, ep_ht_weights_at(c, c.g.own, source, slot - c.h.recv_base[source]),
-			   slot, rows, lane, lanes);
+	weights_keep(a, ep_ht_weights_at(c, c.g.own, source, slot - c.h.recv_base[source]), slot,
+		     rows, lane, lanes);
 }
 
 /* Lane r: slot of rank r's row 0 here, for the first 32; behind the last one, their end. */
@@ -786,9 +781,9 @@ EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a, uint32_t bas
 			end = c.h.recv_base[s + 1];
 		}
 		if (s != c.g.rank) { /* its own have been written */
-			ep_ht_weights_keep(a, ep_ht_weights_at(c, c.g.own, s, 0), base, end - base,
-					   ep_block() * ep_nthreads() + ep_tid(),
-					   ep_nblocks() * ep_nthreads());
+			weights_keep(a, ep_ht_weights_at(c, c.g.own, s, 0), base, end - base,
+				     ep_block() * ep_nthreads() + ep_tid(),
+				     ep_nblocks() * ep_nthreads());
 		}
 	}
 }
@@ -819,8 +814,8 @@ EP_DEV void ep_ht_entries_fill(const struct ep_ht_dispatch_args &a)
  * The chunk before `chunk` of which the rank with index i here got rows by the same flow, in the same slot
  * of its ring; `chunk` itself: there is none.
  */
-EP_DEV uint32_t ep_ht_forward_before(const struct ep_ht_common &c, uint32_t flow, uint32_t i,
-				     uint32_t chunk)
+EP_DEV uint32_t forward_before(const struct ep_ht_common &c, uint32_t flow, uint32_t i,
+			       uint32_t chunk)
 {
 	uint32_t before = chunk;
 
@@ -834,8 +829,8 @@ EP_DEV uint32_t ep_ht_forward_before(const struct ep_ht_common &c, uint32_t flow
 }
 
 /* A rank, of the lane's share, that has not yet read what the unit would overwrite in its ring. */
-EP_DEV uint32_t ep_ht_readers_missing(const struct ep_ht_common &c, const struct ep_op &op,
-				      const struct ep_ht_unit &unit)
+EP_DEV uint32_t readers_missing(const struct ep_ht_common &c, const struct ep_op &op,
+				const struct ep_ht_unit &unit)
 {
 	for (uint32_t i = ep_lane(); i < c.remote.near; i += EP_WARP_SIZE) {
 		uint32_t before, ring = c.remote.near * (1 + EP_HT_FROM(unit.what)) + i;
@@ -843,7 +838,7 @@ EP_DEV uint32_t ep_ht_readers_missing(const struct ep_ht_common &c, const struct
 		if (i == c.g.index || !ep_ht_near_mask(c, EP_HT_FROM(unit.what), i, unit.chunk)) {
 			continue;
 		}
-		before = ep_ht_forward_before(c, EP_HT_FROM(unit.what), i, unit.chunk);
+		before = forward_before(c, EP_HT_FROM(unit.what), i, unit.chunk);
 		if (before != unit.chunk &&
 		    !ep_ht_word_reached(op,
 					ep_ht_unit_at(c, c.g.own, c.areas.credit_off, ring,
@@ -867,7 +862,7 @@ EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_common &c, const struct
 		return source;
 	}
 	*site = EP_WAIT_HT_CREDIT;
-	return ep_ht_readers_missing(c, op, unit);
+	return readers_missing(c, op, unit);
 }
 
 /* A part of a source's token to rings of this node. */
@@ -913,8 +908,7 @@ EP_DEV void ep_ht_forward_consumed(const struct ep_ht_common &c, const struct ep
 /* ---- expert-major: rows that do not come are zeros ---- */
 
 /* One row of an output from zeros in shared memory. */
-EP_DEV void ep_ht_zero_row(unsigned char *to, const unsigned char *zeros, uint32_t bytes,
-			   uint32_t most)
+EP_DEV void zero_row(unsigned char *to, const unsigned char *zeros, uint32_t bytes, uint32_t most)
 {
 	for (uint32_t at = 0; at < bytes; at += most) {
 		ep_bulk_store(to + at, zeros, ep_min_u32(bytes - at, most));
@@ -925,16 +919,14 @@ EP_DEV void ep_ht_zero_row(unsigned char *to, const unsigned char *zeros, uint32
  * Rows [first, first + n) of the outputs: the warp's are those that are `turn` modulo `workers`,
  * beginning with the first. What the turn is behind them is returned.
  */
-EP_DEV uint32_t ep_ht_zero_rows(const struct ep_ht_dispatch_args &a, const unsigned char *zeros,
-				uint32_t first, uint32_t n, uint32_t turn, uint32_t workers)
+EP_DEV uint32_t zero_rows(const struct ep_ht_dispatch_args &a, const unsigned char *zeros,
+			  uint32_t first, uint32_t n, uint32_t turn, uint32_t workers)
 {
 	while (turn < n) {
 		size_t row = first + turn;
 
-		ep_ht_zero_row(a.out_tokens + row * a.token_bytes, zeros, a.token_bytes,
-			       a.part_bytes);
-		ep_ht_zero_row(a.out_scales + row * a.scale_bytes, zeros, a.scale_bytes,
-			       a.part_bytes);
+		zero_row(a.out_tokens + row * a.token_bytes, zeros, a.token_bytes, a.part_bytes);
+		zero_row(a.out_scales + row * a.scale_bytes, zeros, a.scale_bytes, a.part_bytes);
 		if (a.topk_weights && ep_lane() == 0) {
 			a.out_weights[row] = 0.0f;
 		}
@@ -969,13 +961,12 @@ EP_DEV void ep_ht_zero(const struct ep_ht_dispatch_args &a, const struct ep_ht_p
 		for (uint32_t with = ep_ballot(EP_FULL_MASK, n != 0); with; with &= with - 1) {
 			uint32_t lane = ep_ctz(with);
 
-			turn = ep_ht_zero_rows(a, pipe->stage,
-					       ep_shfl_u32(EP_FULL_MASK, first, lane),
-					       ep_shfl_u32(EP_FULL_MASK, n, lane), turn, workers);
+			turn = zero_rows(a, pipe->stage, ep_shfl_u32(EP_FULL_MASK, first, lane),
+					 ep_shfl_u32(EP_FULL_MASK, n, lane), turn, workers);
 		}
 	}
 	if (a.zero_to > places) {
-		ep_ht_zero_rows(a, pipe->stage, places, a.zero_to - places, turn, workers);
+		zero_rows(a, pipe->stage, places, a.zero_to - places, turn, workers);
 	}
 	ep_bulk_wait_read(0);
 }

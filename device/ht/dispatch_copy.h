@@ -10,8 +10,8 @@
 
 /* Finds whom a unit waits for, of the lane's share; *site: for what. */
 template <bool NODES>
-EP_DEV uint32_t ep_ht_unit_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				   const struct ep_ht_unit &unit, enum ep_wait_site *site)
+EP_DEV uint32_t unit_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			     const struct ep_ht_unit &unit, enum ep_wait_site *site)
 {
 	if (EP_HT_KIND(unit.what) == EP_HT_SEND) {
 		*site = EP_WAIT_HT_CREDIT;
@@ -29,10 +29,9 @@ EP_DEV uint32_t ep_ht_unit_missing(const struct ep_ht_dispatch_args &a, const st
  * smallest key of all, which `first` is.
  */
 template <bool NODES>
-EP_DEV enum ep_ht_ready ep_ht_dispatch_poll(const struct ep_ht_dispatch_args &a,
-					    const struct ep_op &op, struct ep_ht_work *work,
-					    struct ep_ht_patience *patience, uint32_t first,
-					    bool wait)
+EP_DEV enum ep_ht_ready dispatch_poll(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				      struct ep_ht_work *work, struct ep_ht_patience *patience,
+				      uint32_t first, bool wait)
 {
 	uint32_t there = ep_ballot(EP_FULL_MASK, work->ahead.rows != 0);
 
@@ -48,7 +47,7 @@ EP_DEV enum ep_ht_ready ep_ht_dispatch_poll(const struct ep_ht_dispatch_args &a,
 			continue;
 		}
 		unit = ep_ht_work_head(*work, kind);
-		missing = ep_ht_unit_missing<NODES>(a, op, unit, &site);
+		missing = unit_missing<NODES>(a, op, unit, &site);
 		ready = ep_ht_patience_check<NODES>(a.c, op, patience, missing, site,
 						    wait && n == 0);
 		if (ready == EP_HT_READY) {
@@ -63,10 +62,9 @@ EP_DEV enum ep_ht_ready ep_ht_dispatch_poll(const struct ep_ht_dispatch_args &a,
 
 /* Opens the next unit. EP_HT_LATE: none is ready, or none is left. */
 template <bool NODES>
-EP_DEV enum ep_ht_ready ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a,
-					    const struct ep_op &op, const struct ep_ht_pipe *pipe,
-					    struct ep_ht_work *work,
-					    struct ep_ht_unpublished *unpublished)
+EP_DEV enum ep_ht_ready dispatch_open(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				      const struct ep_ht_pipe *pipe, struct ep_ht_work *work,
+				      struct ep_ht_unpublished *unpublished)
 {
 	struct ep_ht_patience patience = ep_ht_patience_make();
 	uint32_t first = ep_ht_work_first<NODES>(a, *work);
@@ -75,7 +73,7 @@ EP_DEV enum ep_ht_ready ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a,
 
 	EP_UNROLL(1)
 	while (ready == EP_HT_LATE && first != EP_HT_KINDS && !(wait && pipe->held)) {
-		ready = ep_ht_dispatch_poll<NODES>(a, op, work, &patience, first, wait);
+		ready = dispatch_poll<NODES>(a, op, work, &patience, first, wait);
 		if (ready == EP_HT_LATE && !wait) {
 			wait = true;
 			if (!pipe->held) { /* who is waited for may need it */
@@ -88,15 +86,15 @@ EP_DEV enum ep_ht_ready ep_ht_dispatch_open(const struct ep_ht_dispatch_args &a,
 
 /* Loads as far as there is room and units are ready. False: a wait has failed. */
 template <bool NODES>
-EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *pipe, struct ep_ht_work *work,
-				struct ep_ht_unpublished *unpublished)
+EP_DEV bool dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			  struct ep_ht_pipe *pipe, struct ep_ht_work *work,
+			  struct ep_ht_unpublished *unpublished)
 {
 	while (ep_ht_pipe_room(pipe)) {
 		enum ep_ht_ready ready = EP_HT_READY;
 
 		if (!work->unit.rows) {
-			ready = ep_ht_dispatch_open<NODES>(a, op, pipe, work, unpublished);
+			ready = dispatch_open<NODES>(a, op, pipe, work, unpublished);
 		}
 		if (ready != EP_HT_READY) {
 			return ready == EP_HT_LATE;
@@ -107,8 +105,8 @@ EP_DEV bool ep_ht_dispatch_load(const struct ep_ht_dispatch_args &a, const struc
 }
 
 template <bool NODES>
-EP_DEV struct ep_ht_item ep_ht_item_make(const struct ep_ht_dispatch_args &a,
-					 const struct ep_ht_work &work, uint32_t at)
+EP_DEV struct ep_ht_item item_make(const struct ep_ht_dispatch_args &a,
+				   const struct ep_ht_work &work, uint32_t at)
 {
 	struct ep_ht_item i;
 
@@ -128,8 +126,8 @@ EP_DEV struct ep_ht_item ep_ht_item_make(const struct ep_ht_dispatch_args &a,
 
 /* The weights of a unit's rows, when its first row is stored. Those of other nodes come apart. */
 template <bool NODES>
-EP_DEV void ep_ht_dispatch_weights(const struct ep_ht_dispatch_args &a,
-				   const struct ep_ht_item &item, const struct ep_ht_starts &starts)
+EP_DEV void dispatch_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_item &item,
+			     const struct ep_ht_starts &starts)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -159,9 +157,8 @@ struct ep_ht_stored {
 
 /* Where an item that is sent goes. */
 template <bool NODES>
-EP_DEV struct ep_ht_target ep_ht_item_target(const struct ep_ht_dispatch_args &a,
-					     const struct ep_ht_item &item,
-					     struct ep_ht_starts *starts)
+EP_DEV struct ep_ht_target item_target(const struct ep_ht_dispatch_args &a,
+				       const struct ep_ht_item &item, struct ep_ht_starts *starts)
 {
 	if (EP_HT_ROW(item.what) == 0) {
 		ep_ht_starts_load<NODES>(a, item.chunk, starts);
@@ -189,20 +186,20 @@ EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a
 		s.starts.base = a.c.h.send_base[ep_lane()];
 	}
 	if (pipe.held) {
-		s.next = ep_ht_item_make<NODES>(a, work, pipe.out);
+		s.next = item_make<NODES>(a, work, pipe.out);
 		s.ahead = true;
 		s.aimed = ep_warp() != 0 && ep_warp() != ep_nwarps() - 1;
 	}
 	if (s.aimed) {
-		s.target = ep_ht_item_target<NODES>(a, s.next, &s.starts);
+		s.target = item_target<NODES>(a, s.next, &s.starts);
 	}
 	return s;
 }
 
 /* All that was loaded of the unit has come: where it lay may be written again. */
 template <bool NODES>
-EP_DEV void ep_ht_item_credit(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ht_item &item)
+EP_DEV void item_credit(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			const struct ep_ht_item &item)
 {
 	if (NODES && EP_HT_KIND(item.what) == EP_HT_FORWARD) {
 		ep_ht_forward_consumed(a.c, op, item);
@@ -214,9 +211,9 @@ EP_DEV void ep_ht_item_credit(const struct ep_ht_dispatch_args &a, const struct 
 
 /* Stores the oldest item that is held. False: it does not come. */
 template <bool NODES>
-EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				 struct ep_ht_pipe *pipe, const struct ep_ht_item &item,
-				 struct ep_ht_stored *stored)
+EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			   struct ep_ht_pipe *pipe, const struct ep_ht_item &item,
+			   struct ep_ht_stored *stored)
 {
 	struct ep_ht_piece piece = ep_ht_piece_make(a, EP_HT_PART(item.what));
 	bool sends = EP_HT_KIND(item.what) == EP_HT_SEND,
@@ -224,7 +221,7 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 	const unsigned char *from;
 
 	if (sends && !stored->aimed) {
-		stored->target = ep_ht_item_target<NODES>(a, item, &stored->starts);
+		stored->target = item_target<NODES>(a, item, &stored->starts);
 	}
 	stored->aimed = false;
 	from = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);
@@ -241,10 +238,10 @@ EP_DEV bool ep_ht_dispatch_store(const struct ep_ht_dispatch_args &a, const stru
 	}
 	ep_ht_pipe_release(pipe);
 	if (item.what & EP_HT_LAST) {
-		ep_ht_item_credit<NODES>(a, op, item);
+		item_credit<NODES>(a, op, item);
 	}
 	if (EP_HT_ROW(item.what) == 0 && EP_HT_PART(item.what) == 0 && a.topk_weights) {
-		ep_ht_dispatch_weights<NODES>(a, item, stored->starts);
+		dispatch_weights<NODES>(a, item, stored->starts);
 	}
 	if (pipe->groups - stored->unpublished.group >= EP_HT_PUBLISH_AFTER) {
 		ep_ht_send_publish<NODES>(a, op, pipe, &stored->unpublished);
@@ -265,19 +262,19 @@ EP_DEV bool ep_ht_dispatch_copy(const struct ep_ht_dispatch_args &a, const struc
 	for (;;) {
 		struct ep_ht_item now;
 
-		if (!ep_ht_dispatch_load<NODES>(a, op, pipe, work, &stored->unpublished)) {
+		if (!dispatch_load<NODES>(a, op, pipe, work, &stored->unpublished)) {
 			return false;
 		}
 		if (!pipe->held) {
 			break;
 		}
-		now = stored->ahead ? stored->next : ep_ht_item_make<NODES>(a, *work, pipe->out);
+		now = stored->ahead ? stored->next : item_make<NODES>(a, *work, pipe->out);
 		stored->ahead = pipe->held > 1;
 		if (stored->ahead) {
 			stored->next =
-				ep_ht_item_make<NODES>(a, *work, ep_ht_pipe_after(pipe, pipe->out));
+				item_make<NODES>(a, *work, ep_ht_pipe_after(pipe, pipe->out));
 		}
-		if (!ep_ht_dispatch_store<NODES>(a, op, pipe, now, stored)) {
+		if (!dispatch_store<NODES>(a, op, pipe, now, stored)) {
 			return false;
 		}
 	}

@@ -18,7 +18,7 @@
  * Puts all gradients of weights that go to other nodes together in the out area, a list for each
  * rank, which the send warp sends apart from the rows. All warps.
  */
-EP_DEV void ep_ht_gradients_stage(const struct ep_ht_combine_args &a)
+EP_DEV void gradients_stage(const struct ep_ht_combine_args &a)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t turn = ep_block() + ep_nblocks() * ep_warp(), step = ep_nblocks() * ep_nwarps();
@@ -48,8 +48,8 @@ EP_DEV_COLD void ep_ht_combine_credit_warp(const struct ep_ht_combine_args &a, s
 }
 
 template <int DTYPE>
-EP_DEV void ep_ht_combine_copy_warp(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				    struct ep_ht_pipe *pipe)
+EP_DEV void combine_copy_warp(const struct ep_ht_combine_args &a, const struct ep_op &op,
+			      struct ep_ht_pipe *pipe)
 {
 	struct ep_ht_due due = {};
 
@@ -57,18 +57,18 @@ EP_DEV void ep_ht_combine_copy_warp(const struct ep_ht_combine_args &a, const st
 	ep_ht_due_publish<true>(a, op, *pipe, &due);
 }
 
-template <int DTYPE> EP_DEV void ep_ht_combine_nodes(const struct ep_ht_combine_args &a)
+template <int DTYPE> EP_DEV void combine_nodes(const struct ep_ht_combine_args &a)
 {
 	struct ep_ht_entry e = ep_ht_enter<true>(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
 	bool ok = ep_ht_begin<true>(a.c, &e);
 
 	if (ok && a.in_weights) {
-		ep_ht_gradients_stage(a);
+		gradients_stage(a);
 		ep_ht_ready_publish(a.c, e.op);
 	}
 	if (ok && ep_warp() < ep_ht_copy_warps<true>()) {
-		ep_ht_combine_copy_warp<DTYPE>(a, e.op, &p);
+		combine_copy_warp<DTYPE>(a, e.op, &p);
 	} else if (ok && ep_warp() == ep_ht_copy_warps<true>()) {
 		ep_ht_combine_send_warp(a, e.op);
 	} else if (ok) {
@@ -77,6 +77,6 @@ template <int DTYPE> EP_DEV void ep_ht_combine_nodes(const struct ep_ht_combine_
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 }
 
-EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_nodes_kernel, EP_BF16, ep_ht_combine_nodes)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_nodes_kernel, EP_FP16, ep_ht_combine_nodes)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_nodes_kernel, EP_FP32, ep_ht_combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_nodes_kernel, EP_BF16, combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_nodes_kernel, EP_FP16, combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_nodes_kernel, EP_FP32, combine_nodes)

@@ -20,7 +20,7 @@ struct ep_ht_choice_of {
 	uint32_t at;
 };
 
-EP_DEV struct ep_ht_choice_of ep_ht_choice_make(const struct ep_ht_common &c, uint32_t token)
+EP_DEV struct ep_ht_choice_of choice_make(const struct ep_ht_common &c, uint32_t token)
 {
 	struct ep_ht_choice_of s = { EP_HT_NONE, EP_HT_NONE, EP_HT_NONE, 0 };
 	size_t i = (size_t)token * c.topk + ep_lane();
@@ -42,13 +42,13 @@ EP_DEV struct ep_ht_choice_of ep_ht_choice_make(const struct ep_ht_common &c, ui
  * Puts all weights that go to other nodes together in the out area, a list for each rank, which the
  * send warp sends apart from the rows. All warps.
  */
-EP_DEV void ep_ht_weights_stage(const struct ep_ht_dispatch_args &a)
+EP_DEV void weights_stage(const struct ep_ht_dispatch_args &a)
 {
 	const struct ep_ht_common &c = a.c;
 
 	for (uint32_t token = ep_block() + ep_nblocks() * ep_warp(); token < c.num_tokens;
 	     token += ep_nblocks() * ep_nwarps()) {
-		struct ep_ht_choice_of s = ep_ht_choice_make(c, token);
+		struct ep_ht_choice_of s = choice_make(c, token);
 
 		if (s.rank != EP_HT_NONE && !ep_ht_near(c, s.rank)) {
 			ep_ht_out_weights(c, s.rank, s.row)[s.at] =
@@ -74,7 +74,7 @@ EP_DEV_COLD void ep_ht_dispatch_credit_warp(const struct ep_ht_dispatch_args &a,
  * Keeps the weights of rows from other nodes, which come apart from the rows. All copy warps: where
  * there are enough, each waits for one source alone, whose rows it shares with `sharers` - 1 others.
  */
-EP_DEV bool ep_ht_weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
+EP_DEV bool weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t workers = ep_nblocks() * ep_ht_copy_warps<true>(), turns = ep_ht_turns(c);
@@ -99,15 +99,15 @@ EP_DEV bool ep_ht_weights_take(const struct ep_ht_dispatch_args &a, const struct
 }
 
 /* All that a copy warp does. False: a wait has failed. */
-EP_DEV bool ep_ht_dispatch_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				     struct ep_ht_pipe *pipe)
+EP_DEV bool dispatch_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+			       struct ep_ht_pipe *pipe)
 {
 	struct ep_ht_work work = ep_ht_work_make<true>(a);
 	struct ep_ht_stored stored = ep_ht_stored_make<true>(a, *pipe, work, false);
 
 	ep_ht_work_find<true>(a, &work);
 	return ep_ht_dispatch_copy<true>(a, op, pipe, &work, &stored) &&
-	       (!a.topk_weights || ep_ht_weights_take(a, op));
+	       (!a.topk_weights || weights_take(a, op));
 }
 
 EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
@@ -117,11 +117,11 @@ EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THRE
 	bool ok = ep_ht_begin<true>(a.c, &entry);
 
 	if (ok && a.topk_weights) {
-		ep_ht_weights_stage(a);
+		weights_stage(a);
 		ep_ht_ready_publish(a.c, entry.op);
 	}
 	if (ok && ep_warp() < ep_ht_copy_warps<true>()) {
-		ok = ep_ht_dispatch_copy_warp(a, entry.op, &pipe);
+		ok = dispatch_copy_warp(a, entry.op, &pipe);
 	} else if (ok && ep_warp() == ep_ht_copy_warps<true>()) {
 		ep_ht_dispatch_send_warp(a, entry.op);
 	} else if (ok) {

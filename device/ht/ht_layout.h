@@ -159,7 +159,7 @@ struct ep_ht_areas {
 	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
 	 * write here has been */
 	uint64_t done_off;
-	/* words {sign, epoch} [R] of each rank (ht/step.h); several nodes: then u32 [R], ep_ht_left_at() */
+	/* words {sign, epoch} [R] of each rank (ht/step.h); several nodes: then u32 [R], left_at() */
 	uint64_t sign_off;
 	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
 	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */

@@ -47,8 +47,8 @@ EP_DEV struct ep_ht_flows ep_ht_flows_make(const struct ep_ht_common &c, bool ow
 }
 
 /* Tokens of the chunk that travel by flow x. Any lane. */
-EP_DEV uint32_t ep_ht_flow_mask(const struct ep_ht_common &c, const struct ep_ht_flows &flows,
-				uint32_t x, uint32_t chunk)
+EP_DEV uint32_t flow_mask(const struct ep_ht_common &c, const struct ep_ht_flows &flows, uint32_t x,
+			  uint32_t chunk)
 {
 	return flows.own ? ep_ht_node_mask(c, x, chunk) : ep_ht_source_mask(c, x, chunk);
 }
@@ -56,8 +56,7 @@ EP_DEV uint32_t ep_ht_flow_mask(const struct ep_ht_common &c, const struct ep_ht
 /* ---- the send warp ---- */
 
 /* A queue to rank r; each wait for it may take half of the timeout, before others give up this rank. */
-EP_DEV struct ep_mlx5_post ep_ht_queue_open(const struct ep_ht_common &c, uint32_t r,
-					    uint32_t channel)
+EP_DEV struct ep_mlx5_post queue_open(const struct ep_ht_common &c, uint32_t r, uint32_t channel)
 {
 	struct ep_mlx5_post p = ep_remote_open(c.g, r, channel);
 
@@ -77,9 +76,9 @@ struct ep_ht_load {
 #define EP_HT_CALL (EP_WARP_SIZE / EP_HT_CHUNK)
 
 /* Posts the rows of a load, and the signal that announces all of it. One warp. */
-EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op,
-			    const struct ep_ht_flows &flows, const struct ep_ht_load &load,
-			    struct ep_mlx5_post *post)
+EP_DEV bool rows_post(const struct ep_ht_common &c, const struct ep_op &op,
+		      const struct ep_ht_flows &flows, const struct ep_ht_load &load,
+		      struct ep_mlx5_post *post)
 {
 	struct ep_ht_flow flow = flows.flow[load.x];
 	uint32_t i = ep_lane() & (EP_HT_CHUNK - 1), done = 0;
@@ -109,14 +108,14 @@ EP_DEV bool ep_ht_rows_post(const struct ep_ht_common &c, const struct ep_op &op
 }
 
 /* The same if anything travels, and keeps what shows when the NIC has read it. One warp. */
-EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op,
-			    const struct ep_ht_flows &flows, const struct ep_ht_load &load)
+EP_DEV bool load_post(const struct ep_ht_common &c, const struct ep_op &op,
+		      const struct ep_ht_flows &flows, const struct ep_ht_load &load)
 {
 	uint32_t peer = flows.flow[load.x].peer;
-	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, load.first));
+	struct ep_mlx5_post p = queue_open(c, peer, ep_ht_rows_channel(c, load.first));
 
 	if (ep_any(EP_FULL_MASK, ep_lane() < load.count && load.mask) &&
-	    !ep_ht_rows_post(c, op, flows, load, &p)) {
+	    !rows_post(c, op, flows, load, &p)) {
 		ep_ht_queue_failed(c, op, p, peer, EP_WAIT_RDMA_SLOT);
 		return false;
 	}
@@ -128,8 +127,8 @@ EP_DEV bool ep_ht_load_post(const struct ep_ht_common &c, const struct ep_op &op
 }
 
 /* Chunks of the bunch, from `chunk` on, that have been posted to flow x. One warp. */
-EP_DEV uint32_t ep_ht_posted(const struct ep_ht_common &c, const struct ep_op &op,
-			     const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
+EP_DEV uint32_t ht_posted(const struct ep_ht_common &c, const struct ep_op &op,
+			  const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
 	uint32_t published = 0;
 
@@ -144,8 +143,8 @@ EP_DEV uint32_t ep_ht_posted(const struct ep_ht_common &c, const struct ep_op &o
 }
 
 /* Waits until a chunk of flow x is staged, and there is room for it at the receiver. One warp. */
-EP_DEV bool ep_ht_chunk_wait(const struct ep_ht_common &c, const struct ep_op &op,
-			     const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
+EP_DEV bool chunk_wait(const struct ep_ht_common &c, const struct ep_op &op,
+		       const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
 	const uint64_t *staged = ep_ht_staged_at(c, flows.own ? 0 : x, chunk, 0);
 
@@ -156,8 +155,8 @@ EP_DEV bool ep_ht_chunk_wait(const struct ep_ht_common &c, const struct ep_op &o
 }
 
 /* Is that so by now? Any lane. */
-EP_DEV bool ep_ht_chunk_ready(const struct ep_ht_common &c, const struct ep_op &op,
-			      const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
+EP_DEV bool chunk_ready(const struct ep_ht_common &c, const struct ep_op &op,
+			const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
 	const uint64_t *staged = ep_ht_staged_at(c, flows.own ? 0 : x, chunk, 0);
 	bool ready = true;
@@ -175,37 +174,36 @@ EP_DEV bool ep_ht_chunk_ready(const struct ep_ht_common &c, const struct ep_op &
  * posted by then: nobody waits for these. Returns how many chunks from `chunk` on have been posted by now;
  * 0: a wait has failed. One warp.
  */
-EP_DEV uint32_t ep_ht_chunks_post(const struct ep_ht_common &c, const struct ep_op &op,
-				  const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
+EP_DEV uint32_t chunks_post(const struct ep_ht_common &c, const struct ep_op &op,
+			    const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
 {
 	uint32_t shift = c.areas.bunch_shift, at = chunk + ep_lane();
 	uint32_t end = ep_min_u32(flows.chunks, ((chunk >> shift) + 1) << shift);
-	uint32_t posted = ep_ht_posted(c, op, flows, x, chunk);
+	uint32_t posted = ht_posted(c, op, flows, x, chunk);
 	struct ep_ht_load l = { x, chunk, 0, 0 };
 
 	if (posted) {
 		return posted;
 	}
-	l.mask = at < end ? ep_ht_flow_mask(c, flows, x, at) : 0;
-	if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, flows, x, chunk)) {
+	l.mask = at < end ? flow_mask(c, flows, x, at) : 0;
+	if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !chunk_wait(c, op, flows, x, chunk)) {
 		return 0;
 	}
-	l.count = ep_ctz(
-		~ep_ballot(EP_FULL_MASK, at < end && (at == chunk || !l.mask ||
-						      ep_ht_chunk_ready(c, op, flows, x, at))));
-	return ep_ht_load_post(c, op, flows, l) ? l.count : 0;
+	l.count = ep_ctz(~ep_ballot(EP_FULL_MASK, at < end && (at == chunk || !l.mask ||
+							       chunk_ready(c, op, flows, x, at))));
+	return load_post(c, op, flows, l) ? l.count : 0;
 }
 
 /*
  * Waits until the NIC has read all chunks of flow x below `end`, and publishes it: those of the last one's bunch. The
  * bunches before have been waited for, since posting stops at each bunch's end. One warp.
  */
-EP_DEV bool ep_ht_chunks_release(const struct ep_ht_common &c, const struct ep_op &op,
-				 const struct ep_ht_flows &flows, uint32_t x, uint32_t end)
+EP_DEV bool chunks_release(const struct ep_ht_common &c, const struct ep_op &op,
+			   const struct ep_ht_flows &flows, uint32_t x, uint32_t end)
 {
 	uint32_t peer = flows.flow[x].peer;
 
-	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, end - 1));
+	struct ep_mlx5_post p = queue_open(c, peer, ep_ht_rows_channel(c, end - 1));
 	uint64_t posted = ep_lane() == 0 ? *ep_ht_posted_at(c, x, end - 1) : 0;
 
 	posted = ep_shfl_u64(EP_FULL_MASK, posted, 0);
@@ -220,10 +218,10 @@ EP_DEV bool ep_ht_chunks_release(const struct ep_ht_common &c, const struct ep_o
 }
 
 /* Waits until the NIC has done all that was posted to rank r on the channel. One warp. */
-EP_DEV bool ep_ht_queue_end(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
-			    uint32_t channel)
+EP_DEV bool queue_end(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
+		      uint32_t channel)
 {
-	struct ep_mlx5_post p = ep_ht_queue_open(c, r, channel);
+	struct ep_mlx5_post p = queue_open(c, r, channel);
 
 	if (!ep_mlx5_wait(&p, p.end, EP_MLX5_ERR_COMPLETION, EP_WAIT_RDMA_COMPLETION)) {
 		ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_COMPLETION);
@@ -236,21 +234,21 @@ EP_DEV bool ep_ht_queue_end(const struct ep_ht_common &c, const struct ep_op &op
  * Waits until the NIC has read all that this block has posted in the operation: to any rank what is not rows,
  * and rows of the flows. One warp.
  */
-EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op,
-			   const struct ep_ht_flows &flows)
+EP_DEV bool post_end(const struct ep_ht_common &c, const struct ep_op &op,
+		     const struct ep_ht_flows &flows)
 {
 	bool ok = true;
 
 	for (uint32_t t = ep_block(); ok && t < ep_ht_turns(c); t += ep_nblocks()) {
 		uint32_t r = ep_ht_turn_rank(c, t);
 
-		ok = r == EP_HT_NONE || ep_ht_queue_end(c, op, r, EP_HT_ROWS);
+		ok = r == EP_HT_NONE || queue_end(c, op, r, EP_HT_ROWS);
 	}
 	for (uint32_t x = 0; ok && x < flows.count; x++) {
 		uint32_t r = flows.flow[x].peer;
 
 		for (uint32_t q = 1; ok && q <= c.areas.queue_mask && ep_ht_posts_to(c, r); q++) {
-			ok = ep_ht_queue_end(c, op, r, EP_HT_ROWS + q);
+			ok = queue_end(c, op, r, EP_HT_ROWS + q);
 		}
 	}
 	return ok;
@@ -260,11 +258,11 @@ EP_DEV bool ep_ht_post_end(const struct ep_ht_common &c, const struct ep_op &op,
  * Posts weights, or gradients of weights, of `rows` rows to rank r, and their entry: they
  * lie together in the out area, and go to the weight area there. One warp.
  */
-EP_DEV bool ep_ht_weights_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
-			       uint32_t rows)
+EP_DEV bool weights_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r,
+			 uint32_t rows)
 {
 	uint64_t row = 4 * (uint64_t)c.width, list = row * c.max_tokens;
-	struct ep_mlx5_post p = ep_ht_queue_open(c, r, EP_HT_ROWS);
+	struct ep_mlx5_post p = queue_open(c, r, EP_HT_ROWS);
 
 	if (!rows) {
 		return true;
@@ -296,8 +294,7 @@ EP_DEV bool ep_ht_weights_post_all(const struct ep_ht_common &c, const struct ep
 		uint32_t r = ep_ht_turn_rank(c, t);
 
 		if (r != EP_HT_NONE &&
-		    !ep_ht_weights_post(c, op, r,
-					ep_ht_first(c, start, r, ep_ht_table_chunks(c)))) {
+		    !weights_post(c, op, r, ep_ht_first(c, start, r, ep_ht_table_chunks(c)))) {
 			return false;
 		}
 	}
@@ -305,14 +302,13 @@ EP_DEV bool ep_ht_weights_post_all(const struct ep_ht_common &c, const struct ep
 }
 
 /* Releases chunks below `end` of all flows that this block posts. One warp. */
-EP_DEV bool ep_ht_release(const struct ep_ht_common &c, const struct ep_op &op,
-			  const struct ep_ht_flows &flows, uint32_t end)
+EP_DEV bool ht_release(const struct ep_ht_common &c, const struct ep_op &op,
+		       const struct ep_ht_flows &flows, uint32_t end)
 {
 	bool ok = true;
 
 	for (uint32_t x = 0; ok && x < flows.count; x++) {
-		ok = !ep_ht_posts_to(c, flows.flow[x].peer) ||
-		     ep_ht_chunks_release(c, op, flows, x, end);
+		ok = !ep_ht_posts_to(c, flows.flow[x].peer) || chunks_release(c, op, flows, x, end);
 	}
 	return ok;
 }
@@ -328,13 +324,13 @@ EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 	bool reused = flows.chunks > c.areas.stage_chunks;
 
 	for (uint32_t chunk = 0; chunk < flows.chunks; chunk += step) {
-		if (reused && chunk > window && !ep_ht_release(c, op, flows, chunk - window)) {
+		if (reused && chunk > window && !ht_release(c, op, flows, chunk - window)) {
 			return;
 		}
 		step = flows.chunks - chunk;
 		for (uint32_t x = 0; x < flows.count; x++) {
 			if (ep_ht_posts_to(c, flows.flow[x].peer)) {
-				uint32_t posted = ep_ht_chunks_post(c, op, flows, x, chunk);
+				uint32_t posted = chunks_post(c, op, flows, x, chunk);
 
 				if (!posted) {
 					return;
@@ -343,16 +339,16 @@ EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 			}
 		}
 	}
-	(void)ep_ht_post_end(c, op, flows);
+	(void)post_end(c, op, flows);
 }
 
 /* ---- the credit warp ---- */
 
 /* Posts to the sender of flow x that all chunks below `chunks` are consumed. One warp. */
-EP_DEV bool ep_ht_credit_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t peer,
-			      uint32_t chunks)
+EP_DEV bool credit_post(const struct ep_ht_common &c, const struct ep_op &op, uint32_t peer,
+			uint32_t chunks)
 {
-	struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_CREDITS);
+	struct ep_mlx5_post p = queue_open(c, peer, EP_HT_CREDITS);
 
 	if (!ep_mlx5_signal_add(&p,
 				ep_remote_signal(c.g, p, peer, EP_HT_CREDITS,
@@ -376,13 +372,13 @@ EP_DEV void ep_ht_credit(const struct ep_ht_common &c, const struct ep_op &op,
 			if (!ep_ht_posts_to(c, flows.flow[x].peer)) {
 				continue;
 			}
-			if (ep_ht_flow_mask(c, flows, x, chunk) &&
+			if (flow_mask(c, flows, x, chunk) &&
 			    !ep_ht_parts_wait(c, op, ep_ht_consumed_at(c, x, chunk, 0), flows.parts,
 					      chunk)) {
 				return;
 			}
 			if ((chunk + 1) % step == 0 &&
-			    !ep_ht_credit_post(c, op, flows.flow[x].peer, chunk + 1)) {
+			    !credit_post(c, op, flows.flow[x].peer, chunk + 1)) {
 				return;
 			}
 		}

@@ -17,14 +17,14 @@
 #include "device/kernels.h"
 
 /* All tokens of the block are marked at once, and all experts. */
-EP_DEV bool ep_ht_route_whole(const struct ep_ht_route &route)
+EP_DEV bool route_whole(const struct ep_ht_route &route)
 {
 	return route.end - route.begin <= route.span && route.experts <= route.window;
 }
 
 /* Counts the block's tokens, of which the first span is marked. Barriers are held. */
-EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_op &op,
-			      const struct ep_ht_route &route)
+EP_DEV void ht_route_count(const struct ep_ht_route_args &a, const struct ep_op &op,
+			   const struct ep_ht_route &route)
 {
 	uint64_t *words = ep_ht_block_words(a.c, route, ep_block());
 
@@ -50,8 +50,8 @@ EP_DEV void ep_ht_route_count(const struct ep_ht_route_args &a, const struct ep_
 }
 
 /* The span's selections in order. A barrier is held, one follows. */
-EP_DEV void ep_ht_route_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
-			     uint32_t w0)
+EP_DEV void route_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
+		       uint32_t w0)
 {
 	ep_ht_span_sort(a, route, w0, ep_tid(), ep_nthreads());
 	ep_block_sync();
@@ -60,18 +60,18 @@ EP_DEV void ep_ht_route_sort(const struct ep_ht_route_args &a, const struct ep_h
 
 /* Places the block's tokens. Barriers are held. */
 template <bool NODES>
-EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_op &op,
-			      const struct ep_ht_route &route)
+EP_DEV void ht_route_place(const struct ep_ht_route_args &a, const struct ep_op &op,
+			   const struct ep_ht_route &route)
 {
 	uint32_t experts = a.c.layout == EP_HT_EXPERT_MAJOR ? route.experts : 1;
-	bool whole = ep_ht_route_whole(route);
+	bool whole = route_whole(route);
 
 	for (uint32_t w0 = route.begin; w0 < route.end; w0 += route.span) {
 		uint32_t ids = ep_ht_span_tokens(route, w0) * a.c.topk;
 
 		if (!whole) {
 			ep_ht_span_take(a, op, route, w0);
-			ep_ht_route_sort(a, route, w0);
+			route_sort(a, route, w0);
 			ep_block_sync();
 		}
 		ep_ht_span_starts<NODES>(a.c, route, w0);
@@ -100,8 +100,8 @@ EP_DEV void ep_ht_route_place(const struct ep_ht_route_args &a, const struct ep_
 
 /* The counts of all ranks, once those of the block are published. False: nothing more may be done. */
 template <bool NODES>
-EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct ep_op &op,
-				 const struct ep_ht_route &route, uint32_t *failed)
+EP_DEV bool route_exchange(const struct ep_ht_route_args &a, const struct ep_op &op,
+			   const struct ep_ht_route &route, uint32_t *failed)
 {
 	const struct ep_ht_common &c = a.c;
 	bool ok = ep_ht_blocks_sum<NODES>(c, op, route);
@@ -112,7 +112,7 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 		ep_block_sync();
 		ep_ht_counts_post(c, op, route);
 	}
-	if (ep_ht_route_whole(route)) { /* while the sums are on their way */
+	if (route_whole(route)) { /* while the sums are on their way */
 		ep_ht_span_runs(a, route, route.begin);
 	}
 	if (!ok || !ep_ht_counts_take<NODES>(c, op, route)) {
@@ -132,14 +132,14 @@ EP_DEV bool ep_ht_route_exchange(const struct ep_ht_route_args &a, const struct 
 }
 
 /* The block that leaves the results in handle memory: it may have the fewest tokens. */
-EP_DEV bool ep_ht_route_keeper(void)
+EP_DEV bool route_keeper(void)
 {
 	return ep_block() == ep_nblocks() - 1;
 }
 
 /* Nothing is counted yet. A barrier is held. */
-EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_route &route,
-			      uint32_t *failed)
+EP_DEV void route_clear(const struct ep_ht_common &c, const struct ep_ht_route &route,
+			uint32_t *failed)
 {
 	ep_ht_bits_clear(route, (route.window + c.g.nranks) * route.words);
 	for (uint32_t i = ep_tid(); i < route.columns; i += ep_nthreads()) {
@@ -147,7 +147,7 @@ EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_r
 	}
 	if (ep_tid() == 0) {
 		*failed = 0;
-		if (ep_ht_route_keeper()) {
+		if (route_keeper()) {
 			ep_ht_head_clear(c);
 		}
 	}
@@ -156,11 +156,11 @@ EP_DEV void ep_ht_route_clear(const struct ep_ht_common &c, const struct ep_ht_r
 
 /* Publishes the block's tables, which are written, and keeps those of the others. */
 template <bool NODES>
-EP_DEV void ep_ht_route_end(const struct ep_ht_route_args &a, const struct ep_op &op,
-			    const struct ep_ht_route &route, uint32_t *failed)
+EP_DEV void route_end(const struct ep_ht_route_args &a, const struct ep_op &op,
+		      const struct ep_ht_route &route, uint32_t *failed)
 {
 	const struct ep_ht_common &c = a.c;
-	bool keeper = ep_ht_route_keeper(), cut, posts = false;
+	bool keeper = route_keeper(), cut, posts = false;
 
 	ep_ht_tables_announce<NODES>(c, op);
 	if (ep_warp() == ep_nwarps() - 1) { /* while the first one announces, and others do */
@@ -209,7 +209,7 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	EP_SHARED(uint32_t, failed);
 	EP_SHARED(uint32_t, agreed);
 
-	ep_ht_route_clear(c, t, &failed);
+	route_clear(c, t, &failed);
 	op = ep_step_make(c.launch, found, false);
 	op.is_combine = EP_RECORD_UPDATE;
 	if (ep_block() == 0 && ep_warp() == 0) {
@@ -221,11 +221,11 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	}
 	ep_ht_span_mark(a, op, t, t.begin, ahead);
 	ep_block_sync();
-	ep_ht_route_count(a, op, t);
-	if (ep_ht_route_whole(t) && ep_tid() >= waiting) {
+	ht_route_count(a, op, t);
+	if (route_whole(t) && ep_tid() >= waiting) {
 		ep_ht_span_sort(a, t, t.begin, ep_tid() - waiting, ep_nthreads() - waiting);
 	}
-	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
+	/* who is waited for may be waiting for anybody's start: wait_extended() */
 	op.freed = op.epoch - 1;
 	if (ep_warp() == 0) {
 		bool ok = NODES ? ep_ht_marks_agree<NODES>(c, op, c.launch.hash)
@@ -239,12 +239,12 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED || !agreed) {
 		return;
 	}
-	if (!ep_ht_route_exchange<NODES>(a, op, t, &failed)) {
+	if (!route_exchange<NODES>(a, op, t, &failed)) {
 		return;
 	}
 	ep_ht_rest_starts<NODES>(c, t);
-	ep_ht_route_place<NODES>(a, op, t);
-	ep_ht_route_end<NODES>(a, op, t, &failed);
+	ht_route_place<NODES>(a, op, t);
+	route_end<NODES>(a, op, t, &failed);
 }
 
 EP_KERNEL_ALONE(ep_ht_route_kernel, ep_ht_route_args, EP_HT_MAX_THREADS)

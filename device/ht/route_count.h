@@ -62,14 +62,14 @@ EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep
 	return (uint64_t *)(c.h.scratch + EP_HT_COUNTERS) + (size_t)b * route.counts;
 }
 
-EP_DEV uint64_t *ep_ht_before_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
-				    uint32_t b)
+EP_DEV uint64_t *before_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
+			      uint32_t b)
 {
 	return ep_ht_block_words(c, route, EP_HT_ROUTE_BLOCKS + b);
 }
 
-EP_DEV uint64_t *ep_ht_rank_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
-				  unsigned char *heap, uint32_t r)
+EP_DEV uint64_t *rank_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
+			    unsigned char *heap, uint32_t r)
 {
 	return (uint64_t *)(heap + c.areas.count_off) + (size_t)r * route.counts;
 }
@@ -106,7 +106,7 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.nleads = t.from + nranks + 3;
 	t.first = t.nleads + 1;
 	if (t.columns > EP_HT_ROUTE_TABLE) {
-		t.first = (uint32_t *)(ep_ht_before_words(c, t, EP_HT_ROUTE_BLOCKS)) +
+		t.first = (uint32_t *)(before_words(c, t, EP_HT_ROUTE_BLOCKS)) +
 			  2 * (size_t)t.columns * ep_block();
 	}
 	t.all = t.first + t.columns;
@@ -124,7 +124,7 @@ struct ep_ht_ahead {
 };
 
 /* Selection i of the tokens from w0 on. */
-EP_DEV struct ep_ht_raw_id ep_ht_id_load(const struct ep_ht_route_args &a, uint32_t w0, uint32_t i)
+EP_DEV struct ep_ht_raw_id id_load(const struct ep_ht_route_args &a, uint32_t w0, uint32_t i)
 {
 	const uint32_t *p = (const uint32_t *)((const unsigned char *)a.topk_idx +
 					       ((size_t)w0 * a.c.topk + i) * a.id_bytes);
@@ -158,7 +158,7 @@ EP_DEV struct ep_ht_ahead ep_ht_span_load(const struct ep_ht_route_args &a,
 		uint32_t i = ep_tid() + j * ep_nthreads();
 
 		if (i < ids) {
-			ahead.id[j] = ep_ht_id_load(a, w0, i);
+			ahead.id[j] = id_load(a, w0, i);
 		}
 	}
 	return ahead;
@@ -177,9 +177,9 @@ EP_DEV_COLD void ep_ht_id_refuse(const struct ep_ht_route_args &a, struct ep_op 
 }
 
 /* Notes selection i of the span, and sets its bits: of its rank, and of an expert of the first window. */
-EP_DEV void ep_ht_id_mark(const struct ep_ht_route_args &a, const struct ep_op &op,
-			  const struct ep_ht_route &route, uint32_t w0, uint32_t i,
-			  struct ep_ht_raw_id raw)
+EP_DEV void id_mark(const struct ep_ht_route_args &a, const struct ep_op &op,
+		    const struct ep_ht_route &route, uint32_t w0, uint32_t i,
+		    struct ep_ht_raw_id raw)
 {
 	int64_t id = a.id_bytes == 8 ? (int64_t)((uint64_t)raw.hi << 32 | raw.lo) : (int32_t)raw.lo;
 	uint32_t local = ep_div(i, a.by_topk), bit = 1u << (local & 31), expert = (uint32_t)id;
@@ -216,12 +216,12 @@ EP_DEV void ep_ht_span_mark(const struct ep_ht_route_args &a, const struct ep_op
 	EP_UNROLL()
 	for (uint32_t j = 0; j < EP_HT_ROUTE_AHEAD; j++, i += ep_nthreads()) {
 		if (i < ids) {
-			ep_ht_id_mark(a, op, route, w0, i, ahead.id[j]);
+			id_mark(a, op, route, w0, i, ahead.id[j]);
 		}
 	}
 	EP_UNROLL(1)
 	for (; i < ids; i += ep_nthreads()) { /* in blocks of few threads */
-		ep_ht_id_mark(a, op, route, w0, i, ep_ht_id_load(a, w0, i));
+		id_mark(a, op, route, w0, i, id_load(a, w0, i));
 	}
 }
 
@@ -259,7 +259,7 @@ EP_DEV void ep_ht_window_take(const struct ep_ht_route_args &a, const struct ep_
 }
 
 /* Set bits of words [0, n). Few words at once: their loads do not wait for one another. */
-EP_DEV uint32_t ep_ht_bits_count(const uint32_t *bits, uint32_t n)
+EP_DEV uint32_t bits_count(const uint32_t *bits, uint32_t n)
 {
 	uint32_t sum = 0;
 
@@ -277,7 +277,7 @@ EP_DEV uint32_t ep_ht_bits_count(const uint32_t *bits, uint32_t n)
 EP_DEV uint32_t ep_ht_bits_before(const uint32_t *bits, uint32_t local)
 {
 	return ep_popc(bits[local / 32] & ((1u << (local & 31)) - 1)) +
-	       ep_ht_bits_count(bits, local / 32);
+	       bits_count(bits, local / 32);
 }
 
 /*
@@ -295,7 +295,7 @@ EP_DEV void ep_ht_columns_add(const struct ep_ht_route &route, const struct ep_o
 		uint32_t column = expert ? e0 + i : route.experts + (i - experts);
 		const uint32_t *bits = expert ? route.bits + i * route.words
 					      : route.rank_bits + (i - experts) * route.words;
-		uint32_t sum = sums[column] + ep_ht_bits_count(bits, route.words);
+		uint32_t sum = sums[column] + bits_count(bits, route.words);
 
 		sums[column] = sum;
 		if (words) {
@@ -305,7 +305,7 @@ EP_DEV void ep_ht_columns_add(const struct ep_ht_route &route, const struct ep_o
 }
 
 /* This rank's counts, for remote ranks, whom a NIC sends them out of this rank's heap. */
-EP_DEV uint64_t *ep_ht_out_count(const struct ep_ht_common &c)
+EP_DEV uint64_t *out_count(const struct ep_ht_common &c)
 {
 	return (uint64_t *)(c.g.own + c.areas.out_count_off);
 }
@@ -340,7 +340,7 @@ EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op
 #define EP_HT_ROUTE_BATCH 9
 
 /* Inclusive sum over lanes, among each `width` of them. */
-EP_DEV uint32_t ep_ht_lanes_sum(uint32_t v, uint32_t width = EP_WARP_SIZE)
+EP_DEV uint32_t lanes_sum(uint32_t v, uint32_t width = EP_WARP_SIZE)
 {
 	uint32_t lane = ep_lane();
 
@@ -355,8 +355,8 @@ EP_DEV uint32_t ep_ht_lanes_sum(uint32_t v, uint32_t width = EP_WARP_SIZE)
 
 /* A count word that another block of this rank writes. */
 template <bool NODES>
-EP_DEV bool ep_ht_block_count_wait(const struct ep_ht_common &c, const struct ep_op &op,
-				   const uint64_t *word, uint32_t *v)
+EP_DEV bool block_count_wait(const struct ep_ht_common &c, const struct ep_op &op,
+			     const uint64_t *word, uint32_t *v)
 {
 	struct ep_spin s = ep_spin_start();
 
@@ -390,27 +390,27 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 	for (uint32_t i0 = begin + ep_warp() * columns; i0 < end; i0 += ep_nwarps() * columns) {
 		uint32_t i = i0 + (ep_lane() >> shift), v = 0, sum, total;
 		bool mine = i < end && b < nblocks;
-		bool ok = !mine || ep_ht_block_count_wait<NODES>(
-					   c, op, ep_ht_block_words(c, route, b) + i, &v);
+		bool ok = !mine ||
+			  block_count_wait<NODES>(c, op, ep_ht_block_words(c, route, b) + i, &v);
 
 		if (!ep_all(EP_FULL_MASK, ok)) {
 			return false;
 		}
-		sum = ep_ht_lanes_sum(v, width);
+		sum = lanes_sum(v, width);
 		total = ep_shfl_u32(EP_FULL_MASK, sum, ep_lane() | (width - 1));
 		if (mine) {
-			ep_st_word(ep_ht_before_words(c, route, b) + i, sum - v, op.epoch);
+			ep_st_word(before_words(c, route, b) + i, sum - v, op.epoch);
 		}
 		for (uint32_t d = b; d < c.g.nranks && i < end; d += width) {
 			unsigned char *heap = ep_heap_of(c.g, d);
 
 			if (!NODES || heap) {
-				ep_st_word(ep_ht_rank_words(c, route, heap, c.g.rank) + i, total,
+				ep_st_word(rank_words(c, route, heap, c.g.rank) + i, total,
 					   op.epoch);
 			}
 		}
 		if (NODES && b == 0 && i < end) {
-			ep_st_word(ep_ht_out_count(c) + i, total, op.epoch);
+			ep_st_word(out_count(c) + i, total, op.epoch);
 		}
 	}
 	return true;
@@ -426,7 +426,7 @@ EP_DEV bool ep_ht_counts_here(const struct ep_ht_common &c, const struct ep_op &
 	for (uint32_t i = ep_tid(); i < route.counts && ok; i += ep_nthreads()) {
 		uint32_t v;
 
-		ok = ep_ht_block_count_wait<NODES>(c, op, ep_ht_out_count(c) + i, &v);
+		ok = block_count_wait<NODES>(c, op, out_count(c) + i, &v);
 	}
 	return ok;
 }
@@ -441,12 +441,11 @@ struct ep_ht_column {
 
 /* False when a rank's word has failed to come, or a block's of this rank. */
 template <bool NODES>
-EP_DEV bool ep_ht_column_take(const struct ep_ht_common &c, const struct ep_op &op,
-			      const struct ep_ht_route &route, uint32_t i,
-			      struct ep_ht_column *column)
+EP_DEV bool column_take(const struct ep_ht_common &c, const struct ep_op &op,
+			const struct ep_ht_route &route, uint32_t i, struct ep_ht_column *column)
 {
-	const uint64_t *before = ep_ht_before_words(c, route, ep_block()) + i;
-	const uint64_t *words = ep_ht_rank_words(c, route, c.g.own, 0) + i;
+	const uint64_t *before = before_words(c, route, ep_block()) + i;
+	const uint64_t *words = rank_words(c, route, c.g.own, 0) + i;
 	uint32_t nranks = c.g.nranks;
 	struct ep_ht_column sum = {};
 
@@ -504,7 +503,7 @@ EP_DEV bool ep_ht_counts_take(const struct ep_ht_common &c, const struct ep_op &
 	for (uint32_t i = ep_tid(); i < route.counts; i += ep_nthreads()) {
 		struct ep_ht_column column;
 
-		if (!ep_ht_column_take<NODES>(c, op, route, i, &column)) {
+		if (!column_take<NODES>(c, op, route, i, &column)) {
 			return false;
 		}
 		if (i == route.columns) {
@@ -538,14 +537,14 @@ EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op 
 		uint32_t s = s0 + ep_lane(), rows = 0, tokens = 0, sum;
 
 		if (s < c.g.nranks) {
-			const uint64_t *words = ep_ht_rank_words(c, route, c.g.own, s);
+			const uint64_t *words = rank_words(c, route, c.g.own, s);
 
 			(void)ep_ld_word(words + route.experts + c.g.rank, op.epoch, &rows);
 			(void)ep_ld_word(words + route.columns, op.epoch, &tokens);
 			idle |= route.all[route.experts + s] == 0;
 		}
 		most = ep_max_u32(most, tokens);
-		sum = ep_ht_lanes_sum(rows);
+		sum = lanes_sum(rows);
 		if (s < c.g.nranks) {
 			route.from[s] = ep_min_u32(end + sum - rows, c.limit);
 		}
@@ -581,15 +580,15 @@ EP_DEV struct ep_ht_zone_at ep_ht_zones_next(const struct ep_ht_route_args &a,
 		z.expert = d * a.c.nlocal + e;
 		z.rows = (route.all[z.expert] + pad) & ~pad;
 	}
-	sum = ep_ht_lanes_sum(z.rows);
+	sum = lanes_sum(z.rows);
 	z.begin = *end + sum - z.rows;
 	*end += ep_shfl_u32(EP_FULL_MASK, sum, EP_WARP_SIZE - 1);
 	return z;
 }
 
 /* Expert-major: adds the beginnings of rank d's zones to the places. One warp. */
-EP_DEV void ep_ht_zones_make(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
-			     uint32_t d)
+EP_DEV void zones_make(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
+		       uint32_t d)
 {
 	uint32_t end = 0;
 
@@ -610,7 +609,7 @@ EP_DEV void ep_ht_bases_make(const struct ep_ht_route_args &a, const struct ep_h
 {
 	for (uint32_t d = ep_warp(); a.c.layout == EP_HT_EXPERT_MAJOR && d < a.c.g.nranks;
 	     d += ep_nwarps()) {
-		ep_ht_zones_make(a, route, d);
+		zones_make(a, route, d);
 	}
 }
 

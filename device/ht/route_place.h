@@ -17,18 +17,18 @@
  */
 
 /* Returns the part of the tables for remote rank d. */
-EP_DEV uint32_t *ep_ht_out_sel(const struct ep_ht_common &c, uint32_t d)
+EP_DEV uint32_t *out_sel(const struct ep_ht_common &c, uint32_t d)
 {
 	return (uint32_t *)(c.g.own + c.areas.out_off) + (size_t)d * c.max_tokens * c.width;
 }
 
-EP_DEV uint32_t *ep_ht_out_start(const struct ep_ht_common &c, uint32_t d)
+EP_DEV uint32_t *out_start(const struct ep_ht_common &c, uint32_t d)
 {
 	return (uint32_t *)(c.g.own + c.areas.out_start_off) +
 	       (size_t)d * (ep_ht_table_chunks(c) + 1);
 }
 
-EP_DEV uint8_t *ep_ht_out_mask(const struct ep_ht_common &c, uint32_t d)
+EP_DEV uint8_t *out_mask(const struct ep_ht_common &c, uint32_t d)
 {
 	return c.g.own + c.areas.out_mask_off + (size_t)d * c.areas.mask_stride;
 }
@@ -37,8 +37,8 @@ EP_DEV uint8_t *ep_ht_out_mask(const struct ep_ht_common &c, uint32_t d)
  * The tokens of the span's chunk that begins with token `local` that go to remote rank d. `row`: of the first,
  * if it does; rows from kept[d] on are dropped.
  */
-EP_DEV void ep_ht_mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &route,
-			     uint32_t d, uint32_t local, uint32_t row, uint32_t chunk)
+EP_DEV void mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &route, uint32_t d,
+		       uint32_t local, uint32_t row, uint32_t chunk)
 {
 	uint32_t bits = route.rank_bits[d * route.words + local / 32] >> (local & 31) & 0xffu,
 		 mask = 0;
@@ -47,7 +47,7 @@ EP_DEV void ep_ht_mask_leave(const struct ep_ht_common &c, const struct ep_ht_ro
 		mask |= bits & (0u - bits);
 		bits &= bits - 1;
 	}
-	ep_ht_out_mask(c, d)[chunk] = (uint8_t)mask;
+	out_mask(c, d)[chunk] = (uint8_t)mask;
 }
 
 /* The same for each other node, from the masks of its ranks. The block has a barrier behind those. */
@@ -62,7 +62,7 @@ EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t
 
 			for (uint32_t i = c.remote.remote_first[k];
 			     i < c.remote.remote_first[k + 1]; i++) {
-				mask |= ep_ht_out_mask(c, c.remote.remote_ranks[i])[chunk];
+				mask |= out_mask(c, c.remote.remote_ranks[i])[chunk];
 			}
 			c.h.send_nodes[(size_t)k * c.areas.mask_stride + chunk] = (uint8_t)mask;
 		}
@@ -70,7 +70,7 @@ EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t
 }
 
 /* No tokens, behind the last one's chunk: masks of rank, or node, `row` of `masks`. */
-EP_DEV void ep_ht_rest_masks(const struct ep_ht_common &c, uint8_t *masks, uint32_t row)
+EP_DEV void rest_masks(const struct ep_ht_common &c, uint8_t *masks, uint32_t row)
 {
 	for (uint32_t chunk = ep_ht_chunks(c.num_tokens, EP_HT_CHUNK_SHIFT) +
 			      ep_block() * EP_WARP_SIZE + ep_lane();
@@ -84,17 +84,17 @@ EP_DEV void ep_ht_rest_nodes(const struct ep_ht_common &c)
 {
 	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
 		if (ep_rank_remote(c.g, d)) {
-			ep_ht_rest_masks(c, c.g.own + c.areas.out_mask_off, d);
+			rest_masks(c, c.g.own + c.areas.out_mask_off, d);
 		}
 	}
 	for (uint32_t k = ep_warp(); k < c.remote.nodes; k += ep_nwarps()) {
-		ep_ht_rest_masks(c, c.h.send_nodes, k);
+		rest_masks(c, c.h.send_nodes, k);
 	}
 }
 
 /* The masks of all ranks of node k go to rank r, the forwarder there. One warp. */
-EP_DEV bool ep_ht_masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, uint32_t r,
-			     uint32_t k)
+EP_DEV bool masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, uint32_t r,
+		       uint32_t k)
 {
 	uint32_t first = c.remote.remote_first[k], n = c.remote.remote_first[k + 1] - first;
 	const struct ep_ht_flow *flow = &c.remote.forwarders[k];
@@ -114,9 +114,8 @@ EP_DEV bool ep_ht_masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *
 }
 
 /* All tables for remote rank r, and the signal behind them. One warp. */
-EP_DEV bool ep_ht_tables_post_to(const struct ep_ht_common &c, struct ep_op op,
-				 const struct ep_ht_route &route, struct ep_mlx5_post *post,
-				 uint32_t r)
+EP_DEV bool tables_post_to(const struct ep_ht_common &c, struct ep_op op,
+			   const struct ep_ht_route &route, struct ep_mlx5_post *post, uint32_t r)
 {
 	uint64_t lists = 4 * (uint64_t)c.max_tokens * c.width;
 	uint64_t starts = 4 * ((uint64_t)ep_ht_table_chunks(c) + 1);
@@ -129,7 +128,7 @@ EP_DEV bool ep_ht_tables_post_to(const struct ep_ht_common &c, struct ep_op op,
 	return ep_mlx5_put(post, ep_lane() < 2 && bytes,
 			   ep_mlx5_remote(post, EP_MLX5_REGION_HEAP, to),
 			   ep_mlx5_local(post, EP_MLX5_REGION_HEAP, from), bytes, true) &&
-	       ep_ht_masks_post(c, post, r, c.remote.node[r]) &&
+	       masks_post(c, post, r, c.remote.node[r]) &&
 	       ep_mlx5_signal_add(post,
 				  ep_remote_signal(c.g, *post, r, EP_HT_ROWS,
 						   ep_remote_signal_off(c.g, EP_HT_ROWS),
@@ -163,7 +162,7 @@ EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op
 		struct ep_mlx5_post p = ep_remote_open(c.g, r, EP_HT_ROWS);
 
 		p.timeout_ns = ep_remote_left(c.g, op, true);
-		if (!ep_ht_tables_post_to(c, op, route, &p, r)) {
+		if (!tables_post_to(c, op, route, &p, r)) {
 			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
@@ -186,7 +185,7 @@ EP_DEV_COLD void ep_ht_tables_posted(const struct ep_ht_common &c, struct ep_op 
 }
 
 /* Keeps the masks that source s has sent, if this rank forwards for it: worker `w` of `workers`. */
-EP_DEV void ep_ht_masks_keep(const struct ep_ht_common &c, uint32_t s, uint32_t w, uint32_t workers)
+EP_DEV void masks_keep(const struct ep_ht_common &c, uint32_t s, uint32_t w, uint32_t workers)
 {
 	const struct ep_ht_return_ring *ring = &c.remote.return_rings[s];
 	uint32_t stride = c.areas.mask_stride, bytes = c.remote.near * stride;
@@ -206,38 +205,38 @@ EP_DEV void ep_ht_masks_keep(const struct ep_ht_common &c, uint32_t s, uint32_t 
 /* ---- the tables of rows, at their source and where they go ---- */
 
 /* The areas that rank r fills in a heap. */
-EP_DEV uint32_t *ep_ht_sel_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+EP_DEV uint32_t *sel_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return (uint32_t *)(heap + c.areas.sel_off) + (size_t)r * c.max_tokens * c.width;
 }
 
-EP_DEV uint32_t *ep_ht_start_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+EP_DEV uint32_t *start_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return (uint32_t *)(heap + c.areas.start_off) + (size_t)r * (ep_ht_table_chunks(c) + 1);
 }
 
 /* Where this rank writes those for rank d. */
-template <bool NODES> EP_DEV uint32_t *ep_ht_sel_for(const struct ep_ht_common &c, uint32_t d)
+template <bool NODES> EP_DEV uint32_t *sel_for(const struct ep_ht_common &c, uint32_t d)
 {
 	unsigned char *heap = ep_heap_of(c.g, d);
 
-	return !NODES || heap ? ep_ht_sel_area(c, heap, c.g.rank) : ep_ht_out_sel(c, d);
+	return !NODES || heap ? sel_area(c, heap, c.g.rank) : out_sel(c, d);
 }
 
-template <bool NODES> EP_DEV uint32_t *ep_ht_start_for(const struct ep_ht_common &c, uint32_t d)
+template <bool NODES> EP_DEV uint32_t *start_for(const struct ep_ht_common &c, uint32_t d)
 {
 	unsigned char *heap = ep_heap_of(c.g, d);
 
-	return !NODES || heap ? ep_ht_start_area(c, heap, c.g.rank) : ep_ht_out_start(c, d);
+	return !NODES || heap ? start_area(c, heap, c.g.rank) : out_start(c, d);
 }
 
-EP_DEV uint32_t *ep_ht_table_flags(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+EP_DEV uint32_t *table_flags(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return (uint32_t *)(heap + c.areas.table_off) + (size_t)r * EP_HT_ROUTE_BLOCKS;
 }
 
 /* Selection q of the token at `token` in a table of them, the largest number if it has no such. */
-EP_DEV uint32_t ep_ht_other(const uint32_t *table, uint32_t token, uint32_t q, uint32_t topk)
+EP_DEV uint32_t ht_other(const uint32_t *table, uint32_t token, uint32_t q, uint32_t topk)
 {
 	return q < topk ? table[token + q] : EP_HT_NONE;
 }
@@ -262,7 +261,7 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 		for (uint32_t q0 = 0; q0 < topk; q0 += EP_HT_ROUTE_OTHERS) {
 			EP_UNROLL()
 			for (uint32_t j = 0; j < EP_HT_ROUTE_OTHERS; j++) {
-				uint32_t other = ep_ht_other(route.id, token, q0 + j, topk);
+				uint32_t other = ht_other(route.id, token, q0 + j, topk);
 				bool same = other == id && q0 + j < k;
 
 				before += other < id || same;
@@ -275,7 +274,7 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 }
 
 /* Notes selection i if a row's list begins with it. One warp. */
-EP_DEV void ep_ht_leads_add(const struct ep_ht_route &route, uint32_t i, bool lead)
+EP_DEV void leads_add(const struct ep_ht_route &route, uint32_t i, bool lead)
 {
 	uint32_t lane = ep_lane(), leads = ep_ballot(EP_FULL_MASK, lead), at = 0;
 
@@ -313,7 +312,7 @@ EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht
 
 		counted &= later ? (later & -later) - 1 : ~0u;
 		counted &= ~((1u << first) - 1);
-		ep_ht_leads_add(route, i0 + lane, first == lane && sel != EP_HT_NONE);
+		leads_add(route, i0 + lane, first == lane && sel != EP_HT_NONE);
 		if (mine) {
 			route.run[i0 + lane] = sel == EP_HT_NONE
 						       ? 0
@@ -368,8 +367,8 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 }
 
 /* Four entries of a list, from `first` on. */
-EP_DEV void ep_ht_entries_store(const struct ep_ht_common &c, uint32_t *list, uint32_t first,
-				const uint32_t *words)
+EP_DEV void entries_store(const struct ep_ht_common &c, uint32_t *list, uint32_t first,
+			  const uint32_t *words)
 {
 	if (c.width % 4 == 0) {
 		struct ep_vec16 v = { words[0], words[1], words[2], words[3] };
@@ -412,9 +411,9 @@ EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht
 		}
 
 		uint32_t d = ep_div(EP_HT_SEL_EXPERT(route.sel[at]), c.by_local);
-		uint32_t *area = ep_ht_sel_for<NODES>(c, d);
+		uint32_t *area = sel_for<NODES>(c, d);
 
-		ep_ht_entries_store(c, area + (size_t)row * c.width, first, v);
+		entries_store(c, area + (size_t)row * c.width, first, v);
 	}
 }
 
@@ -426,7 +425,7 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
 	uint32_t n = ep_ht_span_tokens(route, w0), chunks = ep_ht_table_chunks(c);
 
 	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
-		uint32_t *there = ep_ht_start_for<NODES>(c, d);
+		uint32_t *there = start_for<NODES>(c, d);
 
 		for (uint32_t local = ep_lane() << c.areas.chunk_shift; local < n;
 		     local += EP_WARP_SIZE << c.areas.chunk_shift) {
@@ -435,7 +434,7 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
 			uint32_t chunk = (w0 + local) >> c.areas.chunk_shift;
 
 			if (NODES && ep_rank_remote(c.g, d)) {
-				ep_ht_mask_leave(c, route, d, local, row, chunk);
+				mask_leave(c, route, d, local, row, chunk);
 			}
 			row = ep_min_u32(row, route.kept[d]);
 			c.h.send_start[(size_t)d * (chunks + 1) + chunk] = row;
@@ -454,7 +453,7 @@ EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_r
 	uint32_t chunks = ep_ht_table_chunks(c);
 
 	for (uint32_t d = ep_nwarps() - 1 - ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
-		uint32_t *there = ep_ht_start_for<NODES>(c, d);
+		uint32_t *there = start_for<NODES>(c, d);
 
 		for (uint32_t chunk = ep_ht_chunks(c.num_tokens, c.areas.chunk_shift) +
 				      ep_block() * EP_WARP_SIZE + ep_lane();
@@ -479,14 +478,14 @@ EP_DEV void ep_ht_tables_announce(const struct ep_ht_common &c, const struct ep_
 
 		for (uint32_t b = ep_block(); (!NODES || heap) && b < EP_HT_ROUTE_BLOCKS;
 		     b += ep_nblocks()) {
-			ep_st_fenced_sys_u32(ep_ht_table_flags(c, heap, c.g.rank) + b, op.epoch);
+			ep_st_fenced_sys_u32(table_flags(c, heap, c.g.rank) + b, op.epoch);
 		}
 	}
 }
 
 /* Have the tables of source s come? One warp. */
 template <bool NODES>
-EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s)
+EP_DEV bool tables_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s)
 {
 	bool ok = true;
 
@@ -494,7 +493,7 @@ EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &
 		return ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_TABLE);
 	}
 	for (uint32_t b = ep_lane(); b < EP_HT_ROUTE_BLOCKS; b += EP_WARP_SIZE) {
-		const uint32_t *flag = ep_ht_table_flags(c, c.g.own, s) + b;
+		const uint32_t *flag = table_flags(c, c.g.own, s) + b;
 
 		ok = ep_ht_flag_wait<NODES>(c, op, flag, EP_WAIT_HT_TABLE, s);
 	}
@@ -503,11 +502,11 @@ EP_DEV bool ep_ht_tables_wait(const struct ep_ht_common &c, const struct ep_op &
 
 /* Keeps the tables of source s, which have come: worker `w` of `workers`. */
 template <bool NODES>
-EP_DEV void ep_ht_tables_keep(const struct ep_ht_common &c, const struct ep_ht_route &route,
-			      uint32_t s, uint32_t w, uint32_t workers)
+EP_DEV void tables_keep(const struct ep_ht_common &c, const struct ep_ht_route &route, uint32_t s,
+			uint32_t w, uint32_t workers)
 {
-	const uint32_t *sel = ep_ht_sel_area(c, c.g.own, s);
-	const uint32_t *start = ep_ht_start_area(c, c.g.own, s);
+	const uint32_t *sel = sel_area(c, c.g.own, s);
+	const uint32_t *start = start_area(c, c.g.own, s);
 	uint32_t *sel_out = c.h.recv_sel + (size_t)route.from[s] * c.width;
 	uint32_t words = (route.from[s + 1] - route.from[s]) * c.width;
 	uint32_t starts = ep_ht_table_chunks(c) + 1;
@@ -527,7 +526,7 @@ EP_DEV void ep_ht_tables_keep(const struct ep_ht_common &c, const struct ep_ht_r
 		c.h.recv_start[(size_t)s * starts + i] = ep_ld_relaxed_sys_u32(start + i);
 	}
 	if (NODES) {
-		ep_ht_masks_keep(c, s, w, workers);
+		masks_keep(c, s, w, workers);
 	}
 }
 
@@ -545,7 +544,7 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 
 	for (uint32_t i = ep_warp(), s; (s = everything ? i : s0 + i * step) < c.g.nranks;
 	     i += ep_nwarps()) {
-		if (!ep_all(EP_FULL_MASK, ep_ht_tables_wait<NODES>(c, op, s)) && ep_lane() == 0) {
+		if (!ep_all(EP_FULL_MASK, tables_wait<NODES>(c, op, s)) && ep_lane() == 0) {
 			ep_shared_or_u32(failed, 1);
 		}
 	}
@@ -554,8 +553,8 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 		return false;
 	}
 	for (uint32_t s = s0; s < c.g.nranks; s += step) {
-		ep_ht_tables_keep<NODES>(c, route, s, part * ep_nthreads() + ep_tid(),
-					 parts * ep_nthreads());
+		tables_keep<NODES>(c, route, s, part * ep_nthreads() + ep_tid(),
+				   parts * ep_nthreads());
 	}
 	return true;
 }
@@ -563,7 +562,7 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 /* ---- what comes to this rank in all, for the caller and for later kernels ---- */
 
 /* Element i of a tensor of counters of `bytes` each, which may be NULL. */
-EP_DEV void ep_ht_counter_store(void *counters, uint32_t bytes, uint32_t i, uint32_t v)
+EP_DEV void counter_store(void *counters, uint32_t bytes, uint32_t i, uint32_t v)
 {
 	if (!counters) {
 		return;
@@ -576,7 +575,7 @@ EP_DEV void ep_ht_counter_store(void *counters, uint32_t bytes, uint32_t i, uint
 }
 
 /* Expert-major: this rank's zones. Their rows are all kept as far as they have places. One warp. */
-EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
+EP_DEV void zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
 	uint32_t end = 0, limit = a.c.limit;
 
@@ -591,13 +590,13 @@ EP_DEV void ep_ht_zones_leave(const struct ep_ht_route_args &a, const struct ep_
 		z.rows = ep_min_u32(at.rows, limit - z.first);
 		z.kept = ep_min_u32(route.all[at.expert], z.rows);
 		a.c.h.zones[e0 + ep_lane()] = z;
-		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e0 + ep_lane(), z.rows);
-		ep_ht_counter_store(a.expert_offsets, a.counter_bytes, e0 + ep_lane(), z.first);
+		counter_store(a.expert_counters, a.counter_bytes, e0 + ep_lane(), z.rows);
+		counter_store(a.expert_offsets, a.counter_bytes, e0 + ep_lane(), z.first);
 	}
 }
 
 /* Expert-major: the zone of a place below the limit: the last one that does not begin behind it. */
-EP_DEV uint32_t ep_ht_zone_find(const struct ep_ht_common &c, uint32_t place)
+EP_DEV uint32_t zone_find(const struct ep_ht_common &c, uint32_t place)
 {
 	uint32_t low = 0, high = c.nlocal;
 
@@ -618,11 +617,11 @@ EP_DEV uint32_t ep_ht_zone_find(const struct ep_ht_common &c, uint32_t place)
  * expert. The tables that have come do: adds what they list to `kept`, of which each expert's lies `stride`
  * words behind the one before.
  */
-EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_route &route,
-			     uint32_t *kept, uint32_t stride)
+EP_DEV void kept_count(const struct ep_ht_common &c, const struct ep_ht_route &route,
+		       uint32_t *kept, uint32_t stride)
 {
 	for (uint32_t s = 0; s < c.g.nranks; s++) {
-		const uint32_t *sel = ep_ht_sel_area(c, c.g.own, s);
+		const uint32_t *sel = sel_area(c, c.g.own, s);
 		uint32_t rows = route.from[s + 1] - route.from[s];
 
 		for (uint32_t row = ep_tid(); row < rows; row += ep_nthreads()) {
@@ -633,7 +632,7 @@ EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_ro
 					break;
 				}
 				if (v != EP_HT_DROPPED) {
-					v = c.layout == EP_HT_FLAT ? v : ep_ht_zone_find(c, v);
+					v = c.layout == EP_HT_FLAT ? v : zone_find(c, v);
 					ep_shared_add_u32(kept + (size_t)v * stride, 1);
 				}
 			}
@@ -642,15 +641,15 @@ EP_DEV void ep_ht_kept_count(const struct ep_ht_common &c, const struct ep_ht_ro
 }
 
 /* Expert-major zones, or flat counters. One block; the tables of all sources have come if `cut`. */
-EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
-				bool cut)
+EP_DEV void experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
+			  bool cut)
 {
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
 	uint32_t *counts = route.all + c.g.rank * c.nlocal;
 
 	if (expert_major && ep_warp() == 0) {
-		ep_ht_zones_leave(a, route);
+		zones_leave(a, route);
 	}
 	if (cut) {
 		ep_block_sync();
@@ -662,12 +661,12 @@ EP_DEV void ep_ht_experts_leave(const struct ep_ht_route_args &a, const struct e
 			}
 		}
 		ep_block_sync();
-		ep_ht_kept_count(c, route, expert_major ? &c.h.zones[0].kept : counts,
-				 expert_major ? sizeof(struct ep_ht_zone) / 4 : 1);
+		kept_count(c, route, expert_major ? &c.h.zones[0].kept : counts,
+			   expert_major ? sizeof(struct ep_ht_zone) / 4 : 1);
 		ep_block_sync();
 	}
 	for (uint32_t e = ep_tid(); !expert_major && e < c.nlocal; e += ep_nthreads()) {
-		ep_ht_counter_store(a.expert_counters, a.counter_bytes, e, counts[e]);
+		counter_store(a.expert_counters, a.counter_bytes, e, counts[e]);
 	}
 }
 
@@ -692,7 +691,7 @@ EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_h
 	const struct ep_ht_common &c = a.c;
 
 	ep_atomic_max_gpu_u64(&c.h.head->stamp, c.stamp);
-	ep_ht_counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, route, c.g.rank));
+	counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, route, c.g.rank));
 }
 
 /* All but the stamp, without which the head is not valid. One block. */
@@ -711,7 +710,7 @@ EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct e
 		head->places = expert_major ? ep_min_u32(route.ends[c.g.rank], c.limit) : 0;
 		head->chunks = route.from[c.g.nranks + 1];
 	}
-	ep_ht_experts_leave(a, route, cut);
+	experts_leave(a, route, cut);
 	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {
 		c.h.recv_base[r] = route.from[r];
 		if (r < c.g.nranks) {

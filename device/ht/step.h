@@ -19,7 +19,7 @@
  * who has died. All these waits begin within microseconds, and no progress word shows that B lives.
  * So each rank has a word {sign, epoch} in every heap. It changes at most twice in an operation:
  *   1. One of the rank's waits has lasted half of the timeout: EP_HT_WAITS. It lives, so others
- *      grant it the time that ep_wait_extended() grants a rank that may be held up.
+ *      grant it the time that wait_extended() grants a rank that may be held up.
  *   2. It gives up: whom it names. It ends, so waits for it end, too, and name the same rank.
  *
  * To ranks of other nodes the word goes by the control queue. Its owners, warps of block 0, need it
@@ -34,7 +34,7 @@
 /* For another thread to have posted to all ranks: it waits for nobody. */
 #define EP_HT_SIGN_LOCK_NS 100000000ull
 
-EP_DEV unsigned char *ep_ht_sign_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+EP_DEV unsigned char *sign_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return heap + c.areas.sign_off + 8 * (size_t)r;
 }
@@ -43,18 +43,18 @@ EP_DEV unsigned char *ep_ht_sign_at(const struct ep_ht_common &c, unsigned char 
  * Where this rank keeps the epoch of the last operation that is through with the control queue to
  * rank r.
  */
-EP_DEV uint32_t *ep_ht_left_at(const struct ep_ht_common &c, uint32_t r)
+EP_DEV uint32_t *left_at(const struct ep_ht_common &c, uint32_t r)
 {
-	return (uint32_t *)ep_ht_sign_at(c, c.g.own, c.g.nranks) + r;
+	return (uint32_t *)sign_at(c, c.g.own, c.g.nranks) + r;
 }
 
 /*
  * Returns rank r's sign in this operation, or in the one where it stands; EP_HT_NONE: it has given
  * none.
  */
-EP_DEV uint32_t ep_ht_sign(const struct ep_ht_common &c, uint32_t epoch, uint32_t r)
+EP_DEV uint32_t ht_sign(const struct ep_ht_common &c, uint32_t epoch, uint32_t r)
 {
-	uint64_t word = ep_ld_retired_sys_u64((const uint64_t *)ep_ht_sign_at(c, c.g.own, r));
+	uint64_t word = ep_ld_retired_sys_u64((const uint64_t *)sign_at(c, c.g.own, r));
 	uint32_t of = (uint32_t)(word >> 32);
 
 	return of && (of == epoch || of == ep_progress_step(c.g, r)) ? (uint32_t)word : EP_HT_NONE;
@@ -64,16 +64,16 @@ EP_DEV uint32_t ep_ht_sign(const struct ep_ht_common &c, uint32_t epoch, uint32_
  * Posts this rank's word to remote rank r, if its queue has room. The one thread that may use the
  * queue.
  */
-EP_DEV void ep_ht_sign_post(const struct ep_ht_common &c, uint32_t r, uint64_t word)
+EP_DEV void sign_post(const struct ep_ht_common &c, uint32_t r, uint64_t word)
 {
 	(void)ep_mlx5_put_word(ep_remote_qp(c.g, r, c.g.remote->channels), EP_MLX5_REGION_SIGNAL,
 			       c.areas.sign_off + 8 * (uint64_t)c.g.rank, word);
 }
 
 /* Does the sign add to the one that this rank has given? */
-EP_DEV bool ep_ht_sign_new(const struct ep_ht_common &c, uint32_t epoch, uint32_t sign)
+EP_DEV bool sign_new(const struct ep_ht_common &c, uint32_t epoch, uint32_t sign)
 {
-	uint32_t before = ep_ht_sign(c, epoch, c.g.rank);
+	uint32_t before = ht_sign(c, epoch, c.g.rank);
 
 	return before == EP_HT_NONE || (before == EP_HT_WAITS && sign != EP_HT_WAITS);
 }
@@ -82,12 +82,12 @@ EP_DEV bool ep_ht_sign_new(const struct ep_ht_common &c, uint32_t epoch, uint32_
  * Gives the sign to all ranks if it adds to this rank's last one. Any thread, also while others do.
  */
 template <bool NODES>
-EP_DEV void ep_ht_sign_give(const struct ep_ht_common &c, uint32_t epoch, uint32_t sign)
+EP_DEV void sign_give(const struct ep_ht_common &c, uint32_t epoch, uint32_t sign)
 {
 	uint32_t *lock = c.h.scratch + EP_HT_SIGN_LOCK;
 	struct ep_spin s = ep_spin_start();
 
-	if (!ep_ht_sign_new(c, epoch, sign)) {
+	if (!sign_new(c, epoch, sign)) {
 		return;
 	}
 	while (ep_atomic_cas_acquire_gpu_u32(lock, 0, 1)) {
@@ -98,13 +98,13 @@ EP_DEV void ep_ht_sign_give(const struct ep_ht_common &c, uint32_t epoch, uint32
 		}
 	}
 	EP_UNROLL(1)
-	for (uint32_t r = ep_ht_sign_new(c, epoch, sign) ? 0 : c.g.nranks; r < c.g.nranks; r++) {
+	for (uint32_t r = sign_new(c, epoch, sign) ? 0 : c.g.nranks; r < c.g.nranks; r++) {
 		unsigned char *heap = ep_heap_of(c.g, r);
 
 		if (heap) {
-			ep_st_word(ep_ht_sign_at(c, heap, c.g.rank), sign, epoch);
-		} else if (NODES && ep_ld_acquire_gpu_u32(ep_ht_left_at(c, r)) == epoch) {
-			ep_ht_sign_post(c, r, (uint64_t)epoch << 32 | sign);
+			ep_st_word(sign_at(c, heap, c.g.rank), sign, epoch);
+		} else if (NODES && ep_ld_acquire_gpu_u32(left_at(c, r)) == epoch) {
+			sign_post(c, r, (uint64_t)epoch << 32 | sign);
 		}
 	}
 	ep_st_release_gpu_u32(lock, 0);
@@ -114,15 +114,15 @@ EP_DEV void ep_ht_sign_give(const struct ep_ht_common &c, uint32_t epoch, uint32
  * An operation here has failed: gives the sign whom its error names, if that rank did not come. Any
  * thread.
  */
-template <bool NODES> EP_DEV void ep_ht_sign_end(const struct ep_ht_common &c, uint32_t epoch)
+template <bool NODES> EP_DEV void sign_end(const struct ep_ht_common &c, uint32_t epoch)
 {
 	const struct ep_record *record = &c.g.records[EP_RECORD_FATAL];
 
-	if (ep_ht_sign_new(c, epoch, 0) && ep_ld_acquire_sys_u32(&record->valid)) {
+	if (sign_new(c, epoch, 0) && ep_ld_acquire_sys_u32(&record->valid)) {
 		uint32_t cause = ep_ld_relaxed_sys_u32(&record->cause);
 
 		if (cause == EP_CAUSE_TIMEOUT || cause == EP_CAUSE_RDMA) {
-			ep_ht_sign_give<NODES>(c, epoch, ep_ld_relaxed_sys_u32(&record->peer));
+			sign_give<NODES>(c, epoch, ep_ld_relaxed_sys_u32(&record->peer));
 		}
 	}
 }
@@ -136,7 +136,7 @@ EP_DEV_COLD struct ep_wait_result ep_ht_wait_check(const struct ep_ht_common &c,
 						   struct ep_spin spin, bool expired,
 						   enum ep_wait_site site, uint32_t peer)
 {
-	uint32_t sign = peer == c.g.rank ? EP_HT_NONE : ep_ht_sign(c, op.epoch, peer);
+	uint32_t sign = peer == c.g.rank ? EP_HT_NONE : ht_sign(c, op.epoch, peer);
 	struct ep_wait_result w = { spin, true };
 
 	if (sign < c.g.nranks) { /* (where it is this rank, the peer is named) */
@@ -147,12 +147,12 @@ EP_DEV_COLD struct ep_wait_result ep_ht_wait_check(const struct ep_ht_common &c,
 			spin.polls |= (uint32_t)EP_WAIT_WITH << EP_WAIT_STAND_SHIFT;
 		} else if (peer != c.g.rank && spin.start_ns &&
 			   ep_time_ns() - spin.start_ns >= c.g.timeout_ns / 2) {
-			ep_ht_sign_give<NODES>(c, op.epoch, EP_HT_WAITS);
+			sign_give<NODES>(c, op.epoch, EP_HT_WAITS);
 		}
 		w = ep_wait_check(c.g, op, spin, expired, site, peer);
 	}
 	if (w.over) {
-		ep_ht_sign_end<NODES>(c, op.epoch);
+		sign_end<NODES>(c, op.epoch);
 	}
 	return w;
 }
@@ -220,14 +220,14 @@ EP_DEV bool ep_ht_flag_wait(const struct ep_ht_common &c, const struct ep_op &op
 EP_DEV_COLD void ep_ht_queue_record(const struct ep_ht_common &c, struct ep_op op, uint32_t status,
 				    uint32_t qpn, uint32_t r, enum ep_wait_site site)
 {
-	uint32_t sign = ep_ht_sign(c, op.epoch, r);
+	uint32_t sign = ht_sign(c, op.epoch, r);
 
 	if (sign < c.g.nranks && sign != c.g.rank) {
 		ep_mask_peer(c.g, op, EP_CAUSE_TIMEOUT, site, sign, 0, 0);
 	} else {
 		ep_mask_peer(c.g, op, EP_CAUSE_RDMA, site, r, status, qpn);
 	}
-	ep_ht_sign_end<true>(c, op.epoch);
+	sign_end<true>(c, op.epoch);
 }
 
 /* ep_remote_failed(): the queue to rank r is of no use any more. One warp. */
@@ -247,12 +247,12 @@ EP_DEV void ep_ht_queue_failed(const struct ep_ht_common &c, const struct ep_op 
 EP_DEV void ep_ht_queue_leave(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
 {
 	if (ep_lane() == 0) {
-		uint32_t sign = ep_ht_sign(c, op.epoch, c.g.rank);
+		uint32_t sign = ht_sign(c, op.epoch, c.g.rank);
 
 		if (sign != EP_HT_NONE) { /* a wait has given it meanwhile */
-			ep_ht_sign_post(c, r, (uint64_t)op.epoch << 32 | sign);
+			sign_post(c, r, (uint64_t)op.epoch << 32 | sign);
 		}
-		ep_st_release_gpu_u32(ep_ht_left_at(c, r), op.epoch);
+		ep_st_release_gpu_u32(left_at(c, r), op.epoch);
 	}
 }
 
@@ -336,7 +336,7 @@ struct ep_ht_entry {
 };
 
 /* Place of the words in a heap by which the blocks of rank r publish that they are done. */
-EP_DEV uint64_t *ep_ht_done_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
+EP_DEV uint64_t *done_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return (uint64_t *)(heap + c.areas.done_off) + (size_t)r * ep_ht_done_words(c.g.nranks);
 }
@@ -351,25 +351,25 @@ EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op o
 		}
 	}
 	if (ep_lane() == 0 && ep_aborted(c.g)) {
-		ep_ht_sign_end<true>(c, op.epoch);
+		sign_end<true>(c, op.epoch);
 	}
 }
 
 /* Rows that a tensor with received rows must have. */
-EP_DEV uint32_t ep_ht_needed(const struct ep_ht_common &c)
+EP_DEV uint32_t ht_needed(const struct ep_ht_common &c)
 {
 	return c.layout == EP_HT_FLAT ? c.h.head->rows : c.h.head->places;
 }
 
 /* Does handle memory fit the operation? */
-EP_DEV uint32_t ep_ht_fault(const struct ep_ht_common &c)
+EP_DEV uint32_t ht_fault(const struct ep_ht_common &c)
 {
 	const struct ep_ht_head *head = c.h.head;
 
 	if (head->stamp != c.stamp || head->num_tokens != c.num_tokens) {
 		return EP_CAUSE_UNROUTED;
 	}
-	return c.given_rows < ep_ht_needed(c) ? EP_CAUSE_SHORT : 0;
+	return c.given_rows < ht_needed(c) ? EP_CAUSE_SHORT : 0;
 }
 
 template <bool NODES = false>
@@ -378,7 +378,7 @@ EP_DEV struct ep_ht_entry ep_ht_enter(const struct ep_ht_common &c, bool is_comb
 	struct ep_ht_entry e;
 
 	e.found = ep_step_load(c.g, c.launch, false);
-	e.fault = ep_ht_fault(c);
+	e.fault = ht_fault(c);
 	e.op = ep_step_make(c.launch, e.found, false);
 	e.op.is_combine = is_combine;
 	e.origin = c.h.head->routing;
@@ -404,7 +404,7 @@ EP_DEV_COLD void ep_ht_refuse(const struct ep_ht_common &c, struct ep_op op, uin
 	const struct ep_ht_head *head = c.h.head;
 
 	if (cause == EP_CAUSE_SHORT) {
-		r.value = ep_ht_needed(c);
+		r.value = ht_needed(c);
 		r.expected = c.given_rows;
 	} else {
 		r.value = head->stamp == c.stamp ? (int64_t)head->num_tokens : -1;
@@ -415,7 +415,7 @@ EP_DEV_COLD void ep_ht_refuse(const struct ep_ht_common &c, struct ep_op op, uin
 }
 
 /* For the statistics: rank r was waited for since then. Nothing that follows waits for these. One lane. */
-EP_DEV void ep_ht_start_waited(const struct ep_ht_common &c, uint32_t r, uint64_t since)
+EP_DEV void start_waited(const struct ep_ht_common &c, uint32_t r, uint64_t since)
 {
 	uint64_t waited = ep_time_ns() - since;
 
@@ -428,8 +428,8 @@ EP_DEV void ep_ht_start_waited(const struct ep_ht_common &c, uint32_t r, uint64_
  * it was waited for.
  */
 template <bool NODES>
-EP_DEV bool ep_ht_mark_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t seal,
-			    uint32_t r)
+EP_DEV bool mark_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t seal,
+		      uint32_t r)
 {
 	struct ep_spin s = ep_spin_start();
 	uint64_t mark = ep_signature_load(c.g, op.step, r), since = 0;
@@ -444,7 +444,7 @@ EP_DEV bool ep_ht_mark_wait(const struct ep_ht_common &c, const struct ep_op &op
 		mark = ep_signature_load(c.g, op.step, r);
 	}
 	if (since) {
-		ep_ht_start_waited(c, r, since);
+		start_waited(c, r, since);
 	}
 	if ((uint32_t)mark != seal) {
 		ep_mask_peer(c.g, op, EP_CAUSE_MISMATCH, EP_WAIT_SIGNATURE, r, op.step, 0);
@@ -463,7 +463,7 @@ EP_DEV bool ep_ht_marks_wait(const struct ep_ht_common &c, const struct ep_op &o
 	bool ok = true;
 
 	for (uint32_t r = ep_lane(); r < c.g.nranks && ok; r += EP_WARP_SIZE) {
-		ok = ep_ht_mark_wait<NODES>(c, op, seal, r);
+		ok = mark_wait<NODES>(c, op, seal, r);
 	}
 	return ep_all(EP_FULL_MASK, ok);
 }
@@ -485,7 +485,7 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry)
 {
 	EP_SHARED(uint32_t, agreed);
 
-	/* who is waited for may be waiting for anybody's start: ep_wait_extended() */
+	/* who is waited for may be waiting for anybody's start: wait_extended() */
 	entry->op.freed = entry->op.epoch - 1;
 	if (ep_warp() == 0) {
 		bool ok = entry->fault ||
@@ -513,12 +513,12 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry)
 EP_DEV_COLD void ep_ht_done_multicast(const struct ep_ht_common &c, uint32_t i, uint64_t word)
 {
 	if (ep_lane() == 0) {
-		ep_multimem_st_release_sys_u64(ep_ht_done_at(c, c.g.multicast, c.g.rank) + i, word);
+		ep_multimem_st_release_sys_u64(done_at(c, c.g.multicast, c.g.rank) + i, word);
 	}
 }
 
 /* Is this the last block to come here? One warp, behind a barrier of its block. */
-EP_DEV bool ep_ht_done_last(const struct ep_ht_common &c)
+EP_DEV bool done_last(const struct ep_ht_common &c)
 {
 	uint32_t *ended = (uint32_t *)(c.g.own + c.areas.ended_off);
 	uint32_t last = 0;
@@ -548,7 +548,7 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 		*failed = 0;
 	}
 	ep_block_sync();
-	if (ep_warp() != 0 || (!each && !ep_ht_done_last(c))) {
+	if (ep_warp() != 0 || (!each && !done_last(c))) {
 		return;
 	}
 	aborted = ep_aborted(c.g); /* loaded while the fence waits */
@@ -561,14 +561,14 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 		return;
 	}
 	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
-		ep_st_fenced_sys_u64(ep_ht_done_at(c, ep_heap_of(c.g, r), c.g.rank) + i, word);
+		ep_st_fenced_sys_u64(done_at(c, ep_heap_of(c.g, r), c.g.rank) + i, word);
 	}
 }
 
 /* Waits until all blocks of rank r have published it. False: they do not. One warp; the lanes agree. */
-EP_DEV bool ep_ht_done_come(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
+EP_DEV bool done_come(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
 {
-	const uint64_t *at = ep_ht_done_at(c, c.g.own, r);
+	const uint64_t *at = done_at(c, c.g.own, r);
 	uint32_t n = ep_ht_done_words(c.g.nranks);
 	struct ep_spin s = ep_spin_start();
 
@@ -599,7 +599,7 @@ EP_DEV bool ep_ht_done_wait(const struct ep_ht_common &c, const struct ep_op &op
 {
 	/* the first warp is still telling */
 	for (uint32_t r = ep_nwarps() - 1 - ep_warp(); r < c.g.nranks; r += ep_nwarps()) {
-		if (r != c.g.rank && !ep_ht_done_come(c, op, r) && ep_lane() == 0) {
+		if (r != c.g.rank && !done_come(c, op, r) && ep_lane() == 0) {
 			ep_shared_or_u32(failed, 1);
 		}
 	}

@@ -139,7 +139,7 @@ EP_DEV struct ep_ht_return_ring ep_ht_return_ring_of(const struct ep_ht_common &
  * Remote ranks have turns: the first rank of each node, then the second ones, and so on. So the peers of a
  * rank's flows, which have one index in their nodes, belong to different blocks.
  */
-EP_DEV uint32_t ep_ht_turn(const struct ep_ht_common &c, uint32_t r)
+EP_DEV uint32_t ht_turn(const struct ep_ht_common &c, uint32_t r)
 {
 	return c.remote.index[r] * c.remote.nodes + c.remote.node[r];
 }
@@ -161,7 +161,7 @@ EP_DEV uint32_t ep_ht_turns(const struct ep_ht_common &c)
 /* Does this block post to remote rank r? Its send warp has that queue, and its credit warp the other one. */
 EP_DEV bool ep_ht_posts_to(const struct ep_ht_common &c, uint32_t r)
 {
-	return ep_ht_turn(c, r) % ep_nblocks() == ep_block();
+	return ht_turn(c, r) % ep_nblocks() == ep_block();
 }
 
 /* ---- what travels: bit i of a mask is token i of a chunk ---- */

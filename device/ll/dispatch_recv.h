@@ -30,19 +30,19 @@ struct ep_ll_recv_tables {
 };
 
 /* Control packet `which` of source r, and count i, of R * L, in this rank's heap. */
-EP_DEV const unsigned char *ep_ll_ctrl(const struct ep_ll_common &c, const struct ep_op &op,
-				       uint32_t r, uint32_t which)
+EP_DEV const unsigned char *ll_ctrl(const struct ep_ll_common &c, const struct ep_op &op,
+				    uint32_t r, uint32_t which)
 {
 	return ep_ll_packets(c, op, c.g.own) + (size_t)r * EP_LL_CTRL_BYTES + 16 * which;
 }
 
-EP_DEV const unsigned char *ep_ll_count(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-					uint32_t i)
+EP_DEV const unsigned char *ll_count(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+				     uint32_t i)
 {
 	return ep_ll_packets(a.c, op, a.c.g.own) + a.count_off + 8 * (size_t)i;
 }
 
-EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common &c)
+EP_DEV struct ep_ll_recv_tables recv_tables_make(const struct ep_ll_common &c)
 {
 	struct ep_ll_recv_tables t;
 
@@ -59,9 +59,9 @@ EP_DEV struct ep_ll_recv_tables ep_ll_recv_tables_make(const struct ep_ll_common
  * Takes control packet `which` of source r, which has arrived. The second shows whether the source
  * runs the same operation; false: it does not.
  */
-EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t which,
-			    uint32_t d0, uint32_t d1)
+EP_DEV bool ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+		      const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t which,
+		      uint32_t d0, uint32_t d1)
 {
 	const struct ep_ll_common &c = a.c;
 
@@ -80,20 +80,20 @@ EP_DEV bool ep_ll_ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep
 }
 
 /* Awaits control packet `which` of source r, and takes it. False when the source failed. */
-EP_DEV bool ep_ll_ctrl_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t which)
+EP_DEV bool ctrl_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+		      const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t which)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t d0 = 0, d1 = 0;
 
-	return ep_wait_packet(c.g, op, ep_ll_ctrl(c, op, r, which), &d0, &d1,
-			      EP_WAIT_DISPATCH_COUNT, r) &&
-	       ep_ll_ctrl_take(a, op, tables, r, which, d0, d1);
+	return ep_wait_packet(c.g, op, ll_ctrl(c, op, r, which), &d0, &d1, EP_WAIT_DISPATCH_COUNT,
+			      r) &&
+	       ctrl_take(a, op, tables, r, which, d0, d1);
 }
 
 /* Have all counts of source r arrived? Takes them as it finds them. One warp. */
-EP_DEV bool ep_ll_counts_poll(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_tables &tables, uint32_t r)
+EP_DEV bool counts_poll(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			const struct ep_ll_recv_tables &tables, uint32_t r)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.nlocal : 0;
@@ -102,20 +102,20 @@ EP_DEV bool ep_ll_counts_poll(const struct ep_ll_dispatch_args &a, const struct 
 	for (uint32_t e = ep_lane(); e < counts; e += EP_WARP_SIZE) {
 		uint32_t i = r * c.nlocal + e;
 
-		have &= ep_ld_word(ep_ll_count(a, op, i), op.epoch, &tables.base[i]);
+		have &= ep_ld_word(ll_count(a, op, i), op.epoch, &tables.base[i]);
 	}
 	if (ep_lane() < 2) {
 		uint32_t d0 = 0, d1 = 0;
 
-		have &= ep_ld_packet(ep_ll_ctrl(c, op, r, ep_lane()), op.epoch, &d0, &d1) &&
-			ep_ll_ctrl_take(a, op, tables, r, ep_lane(), d0, d1);
+		have &= ep_ld_packet(ll_ctrl(c, op, r, ep_lane()), op.epoch, &d0, &d1) &&
+			ctrl_take(a, op, tables, r, ep_lane(), d0, d1);
 	}
 	return ep_all(EP_FULL_MASK, have);
 }
 
 /* Keeps source r's counts in the first receiving block: for combine, for the caller, for statistics. */
-EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
-				const struct ep_ll_recv_tables &tables, uint32_t r, uint64_t waited)
+EP_DEV void recv_remember(const struct ep_ll_dispatch_args &a,
+			  const struct ep_ll_recv_tables &tables, uint32_t r, uint64_t waited)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_peer_stats *s = &c.g.stats[r];
@@ -136,8 +136,8 @@ EP_DEV void ep_ll_recv_remember(const struct ep_ll_dispatch_args &a,
 #define EP_LL_RECV_BATCH 8 /* sources whose counts are loaded before they are added */
 
 /* First rows of expert e's sources, from their counts. Returns the expert's rows. One thread. */
-EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c,
-				  const struct ep_ll_recv_tables &tables, uint32_t e)
+EP_DEV uint32_t recv_expert(const struct ep_ll_common &c, const struct ep_ll_recv_tables &tables,
+			    uint32_t e)
 {
 	uint32_t sum = 0;
 
@@ -164,8 +164,8 @@ EP_DEV uint32_t ep_ll_recv_expert(const struct ep_ll_common &c,
 	return ep_min_u32(sum, c.g.nranks * c.max_tokens);
 }
 
-EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct ep_op &op,
-				    const struct ep_ll_recv_tables &tables, uint32_t *failed)
+EP_DEV void recv_tables_clear(const struct ep_ll_common &c, const struct ep_op &op,
+			      const struct ep_ll_recv_tables &tables, uint32_t *failed)
 {
 	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
 		tables.state[r] = EP_LL_SOURCE_HERE;
@@ -184,15 +184,15 @@ EP_DEV void ep_ll_recv_tables_clear(const struct ep_ll_common &c, const struct e
 }
 
 /* Source r, which was here or in doubt, has failed for this block. Other threads may find the same. */
-EP_DEV void ep_ll_source_fail(const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t *failed)
+EP_DEV void source_fail(const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t *failed)
 {
 	ep_shared_or_u32(&tables.state[r], EP_LL_SOURCE_DOUBT);
 	ep_shared_or_u32(failed, 1);
 }
 
 /* Awaits every source's counts. *failed is set when a source fails; a barrier must follow. */
-EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_tables &tables, uint32_t *failed)
+EP_DEV void recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			const struct ep_ll_recv_tables &tables, uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.g.nranks * c.nlocal : 0;
@@ -201,9 +201,9 @@ EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 		uint32_t r = ep_div(i, c.by_local);
 
 		if (ep_shared_ld_u32(&tables.state[r]) == EP_LL_SOURCE_HERE &&
-		    !ep_wait_word(c.g, op, ep_ll_count(a, op, i), &tables.base[i],
+		    !ep_wait_word(c.g, op, ll_count(a, op, i), &tables.base[i],
 				  EP_WAIT_DISPATCH_COUNT, r)) {
-			ep_ll_source_fail(tables, r, failed);
+			source_fail(tables, r, failed);
 		}
 	}
 	/* the last threads, which have fewer counts to await; two for each source */
@@ -211,22 +211,22 @@ EP_DEV void ep_ll_recv_counts(const struct ep_ll_dispatch_args &a, const struct 
 		uint32_t r = j >> 1, state = ep_shared_ld_u32(&tables.state[r]);
 
 		if (state == EP_LL_SOURCE_DOUBT ||
-		    (state == EP_LL_SOURCE_HERE && !ep_ll_ctrl_wait(a, op, tables, r, j & 1))) {
-			ep_ll_source_fail(tables, r, failed);
+		    (state == EP_LL_SOURCE_HERE && !ctrl_wait(a, op, tables, r, j & 1))) {
+			source_fail(tables, r, failed);
 		}
 	}
 }
 
 /* The blocks agree about source r, which is in doubt here. One warp. */
-EP_DEV void ep_ll_recv_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ll_recv_tables &tables, uint32_t r)
+EP_DEV void recv_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+		       const struct ep_ll_recv_tables &tables, uint32_t r)
 {
 	const struct ep_dev_group &g = a.c.g;
 	uint32_t verdict = ep_lane() == 0 ? ep_arrival_claim(g, op, r) : 0;
 	bool here;
 
 	verdict = ep_shfl_u32(EP_FULL_MASK, verdict, 0);
-	here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, tables, r);
+	here = verdict != EP_ARRIVAL_ABSENT && counts_poll(a, op, tables, r);
 	if (ep_lane() == 0) {
 		if (verdict == EP_ARRIVAL_CLAIMED) {
 			ep_arrival_decide(g, op, r, here);
@@ -264,7 +264,7 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 
 		ep_warp_sync(EP_FULL_MASK); /* one lane changes it now */
 		if (state == EP_LL_SOURCE_DOUBT) {
-			ep_ll_recv_agree(a, op, tables, r);
+			recv_agree(a, op, tables, r);
 		} else if (ep_lane() == 0 && ep_arrival_decided(op, ep_arrival_load(c.g, r)) &&
 			   !ep_ll_decision_adopt(a, op, tables, r)) {
 			tables.state[r] = EP_LL_SOURCE_ABSENT;
@@ -282,9 +282,9 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 }
 
 /* Turns the counts into first rows. Holds barriers; false when the group is aborted. */
-EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ll_recv_tables &tables, bool remembers,
-			       const uint32_t *failed)
+EP_DEV bool recv_resolve(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			 const struct ep_ll_recv_tables &tables, bool remembers,
+			 const uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
@@ -294,7 +294,7 @@ EP_DEV bool ep_ll_recv_resolve(const struct ep_ll_dispatch_args &a, const struct
 		return false;
 	}
 	for (uint32_t e = ep_tid(); expert_major && e < c.nlocal; e += ep_nthreads()) {
-		uint32_t rows = ep_ll_recv_expert(c, tables, e);
+		uint32_t rows = recv_expert(c, tables, e);
 
 		if (remembers) {
 			c.h.counts[e] = rows;
@@ -316,7 +316,7 @@ struct ep_ll_decisions {
 	uint64_t word[EP_LL_DECISION_WORDS];
 };
 
-EP_DEV void ep_ll_decisions_load(const struct ep_ll_common &c, struct ep_ll_decisions *decisions)
+EP_DEV void decisions_load(const struct ep_ll_common &c, struct ep_ll_decisions *decisions)
 {
 	decisions->done = !c.g.mask_enabled;
 	EP_UNROLL()
@@ -334,9 +334,9 @@ EP_DEV void ep_ll_decisions_load(const struct ep_ll_common &c, struct ep_ll_deci
  * Before anything is placed. False: a source that is here for this block is absent for others, as
  * every warp of the block finds then.
  */
-EP_DEV bool ep_ll_decisions_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				  const struct ep_ll_recv_tables &tables,
-				  struct ep_ll_decisions *decisions)
+EP_DEV bool decisions_agree(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			    const struct ep_ll_recv_tables &tables,
+			    struct ep_ll_decisions *decisions)
 {
 	bool ok = true;
 
@@ -376,7 +376,7 @@ struct ep_ll_placing {
 };
 
 /* Where scale g of an output row goes, row-major or (API 1) column-major within its plane. */
-EP_DEV uint32_t *ep_ll_scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t g)
+EP_DEV uint32_t *scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t g)
 {
 	uint32_t groups = a.hidden / 128;
 	uint32_t *out = (uint32_t *)a.out_scales;
@@ -399,7 +399,7 @@ _Static_assert(EP_LL_TILE_BYTES <= 2 * 16 * EP_WARP_SIZE, "a tile has two vecs o
  * Gives lane g < 7 the scale of a tile's g-th group. They lie behind the channels, in two vecs of
  * neighbouring lanes; `o` is where the lane's second vec lies.
  */
-EP_DEV uint32_t ep_ll_tile_scale(uint32_t o, struct ep_vec16 vec)
+EP_DEV uint32_t tile_scale(uint32_t o, struct ep_vec16 vec)
 {
 	uint32_t from = ep_ctz(ep_ballot(EP_FULL_MASK, o == EP_LL_TILE_CHANNELS));
 	uint32_t lane = from + (ep_lane() >> 2 & 1), i = ep_lane() & 3;
@@ -415,11 +415,10 @@ EP_DEV uint32_t ep_ll_tile_scale(uint32_t o, struct ep_vec16 vec)
  * Stores a tile of a quantised row to every placed row: channels by the lanes that have them, then
  * scales. The lane's two vecs lie at bytes o[] of the tile. One warp.
  */
-EP_DEV void ep_ll_place_tile(const struct ep_ll_dispatch_args &a,
-			     const struct ep_ll_placing &placing, uint32_t tile, const uint32_t *o,
-			     const struct ep_vec16 *vec, bool narrow)
+EP_DEV void place_tile(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &placing,
+		       uint32_t tile, const uint32_t *o, const struct ep_vec16 *vec, bool narrow)
 {
-	uint32_t scale = ep_ll_tile_scale(o[1], vec[1]);
+	uint32_t scale = tile_scale(o[1], vec[1]);
 	uint32_t channel = tile * EP_LL_TILE_CHANNELS, group = tile * EP_LL_TILE_GROUPS + ep_lane();
 	bool scales = ep_lane() < EP_LL_TILE_GROUPS && group < a.hidden / 128;
 
@@ -435,13 +434,13 @@ EP_DEV void ep_ll_place_tile(const struct ep_ll_dispatch_args &a,
 			}
 		}
 		if (scales) {
-			*ep_ll_scale_out(a, row, group) = scale;
+			*scale_out(a, row, group) = scale;
 		}
 	}
 }
 
-EP_DEV void ep_ll_place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t off,
-			     struct ep_vec16 vec, bool narrow)
+EP_DEV void place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t off,
+		       struct ep_vec16 vec, bool narrow)
 {
 	unsigned char *out;
 
@@ -457,9 +456,8 @@ EP_DEV void ep_ll_place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, 
 }
 
 /* Stores a batch of vecs of a row that was forwarded to every placed row. One warp. */
-EP_DEV void ep_ll_place_batch(const struct ep_ll_dispatch_args &a,
-			      const struct ep_ll_placing &placing, const uint32_t *off,
-			      const struct ep_vec16 *vec, uint32_t n, bool narrow)
+EP_DEV void place_batch(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &placing,
+			const uint32_t *off, const struct ep_vec16 *vec, uint32_t n, bool narrow)
 {
 	for (uint32_t m = placing.hits; m; m &= m - 1) {
 		uint32_t row = ep_shfl_u32(EP_FULL_MASK, placing.row, ep_ctz(m));
@@ -467,7 +465,7 @@ EP_DEV void ep_ll_place_batch(const struct ep_ll_dispatch_args &a,
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (j < (int)n) {
-				ep_ll_place_copy(a, row, off[j], vec[j], narrow);
+				place_copy(a, row, off[j], vec[j], narrow);
 			}
 		}
 	}
@@ -486,10 +484,9 @@ struct ep_ll_arrival {
  * failed on the way: what had arrived is placed, the rest is not.
  */
 template <bool FP8, int N>
-EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ll_placing &placing,
-			     const struct ep_ll_arrival &arrival, uint32_t src,
-			     struct ep_ll_lines<N> *b)
+EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+		       const struct ep_ll_placing &placing, const struct ep_ll_arrival &arrival,
+		       uint32_t src, struct ep_ll_lines<N> *b)
 {
 	uint32_t off[N];
 
@@ -505,10 +502,10 @@ EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct e
 			off[j] = (FP8 ? j : q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
 		}
 		if (FP8) {
-			ep_ll_place_tile(a, placing, q / N, off, b->v, ep_ll_lane_narrow());
+			place_tile(a, placing, q / N, off, b->v, ep_ll_lane_narrow());
 		} else {
-			ep_ll_place_batch(a, placing, off, b->v, ep_min_u32(arrival.end - q, N),
-					  ep_ll_lane_narrow());
+			place_batch(a, placing, off, b->v, ep_min_u32(arrival.end - q, N),
+				    ep_ll_lane_narrow());
 		}
 	}
 	return true;
@@ -516,9 +513,8 @@ EP_DEV bool ep_ll_recv_lines(const struct ep_ll_dispatch_args &a, const struct e
 
 /* Receives a part sent as bytes, whose flag has arrived. */
 template <bool FP8>
-EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a,
-			     const struct ep_ll_placing &placing,
-			     const struct ep_ll_arrival &arrival)
+EP_DEV void recv_bytes(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &placing,
+		       const struct ep_ll_arrival &arrival)
 {
 	constexpr int N = EP_LL_BATCH_OF(FP8);
 	constexpr uint32_t STEP = FP8 ? N * EP_LL_QUAD_VECS : N * EP_WARP_SIZE;
@@ -539,9 +535,9 @@ EP_DEV void ep_ll_recv_bytes(const struct ep_ll_dispatch_args &a,
 			}
 		}
 		if (FP8) {
-			ep_ll_place_tile(a, placing, v0 / STEP, off, v, false);
+			place_tile(a, placing, v0 / STEP, off, v, false);
 		} else {
-			ep_ll_place_batch(a, placing, off, v, n, false);
+			place_batch(a, placing, off, v, n, false);
 		}
 	}
 }
@@ -557,9 +553,8 @@ struct ep_ll_recv_item {
  * The i-th item of work of all: the sources take turns, and turn j is the j-th part of each, so
  * that no source waits for another's rows.
  */
-EP_DEV struct ep_ll_recv_item ep_ll_recv_item_make(const struct ep_ll_common &c,
-						   const struct ep_ll_recv_tables &tables,
-						   uint32_t i)
+EP_DEV struct ep_ll_recv_item recv_item_make(const struct ep_ll_common &c,
+					     const struct ep_ll_recv_tables &tables, uint32_t i)
 {
 	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank;
 	struct ep_ll_recv_item w;
@@ -579,8 +574,8 @@ EP_DEV struct ep_ll_recv_item ep_ll_recv_item_make(const struct ep_ll_common &c,
  * An expert has room for every token of every rank once. Only tokens that name it twice can
  * overflow it: what does not fit is left out, returns as zeros, and is reported.
  */
-EP_DEV void ep_ll_overflow(const struct ep_ll_common &c, const struct ep_op &op, uint32_t src,
-			   uint32_t token, uint32_t k, uint32_t expert)
+EP_DEV void ll_overflow(const struct ep_ll_common &c, const struct ep_op &op, uint32_t src,
+			uint32_t token, uint32_t k, uint32_t expert)
 {
 	struct ep_record r = {};
 
@@ -595,11 +590,9 @@ EP_DEV void ep_ll_overflow(const struct ep_ll_common &c, const struct ep_op &op,
 }
 
 /* Expert-major: lane k learns the output row of (token, k), if its expert is here. One warp. */
-EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &c,
-						     const struct ep_op &op,
-						     const struct ep_ll_recv_tables &tables,
-						     uint32_t d0, uint32_t d1,
-						     const struct ep_ll_recv_item &item)
+EP_DEV struct ep_ll_placing place_expert_major(const struct ep_ll_common &c, const struct ep_op &op,
+					       const struct ep_ll_recv_tables &tables, uint32_t d0,
+					       uint32_t d1, const struct ep_ll_recv_item &item)
 {
 	uint32_t k = ep_lane(), cap = c.g.nranks * c.max_tokens, src = item.src;
 	uint32_t at = src * c.max_tokens + item.slot;
@@ -628,7 +621,7 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 			c.h.route[(size_t)token * c.topk + k] = w.row; /* NO_ROW: no route */
 		}
 		if (lost) {
-			ep_ll_overflow(c, op, src, token, k, word >> 18);
+			ll_overflow(c, op, src, token, k, word >> 18);
 		}
 	}
 	if (remember && k == 0) {
@@ -639,8 +632,8 @@ EP_DEV struct ep_ll_placing ep_ll_place_expert_major(const struct ep_ll_common &
 }
 
 /* Rank-major: one output row; lane k writes the token's k-th id and weight. One warp. */
-EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_args &a, uint32_t d0,
-						   uint32_t d1, const struct ep_ll_recv_item &item)
+EP_DEV struct ep_ll_placing place_rank_major(const struct ep_ll_dispatch_args &a, uint32_t d0,
+					     uint32_t d1, const struct ep_ll_recv_item &item)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), src = item.src, row = src * c.max_tokens + item.slot;
@@ -671,17 +664,17 @@ EP_DEV struct ep_ll_placing ep_ll_place_rank_major(const struct ep_ll_dispatch_a
 
 /* Where a received row lies among those of its area. */
 template <bool REMOTE>
-EP_DEV uint32_t ep_ll_arrival_at(const struct ep_ll_common &c, const struct ep_ll_recv_item &item)
+EP_DEV uint32_t arrival_at(const struct ep_ll_common &c, const struct ep_ll_recv_item &item)
 {
 	return (REMOTE ? c.g.remote->places[item.src].here : item.src) * c.max_tokens + item.slot;
 }
 
 template <bool FP8, bool REMOTE>
-EP_DEV struct ep_ll_arrival ep_ll_arrival_make(const struct ep_ll_common &c, const struct ep_op &op,
-					       const struct ep_ll_recv_tables &tables,
-					       const struct ep_ll_recv_item &item)
+EP_DEV struct ep_ll_arrival arrival_make(const struct ep_ll_common &c, const struct ep_op &op,
+					 const struct ep_ll_recv_tables &tables,
+					 const struct ep_ll_recv_item &item)
 {
-	uint32_t at = ep_ll_arrival_at<REMOTE>(c, item);
+	uint32_t at = arrival_at<REMOTE>(c, item);
 	struct ep_ll_arrival p;
 
 	p.remote = REMOTE && ep_rank_remote(c.g, item.src);
@@ -697,10 +690,9 @@ EP_DEV struct ep_ll_arrival ep_ll_arrival_make(const struct ep_ll_common &c, con
 
 /* Waits for a part that came as bytes, of the source's token `token`. One warp. */
 template <bool REMOTE>
-EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op &op,
-			       const struct ep_ll_recv_tables &tables,
-			       const struct ep_ll_recv_item &item,
-			       const struct ep_ll_arrival &arrival, uint32_t token)
+EP_DEV bool arrival_wait(const struct ep_ll_common &c, const struct ep_op &op,
+			 const struct ep_ll_recv_tables &tables, const struct ep_ll_recv_item &item,
+			 const struct ep_ll_arrival &arrival, uint32_t token)
 {
 	bool ok = true;
 
@@ -708,7 +700,7 @@ EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op 
 		ok = ep_remote_wait(c.g, op, item.src, token, tables.channel_tokens[item.src],
 				    EP_WAIT_DISPATCH_ROW);
 	} else if (ep_lane() == 0) {
-		uint32_t at = ep_ll_arrival_at<REMOTE>(c, item);
+		uint32_t at = arrival_at<REMOTE>(c, item);
 
 		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, item.part),
 				  ep_ll_flag_value(op, op.epoch), EP_WAIT_DISPATCH_ROW, item.src);
@@ -719,8 +711,8 @@ EP_DEV bool ep_ll_arrival_wait(const struct ep_ll_common &c, const struct ep_op 
 }
 
 /* Whose row it is: the lane's packet of its header. One warp; false when the source failed. */
-EP_DEV bool ep_ll_header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			      const struct ep_ll_recv_item &item, uint32_t *d0, uint32_t *d1)
+EP_DEV bool header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			const struct ep_ll_recv_item &item, uint32_t *d0, uint32_t *d1)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t at = item.src * c.max_tokens + item.slot;
@@ -748,14 +740,13 @@ enum ep_ll_recv_result {
 
 /* One part of one row. One warp. */
 template <bool FP8, bool REMOTE>
-EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &a,
-					      const struct ep_op &op,
-					      const struct ep_ll_recv_tables &tables,
-					      const struct ep_ll_recv_item &item,
-					      struct ep_ll_decisions *decisions)
+EP_DEV enum ep_ll_recv_result recv_part(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+					const struct ep_ll_recv_tables &tables,
+					const struct ep_ll_recv_item &item,
+					struct ep_ll_decisions *decisions)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_arrival p = ep_ll_arrival_make<FP8, REMOTE>(c, op, tables, item);
+	struct ep_ll_arrival p = arrival_make<FP8, REMOTE>(c, op, tables, item);
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
 	struct ep_ll_lines<EP_LL_BATCH_OF(FP8)> lines;
 	struct ep_ll_placing w;
@@ -767,29 +758,28 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_part(const struct ep_ll_dispatch_args &
 	if (p.lines) { /* together with the header: most often both are there */
 		ep_ll_lines_load(p.row, p.first, p.end, &lines);
 	}
-	if (!ep_ll_header_wait(a, op, item, &d0, &d1)) {
+	if (!header_wait(a, op, item, &d0, &d1)) {
 		return EP_LL_RECV_FAILED;
 	}
-	if (!ep_ll_decisions_agree(a, op, tables, decisions)) {
+	if (!decisions_agree(a, op, tables, decisions)) {
 		return EP_LL_RECV_AGAIN;
 	}
-	w = expert_major ? ep_ll_place_expert_major(c, op, tables, d0, d1, item)
-			 : ep_ll_place_rank_major(a, d0, d1, item);
+	w = expert_major ? place_expert_major(c, op, tables, d0, d1, item)
+			 : place_rank_major(a, d0, d1, item);
 	if (p.lines) {
-		return ep_ll_recv_lines<FP8>(a, op, w, p, item.src, &lines) ? EP_LL_RECV_DONE
-									    : EP_LL_RECV_FAILED;
+		return recv_lines<FP8>(a, op, w, p, item.src, &lines) ? EP_LL_RECV_DONE
+								      : EP_LL_RECV_FAILED;
 	}
-	if (!ep_ll_arrival_wait<REMOTE>(c, op, tables, item, p, expert_major ? d0 : d0 >> 16)) {
+	if (!arrival_wait<REMOTE>(c, op, tables, item, p, expert_major ? d0 : d0 >> 16)) {
 		return EP_LL_RECV_FAILED;
 	}
-	ep_ll_recv_bytes<FP8>(a, w, p);
+	recv_bytes<FP8>(a, w, p);
 	return EP_LL_RECV_DONE;
 }
 
 /* Rank-major: ids of rows that no source sent. */
-EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
-			      const struct ep_ll_recv_tables &tables, uint32_t worker,
-			      uint32_t workers)
+EP_DEV void recv_unused(const struct ep_ll_dispatch_args &a, const struct ep_ll_recv_tables &tables,
+			uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 
@@ -805,17 +795,16 @@ EP_DEV void ep_ll_recv_unused(const struct ep_ll_dispatch_args &a,
 
 /* The warp's share of all parts. The result is the same for all warps of a block, if it is AGAIN. */
 template <bool FP8, bool REMOTE>
-EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &a,
-					      const struct ep_op &op,
-					      const struct ep_ll_recv_tables &tables,
-					      uint32_t worker, uint32_t workers)
+EP_DEV enum ep_ll_recv_result recv_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+					const struct ep_ll_recv_tables &tables, uint32_t worker,
+					uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 	enum ep_ll_recv_result result = EP_LL_RECV_DONE;
 	struct ep_ll_decisions decisions;
 	uint32_t most = 0;
 
-	ep_ll_decisions_load(c, &decisions);
+	decisions_load(c, &decisions);
 	if (c.g.nranks > EP_LL_DECISION_RANKS && !decisions.done &&
 	    !ep_ll_decisions_beyond(a, op, tables)) {
 		return EP_LL_RECV_AGAIN;
@@ -825,12 +814,12 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 				  tables.rows[r] * (c.lines ? c.peer_parts : tables.parts[r]));
 	}
 	for (uint32_t i = worker; i < most * c.g.nranks; i += workers) {
-		struct ep_ll_recv_item w = ep_ll_recv_item_make(c, tables, i);
+		struct ep_ll_recv_item w = recv_item_make(c, tables, i);
 
 		if (w.slot >= tables.rows[w.src]) {
 			continue;
 		}
-		result = ep_ll_recv_part<FP8, REMOTE>(a, op, tables, w, &decisions);
+		result = recv_part<FP8, REMOTE>(a, op, tables, w, &decisions);
 		if (result == EP_LL_RECV_AGAIN) {
 			return result;
 		}
@@ -838,7 +827,7 @@ EP_DEV enum ep_ll_recv_result ep_ll_recv_rows(const struct ep_ll_dispatch_args &
 			break;
 		}
 	}
-	return ep_ll_decisions_agree(a, op, tables, &decisions) ? result : EP_LL_RECV_AGAIN;
+	return decisions_agree(a, op, tables, &decisions) ? result : EP_LL_RECV_AGAIN;
 }
 
 template <bool FP8, bool REMOTE>
@@ -846,7 +835,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 				uint32_t block, uint32_t blocks)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_recv_tables t = ep_ll_recv_tables_make(c);
+	struct ep_ll_recv_tables t = recv_tables_make(c);
 	uint32_t worker = block * ep_nwarps() + ep_warp(), workers = blocks * ep_nwarps();
 	/* not the first, which has a part even of a single row, nor the last to start */
 	bool remembers = block == blocks / 2;
@@ -854,15 +843,15 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	uint64_t waited;
 	EP_SHARED(uint32_t, failed);
 
-	ep_ll_recv_tables_clear(c, op, t, &failed);
+	recv_tables_clear(c, op, t, &failed);
 	for (;;) {
 		waited = remembers ? ep_time_ns() : 0;
-		ep_ll_recv_counts(a, op, t, &failed);
+		recv_counts(a, op, t, &failed);
 		waited = remembers ? ep_time_ns() - waited : 0;
-		if (!ep_ll_recv_resolve(a, op, t, remembers, &failed)) {
+		if (!recv_resolve(a, op, t, remembers, &failed)) {
 			return;
 		}
-		result = ep_ll_recv_rows<FP8, REMOTE>(a, op, t, worker, workers);
+		result = recv_rows<FP8, REMOTE>(a, op, t, worker, workers);
 		if (result != EP_LL_RECV_AGAIN) {
 			break;
 		}
@@ -876,11 +865,11 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); remembers && j < 2 * c.g.nranks;
 	     j += ep_nthreads()) {
 		if (j & 1) {
-			ep_ll_recv_remember(a, t, j >> 1, waited);
+			recv_remember(a, t, j >> 1, waited);
 		}
 	}
 	if (c.layout == EP_LL_RANK_MAJOR) {
-		ep_ll_recv_unused(a, t, worker, workers);
+		recv_unused(a, t, worker, workers);
 	}
 	if (remembers && ep_tid() == 0) {
 		ep_receipt_leave(c.launch, op);

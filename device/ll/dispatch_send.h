@@ -62,8 +62,8 @@ EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common
 	return t;
 }
 
-EP_DEV void ep_ll_routing_error(const struct ep_ll_common &c, uint32_t step, uint32_t token,
-				uint32_t k, int64_t id)
+EP_DEV void routing_error(const struct ep_ll_common &c, uint32_t step, uint32_t token, uint32_t k,
+			  int64_t id)
 {
 	struct ep_record r = {};
 
@@ -84,7 +84,7 @@ struct ep_ll_raw_id {
 };
 
 /* Selection i of the tokens from w0 on. */
-EP_DEV struct ep_ll_raw_id ep_ll_span_id(const struct ep_ll_common &c, uint32_t w0, uint32_t i)
+EP_DEV struct ep_ll_raw_id span_id(const struct ep_ll_common &c, uint32_t w0, uint32_t i)
 {
 	const uint32_t *p = (const uint32_t *)((const unsigned char *)c.topk_idx +
 					       ((size_t)w0 * c.topk + i) * c.id_bytes);
@@ -101,7 +101,7 @@ EP_DEV struct ep_ll_raw_id ep_ll_span_load(const struct ep_ll_common &c, uint32_
 {
 	struct ep_ll_raw_id id = { 0, 0 };
 
-	return ep_tid() < n * c.topk ? ep_ll_span_id(c, w0, ep_tid()) : id;
+	return ep_tid() < n * c.topk ? span_id(c, w0, ep_tid()) : id;
 }
 
 EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
@@ -127,13 +127,13 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 		uint32_t local = ep_div(i, c.by_topk), bit = 1u << (local & 31), rank;
 
 		if (i != ep_tid()) {
-			raw = ep_ll_span_id(c, span.w0, i);
+			raw = span_id(c, span.w0, i);
 		}
 		int64_t id = c.id_bytes == 8 ? (int64_t)((uint64_t)raw.hi << 32 | raw.lo)
 					     : (int32_t)raw.lo;
 
 		if (id >= experts) {
-			ep_ll_routing_error(c, step, span.w0 + local, i - local * c.topk, id);
+			routing_error(c, step, span.w0 + local, i - local * c.topk, id);
 			id = -1;
 		}
 		rank = id < 0 ? 0 : ep_div((uint32_t)id, c.by_local);
@@ -174,7 +174,7 @@ EP_DEV void ep_ll_span_take(const struct ep_ll_common &c, uint32_t step,
 }
 
 /* The span's rows for rank d. */
-EP_DEV uint32_t ep_ll_rank_rows(const struct ep_ll_send_tables &tables, uint32_t d)
+EP_DEV uint32_t rank_rows(const struct ep_ll_send_tables &tables, uint32_t d)
 {
 	uint32_t n = 0;
 
@@ -196,12 +196,12 @@ EP_DEV void ep_ll_span_count(const struct ep_ll_common &c, const struct ep_ll_se
 		}
 	}
 	for (uint32_t d = ep_tid(); d < c.g.nranks; d += ep_nthreads()) {
-		tables.rank_base[d] += ep_ll_rank_rows(tables, d);
+		tables.rank_base[d] += rank_rows(tables, d);
 	}
 }
 
 /* Set bits of `bits` before bit `local`. */
-EP_DEV uint32_t ep_ll_bits_before(const uint32_t *bits, uint32_t local)
+EP_DEV uint32_t bits_before(const uint32_t *bits, uint32_t local)
 {
 	uint32_t n = ep_popc(bits[local / 32] & ((1u << (local & 31)) - 1));
 
@@ -217,9 +217,8 @@ EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &tables, uint32_t loca
 {
 	const uint32_t *bits = tables.rank_bits + d * tables.words;
 
-	return bits[local / 32] >> (local & 31) & 1
-		       ? tables.rank_base[d] + ep_ll_bits_before(bits, local)
-		       : EP_LL_NO_ROW;
+	return bits[local / 32] >> (local & 31) & 1 ? tables.rank_base[d] + bits_before(bits, local)
+						    : EP_LL_NO_ROW;
 }
 
 /*
@@ -227,14 +226,14 @@ EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &tables, uint32_t loca
  * expert, by (token, k). A bit shows that a token names the expert, but not how often: which selections
  * are repeats is listed apart, most often none. One warp, lane k with selection k.
  */
-EP_DEV uint32_t ep_ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
-			    uint32_t local, int32_t expert, uint32_t repeats)
+EP_DEV uint32_t ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
+			 uint32_t local, int32_t expert, uint32_t repeats)
 {
 	uint32_t n = 0, same;
 
 	if (expert >= 0) {
 		n = tables.expert_base[expert] +
-		    ep_ll_bits_before(tables.expert_bits + expert * tables.words, local);
+		    bits_before(tables.expert_bits + expert * tables.words, local);
 	}
 	if (!repeats) {
 		return n;
@@ -258,7 +257,7 @@ EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_s
 }
 
 /* Returns the place of the control queue's data for remote rank d: control packets, then counts. */
-EP_DEV unsigned char *ep_ll_post(const struct ep_ll_common &c, uint32_t d)
+EP_DEV unsigned char *ll_post(const struct ep_ll_common &c, uint32_t d)
 {
 	return c.g.own + c.areas.post_off + d * c.areas.post_stride;
 }
@@ -280,7 +279,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 		/* each rank's by the thread that sends it */
 		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;
 		     d += ep_nthreads()) {
-			tables.rank_base[d] += ep_ll_rank_rows(tables, d);
+			tables.rank_base[d] += rank_rows(tables, d);
 		}
 	}
 	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.g.nranks * c.nlocal;
@@ -289,7 +288,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 
 		if (ep_mask_active(c.g, d)) {
 			unsigned char *counts = REMOTE && ep_rank_remote(c.g, d)
-							? ep_ll_post(c, d) + EP_LL_CTRL_BYTES
+							? ll_post(c, d) + EP_LL_CTRL_BYTES
 							: ep_ll_packets(c, op, ep_heap_of(c.g, d)) +
 								  a.count_off +
 								  8 * (size_t)c.g.rank * c.nlocal;
@@ -301,7 +300,7 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 	/* the last threads: the others have more counts to send */
 	for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks; d += ep_nthreads()) {
 		bool remote = REMOTE && ep_rank_remote(c.g, d);
-		unsigned char *ctrl = remote ? ep_ll_post(c, d)
+		unsigned char *ctrl = remote ? ll_post(c, d)
 					     : ep_ll_packets(c, op, ep_heap_of(c.g, d)) +
 						       (size_t)c.g.rank * EP_LL_CTRL_BYTES;
 
@@ -343,7 +342,7 @@ EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_dispatch_a
 		s.local_id = id - s.rank * c.nlocal;
 	}
 	if (c.layout == EP_LL_EXPERT_MAJOR) {
-		s.index = ep_ll_index(c, tables, local, id, repeats);
+		s.index = ll_index(c, tables, local, id, repeats);
 	} else if (k < c.topk) {
 		s.weight = a.topk_weights[(size_t)token * c.topk + k];
 	}
@@ -430,7 +429,7 @@ EP_DEV uint32_t ep_ll_turned_hits(uint32_t hits, uint32_t turn, uint32_t lanes)
 }
 
 /* The lane that the lowest bit of turned hits stands for. */
-EP_DEV uint32_t ep_ll_turned_lane(uint32_t m, uint32_t turn, uint32_t lanes)
+EP_DEV uint32_t turned_lane(uint32_t m, uint32_t turn, uint32_t lanes)
 {
 	uint32_t l = ep_ctz(m) + turn;
 
@@ -448,10 +447,10 @@ struct ep_ll_fanout {
 };
 
 /* The row at the rank that the lowest bit of turned hits stands for. */
-EP_DEV unsigned char *ep_ll_fanout_row(const struct ep_ll_common &c, const struct ep_op &op,
-				       const struct ep_ll_fanout &fanout, uint32_t hits)
+EP_DEV unsigned char *fanout_row(const struct ep_ll_common &c, const struct ep_op &op,
+				 const struct ep_ll_fanout &fanout, uint32_t hits)
 {
-	uint32_t l = ep_ll_turned_lane(hits, fanout.turn, fanout.lanes);
+	uint32_t l = turned_lane(hits, fanout.turn, fanout.lanes);
 	uint32_t slot = ep_shfl_u32(EP_FULL_MASK, fanout.slot, l);
 
 	return ep_ll_row(c, op, ep_heap_of(c.g, fanout.first_rank + l),
@@ -479,8 +478,7 @@ EP_DEV struct ep_ll_source ep_ll_source_make(const struct ep_ll_dispatch_args &a
 
 /* The lane's vec of the wire row at `off`; a multiple of its size never straddles parts. */
 template <bool FP8>
-EP_DEV struct ep_vec16 ep_ll_source_vec(const struct ep_ll_source &source, uint32_t off,
-					bool narrow)
+EP_DEV struct ep_vec16 source_vec(const struct ep_ll_source &source, uint32_t off, bool narrow)
 {
 	if (FP8) {
 		struct ep_vec16 v = *(const struct ep_vec16 *)(source.token + (off & ~15u));
@@ -512,11 +510,11 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 				uint32_t off = (q + j - origin) * EP_LL_QUAD_BYTES +
 					       ep_line_offset(ep_lane());
 
-				v[j] = ep_ll_source_vec<FP8>(source, off, narrow);
+				v[j] = source_vec<FP8>(source, off, narrow);
 			}
 		}
 		for (uint32_t m = fanout.hits; m; m &= m - 1) {
-			unsigned char *row = ep_ll_fanout_row(c, op, fanout, m);
+			unsigned char *row = fanout_row(c, op, fanout, m);
 
 			EP_UNROLL()
 			for (int j = 0; j < N; j++) {
@@ -546,11 +544,11 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 			if (i < last) {
-				v[j] = ep_ll_source_vec<FP8>(source, 16 * (i - base), false);
+				v[j] = source_vec<FP8>(source, 16 * (i - base), false);
 			}
 		}
 		for (uint32_t m = fanout.hits; m; m &= m - 1) {
-			unsigned char *row = ep_ll_fanout_row(c, op, fanout, m);
+			unsigned char *row = fanout_row(c, op, fanout, m);
 
 			EP_UNROLL()
 			for (int j = 0; j < N; j++) {
@@ -568,8 +566,8 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
  * Quantises 16 bf16 channels of each lane; 8 lanes share a group of 128. All lanes call it; *scale
  * is the same in the 8 lanes of a group.
  */
-EP_DEV struct ep_vec16 ep_ll_quantise(struct ep_vec16 lo, struct ep_vec16 hi, bool round_up,
-				      float *scale)
+EP_DEV struct ep_vec16 ll_quantise(struct ep_vec16 lo, struct ep_vec16 hi, bool round_up,
+				   float *scale)
 {
 	uint32_t w[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
 	float f[16], amax = 0.0f, inverse;
@@ -625,7 +623,7 @@ EP_DEV void ep_ll_quantise_tile(const struct ep_ll_dispatch_args &a, unsigned ch
 	for (int j = 0; j < EP_LL_TILE_STEPS; j++) {
 		uint32_t in_tile = j * 512 + ep_lane() * 16;
 		float scale;
-		struct ep_vec16 q = ep_ll_quantise(lo[j], hi[j], a.round_scales, &scale);
+		struct ep_vec16 q = ll_quantise(lo[j], hi[j], a.round_scales, &scale);
 
 		if (in_tile < EP_LL_TILE_CHANNELS) {
 			*(struct ep_vec16 *)(scratch + in_tile) = q;
@@ -683,9 +681,9 @@ EP_DEV void ep_ll_remote_post_counts(const struct ep_ll_dispatch_args &a, const 
 
 /* Quads [first, end) of a token's row to the stage. One warp. */
 template <bool FP8>
-EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
-				    const struct ep_ll_send_tables &tables, uint32_t token,
-				    unsigned char *row, uint32_t first, uint32_t end)
+EP_DEV void remote_stage_part(const struct ep_ll_dispatch_args &a,
+			      const struct ep_ll_send_tables &tables, uint32_t token,
+			      unsigned char *row, uint32_t first, uint32_t end)
 {
 	struct ep_ll_source s;
 
@@ -696,7 +694,7 @@ EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
 					    q / EP_LL_TILE_QUADS);
 			for (uint32_t i = ep_lane(); i < EP_LL_TILE_BYTES / 16; i += EP_WARP_SIZE) {
 				ep_st16(row + (size_t)q * EP_LL_QUAD_BYTES + 16 * i,
-					ep_ll_source_vec<true>(s, 16 * i, false));
+					source_vec<true>(s, 16 * i, false));
 			}
 			ep_warp_sync(EP_FULL_MASK);
 		}
@@ -709,8 +707,8 @@ EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
 
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
-			v[j] = ep_ll_source_vec<false>(s, 16 * (v0 + j * EP_WARP_SIZE + ep_lane()),
-						       false);
+			v[j] = source_vec<false>(s, 16 * (v0 + j * EP_WARP_SIZE + ep_lane()),
+						 false);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
@@ -724,18 +722,17 @@ EP_DEV void ep_ll_remote_stage_part(const struct ep_ll_dispatch_args &a,
 }
 
 /* Slot at rank d of the first row of the batch that goes there. */
-EP_DEV uint32_t ep_ll_remote_first_slot(const struct ep_ll_send_tables &tables,
-					const struct ep_ll_remote_batch &batch, uint32_t d)
+EP_DEV uint32_t remote_first_slot(const struct ep_ll_send_tables &tables,
+				  const struct ep_ll_remote_batch &batch, uint32_t d)
 {
-	return tables.rank_base[d] +
-	       ep_ll_bits_before(tables.rank_bits + d * tables.words, batch.first);
+	return tables.rank_base[d] + bits_before(tables.rank_bits + d * tables.words, batch.first);
 }
 
 /* Headers of the i-th token of the batch, as they will lie at each remote peer. One warp. */
-EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				       const struct ep_ll_send_tables &tables,
-				       const struct ep_ll_remote_batch &batch, uint32_t i,
-				       uint32_t repeats)
+EP_DEV void remote_stage_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+				 const struct ep_ll_send_tables &tables,
+				 const struct ep_ll_remote_batch &batch, uint32_t i,
+				 uint32_t repeats)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
@@ -751,7 +748,7 @@ EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, cons
 		}
 		if (slot != EP_LL_NO_ROW) {
 			uint32_t at = c.g.remote->places[d].here * EP_LL_STAGE_ROWS + slot -
-				      ep_ll_remote_first_slot(tables, batch, d);
+				      remote_first_slot(tables, batch, d);
 
 			h = c.g.own + batch.stage + c.areas.stage_header_off +
 			    (size_t)at * a.header_bytes;
@@ -761,8 +758,8 @@ EP_DEV void ep_ll_remote_stage_headers(const struct ep_ll_dispatch_args &a, cons
 }
 
 /* Does the span's token go to a remote peer? One warp. */
-EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
-			      uint32_t local)
+EP_DEV bool remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
+			uint32_t local)
 {
 	bool goes = false;
 
@@ -774,9 +771,9 @@ EP_DEV bool ep_ll_remote_goes(const struct ep_ll_common &c, const struct ep_ll_s
 
 /* Headers of the batch, and its rows unless the NIC reads them from the caller's tensor. One block. */
 template <bool FP8>
-EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				     const struct ep_ll_send_tables &tables,
-				     const struct ep_ll_remote_batch &batch)
+EP_DEV void remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			       const struct ep_ll_send_tables &tables,
+			       const struct ep_ll_remote_batch &batch)
 {
 	const struct ep_ll_common &c = a.c;
 	bool copied = FP8 || !a.source.addr;
@@ -791,25 +788,25 @@ EP_DEV void ep_ll_remote_stage_batch(const struct ep_ll_dispatch_args &a, const 
 		unsigned char *row =
 			c.g.own + batch.stage + (size_t)n * ep_ll_row_stride(c.row_quads, 0);
 
-		if (!ep_ll_remote_goes(c, tables, batch.first + n)) {
+		if (!remote_goes(c, tables, batch.first + n)) {
 			continue;
 		}
 		if (part == 0) {
-			ep_ll_remote_stage_headers(a, op, tables, batch, n, repeats);
+			remote_stage_headers(a, op, tables, batch, n, repeats);
 		}
 		if (!copied) {
 			continue;
 		}
 		ep_ll_part(c.row_quads, part_quads, part, &first, &end);
-		ep_ll_remote_stage_part<FP8>(a, tables, batch.token + n, row, first, end);
+		remote_stage_part<FP8>(a, tables, batch.token + n, row, first, end);
 	}
 }
 
 /* The batch's headers, rows and signal to own peer d. One warp. */
 template <bool FP8>
-EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				     const struct ep_ll_send_tables &tables,
-				     const struct ep_ll_remote_batch &batch, uint32_t d)
+EP_DEV void remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			       const struct ep_ll_send_tables &tables,
+			       const struct ep_ll_remote_batch &batch, uint32_t d)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t slot = ep_lane() < batch.n ? ep_ll_slot(tables, batch.first + ep_lane(), d)
@@ -825,7 +822,7 @@ EP_DEV void ep_ll_remote_post_tokens(const struct ep_ll_dispatch_args &a, const 
 	struct ep_mlx5_post p = ep_remote_open(c.g, d, batch.channel);
 	uint64_t headers =
 		c.areas.bank_off[op.bank] + c.areas.packet_off + a.header_off +
-		(uint64_t)(c.g.rank * c.max_tokens + ep_ll_remote_first_slot(tables, batch, d)) *
+		(uint64_t)(c.g.rank * c.max_tokens + remote_first_slot(tables, batch, d)) *
 			a.header_bytes;
 
 	struct ep_mlx5_mem from =
@@ -884,11 +881,11 @@ EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const st
 			if (!ep_stage_claim(c.g, op, ch, b.side)) {
 				return;
 			}
-			ep_ll_remote_stage_batch<FP8>(a, op, tables, b);
+			remote_stage_batch<FP8>(a, op, tables, b);
 			ep_block_sync();
 			for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 			     d = ep_remote_peer(c.g, d + ep_nwarps())) {
-				ep_ll_remote_post_tokens<FP8>(a, op, tables, b, d);
+				remote_post_tokens<FP8>(a, op, tables, b, d);
 			}
 		}
 	}

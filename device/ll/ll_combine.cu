@@ -22,19 +22,19 @@ struct ep_ll_return {
 	uint32_t part;
 	uint32_t rows;  /* received from src; 0: nothing to do */
 	uint32_t token; /* EP_LL_SLOT */
-	uint32_t note;  /* of lane k: ep_ll_return_note() */
+	uint32_t note;  /* of lane k: return_note() */
 };
 
 /* Returns dispatch's note for k of a received slot; rank-major: none. */
-EP_DEV uint32_t ep_ll_return_note(const struct ep_ll_common &c, uint32_t received, uint32_t k)
+EP_DEV uint32_t return_note(const struct ep_ll_common &c, uint32_t received, uint32_t k)
 {
 	return c.layout == EP_LL_EXPERT_MAJOR ? c.h.slot_row[(size_t)received * c.topk + k]
 					      : EP_LL_NO_ROW;
 }
 
 /* The row of the caller's tensor that returns for k of a received slot, or NO_ROW. */
-EP_DEV uint32_t ep_ll_return_of(const struct ep_ll_common &c, uint32_t received, uint32_t token,
-				uint32_t k, uint32_t note)
+EP_DEV uint32_t return_of(const struct ep_ll_common &c, uint32_t received, uint32_t token,
+			  uint32_t k, uint32_t note)
 {
 	uint32_t row = note;
 
@@ -50,8 +50,8 @@ EP_DEV uint32_t ep_ll_return_of(const struct ep_ll_common &c, uint32_t received,
 }
 
 /* The lane's vec of a row of the caller's tensor at `off`; bytes past the row are zero. */
-EP_DEV struct ep_vec16 ep_ll_tensor_vec(const struct ep_ll_combine_args &a, uint32_t row,
-					uint32_t off, bool narrow)
+EP_DEV struct ep_vec16 tensor_vec(const struct ep_ll_combine_args &a, uint32_t row, uint32_t off,
+				  bool narrow)
 {
 	return ep_ll_tensor_load((const unsigned char *)a.tokens + (size_t)row * a.token_bytes +
 					 off,
@@ -62,9 +62,8 @@ EP_DEV struct ep_vec16 ep_ll_tensor_vec(const struct ep_ll_combine_args &a, uint
  * Quads [first, end) of several rows as lines: of each lane's `row`, or NO_ROW, to the source's slot
  * for the token and k = lane. Vecs of different rows are in flight together. One warp.
  */
-EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			       uint32_t flag, const struct ep_ll_return &ret, uint32_t row,
-			       uint32_t first, uint32_t end)
+EP_DEV void return_lines(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			 const struct ep_ll_return &ret, uint32_t row, uint32_t first, uint32_t end)
 {
 	unsigned char *heap = ep_heap_of(a.c.g, ret.src);
 	uint32_t at = EP_LL_SLOT_TOKEN(ret.token) * a.c.topk, q = first;
@@ -82,10 +81,9 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 
 				to[j] = at + l;
 				quad[j] = q;
-				v[j] = ep_ll_tensor_vec(a, ep_shfl_u32(EP_FULL_MASK, row, l),
-							q * EP_LL_QUAD_BYTES +
-								ep_line_offset(ep_lane()),
-							ep_ll_lane_narrow());
+				v[j] = tensor_vec(a, ep_shfl_u32(EP_FULL_MASK, row, l),
+						  q * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane()),
+						  ep_ll_lane_narrow());
 				if (++q == end) {
 					q = first;
 					rows &= rows - 1;
@@ -103,8 +101,8 @@ EP_DEV void ep_ll_return_lines(const struct ep_ll_combine_args &a, const struct 
 	}
 }
 
-EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row, unsigned char *out,
-			       uint32_t first, uint32_t end)
+EP_DEV void return_bytes(const struct ep_ll_combine_args &a, uint32_t row, unsigned char *out,
+			 uint32_t first, uint32_t end)
 {
 	uint32_t last = end * EP_LL_QUAD_VECS;
 
@@ -116,7 +114,7 @@ EP_DEV void ep_ll_return_bytes(const struct ep_ll_combine_args &a, uint32_t row,
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 			if (i < last) {
-				v[j] = ep_ll_tensor_vec(a, row, 16 * i, false);
+				v[j] = tensor_vec(a, row, 16 * i, false);
 			}
 		}
 		EP_UNROLL()
@@ -156,8 +154,7 @@ struct ep_ll_return_batch {
 };
 
 /* The slots of source r that channel `ch` returns: *first and, as the result, how many. */
-EP_DEV uint32_t ep_ll_remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t ch,
-				   uint32_t *first)
+EP_DEV uint32_t remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t ch, uint32_t *first)
 {
 	uint32_t rows = ep_rank_remote(c.g, r) ? c.h.src_rows[r] : 0;
 	uint32_t share = ep_remote_channel_entries(rows, c.g.remote->channels);
@@ -171,9 +168,8 @@ EP_DEV uint32_t ep_ll_remote_slots(const struct ep_ll_common &c, uint32_t r, uin
  * is slot i / R of source i % R. *taken: slots that the batch covers. Returns its rows. One block;
  * it has two barriers before it writes what is read of the list before, and one at its end.
  */
-EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &list,
-				       uint32_t ch, uint32_t base, uint32_t positions,
-				       uint32_t *taken)
+EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &list,
+				 uint32_t ch, uint32_t base, uint32_t positions, uint32_t *taken)
 {
 	uint32_t n = ep_min_u32(positions - base, EP_LL_STAGE_ROWS), rows = 0, take = 0;
 
@@ -185,11 +181,11 @@ EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_l
 		uint32_t i = ep_div(x, c.by_topk), k = x - i * c.topk, first;
 		uint32_t slot = ep_div(base + i, c.g.by_ranks), r = base + i - slot * c.g.nranks;
 
-		if (slot < ep_ll_remote_slots(c, r, ch, &first) && ep_mask_active(c.g, r)) {
+		if (slot < remote_slots(c, r, ch, &first) && ep_mask_active(c.g, r)) {
 			uint32_t received = r * c.max_tokens + first + slot;
 
-			if (ep_ll_return_of(c, received, c.h.slot_token[received], k,
-					    ep_ll_return_note(c, received, k)) != EP_LL_NO_ROW) {
+			if (return_of(c, received, c.h.slot_token[received], k,
+				      return_note(c, received, k)) != EP_LL_NO_ROW) {
 				ep_shared_or_u32(&list.ks[i], 1u << k);
 			}
 		}
@@ -209,12 +205,11 @@ EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_l
 		for (uint32_t j = 0; j < i; j++) {
 			place += ep_popc(list.ks[j]);
 		}
-		(void)ep_ll_remote_slots(c, r, ch, &first);
+		(void)remote_slots(c, r, ch, &first);
 		uint32_t received = r * c.max_tokens + first + slot;
 		uint32_t token = c.h.slot_token[received];
 
-		list.row[place] =
-			ep_ll_return_of(c, received, token, k, ep_ll_return_note(c, received, k));
+		list.row[place] = return_of(c, received, token, k, return_note(c, received, k));
 		list.at[place] = EP_LL_SLOT_TOKEN(token) * c.topk + k;
 		list.rank[place] = r;
 	}
@@ -224,15 +219,15 @@ EP_DEV uint32_t ep_ll_remote_list_make(const struct ep_ll_common &c, struct ep_l
 }
 
 /* Does the NIC read this row from the caller's tensor? */
-EP_DEV bool ep_ll_remote_in_place(const struct ep_ll_combine_args &a, uint32_t row)
+EP_DEV bool remote_in_place(const struct ep_ll_combine_args &a, uint32_t row)
 {
 	return a.source.addr && row != EP_LL_ZERO_ROW;
 }
 
 /* Copies the listed rows to the stage, but those that are read in their place. One block. */
-EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
-				    const struct ep_ll_remote_list &list, uint32_t rows,
-				    unsigned char *out)
+EP_DEV void remote_stage_rows(const struct ep_ll_combine_args &a,
+			      const struct ep_ll_remote_list &list, uint32_t rows,
+			      unsigned char *out)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t part_quads, parts = rows ? ep_ll_stage_parts(c, rows, 1, &part_quads) : 0;
@@ -240,20 +235,19 @@ EP_DEV void ep_ll_remote_stage_rows(const struct ep_ll_combine_args &a,
 	for (uint32_t i = ep_warp(); i < rows * parts; i += ep_nwarps()) {
 		uint32_t n = i / parts, first, end;
 
-		if (ep_ll_remote_in_place(a, list.row[n])) {
+		if (remote_in_place(a, list.row[n])) {
 			continue;
 		}
 		ep_ll_part(c.row_quads, part_quads, i - n * parts, &first, &end);
-		ep_ll_return_bytes(a, list.row[n],
-				   out + (size_t)n * ep_ll_row_stride(c.row_quads, 0), first, end);
+		return_bytes(a, list.row[n], out + (size_t)n * ep_ll_row_stride(c.row_quads, 0),
+			     first, end);
 	}
 }
 
 /* Posts what of the batch is for own peer d, whose first `slots` slots it completes. One warp. */
-EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const struct ep_op &op,
-				   const struct ep_ll_remote_list &list,
-				   const struct ep_ll_return_batch &batch, uint32_t d,
-				   uint32_t slots)
+EP_DEV void remote_post_rows(const struct ep_ll_combine_args &a, const struct ep_op &op,
+			     const struct ep_ll_remote_list &list,
+			     const struct ep_ll_return_batch &batch, uint32_t d, uint32_t slots)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t ch = batch.channel;
@@ -270,7 +264,7 @@ EP_DEV void ep_ll_remote_post_rows(const struct ep_ll_combine_args &a, const str
 			      ep_stage_off(c.g, ch, batch.side) +
 				      (uint64_t)ep_lane() * ep_ll_row_stride(c.row_quads, 0));
 
-	if (mine && ep_ll_remote_in_place(a, list.row[ep_lane()])) {
+	if (mine && remote_in_place(a, list.row[ep_lane()])) {
 		from = ep_mlx5_source(&p, a.source, (uint64_t)list.row[ep_lane()] * a.token_bytes);
 	}
 	p.timeout_ns = ep_remote_left(c.g, op, true);
@@ -293,12 +287,12 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 	EP_SHARED(struct ep_ll_remote_list, list);
 
 	for (uint32_t r = 0; r < c.g.nranks; r++) {
-		most = ep_max_u32(most, ep_ll_remote_slots(c, r, ch, &first));
+		most = ep_max_u32(most, remote_slots(c, r, ch, &first));
 	}
 	for (; base < most * c.g.nranks; base += taken) {
 		struct ep_ll_return_batch batch = { ch, *side, 0 };
 
-		batch.rows = ep_ll_remote_list_make(c, list, ch, base, most * c.g.nranks, &taken);
+		batch.rows = remote_list_make(c, list, ch, base, most * c.g.nranks, &taken);
 		if (!batch.rows) {
 			continue;
 		}
@@ -306,17 +300,15 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 		if (!ep_stage_claim(c.g, op, ch, batch.side)) {
 			return;
 		}
-		ep_ll_remote_stage_rows(a, list, batch.rows,
-					c.g.own + ep_stage_off(c.g, ch, batch.side));
+		remote_stage_rows(a, list, batch.rows, c.g.own + ep_stage_off(c.g, ch, batch.side));
 		ep_block_sync();
 		for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 		     d = ep_remote_peer(c.g, d + ep_nwarps())) {
 			uint32_t end = base + taken; /* positions, of which every R-th is d's */
 			uint32_t slots = end > d ? (end - d - 1) / c.g.nranks + 1 : 0;
 
-			ep_ll_remote_post_rows(a, op, list, batch, d,
-					       ep_min_u32(slots,
-							  ep_ll_remote_slots(c, d, ch, &first)));
+			remote_post_rows(a, op, list, batch, d,
+					 ep_min_u32(slots, remote_slots(c, d, ch, &first)));
 		}
 	}
 }
@@ -330,7 +322,7 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
  * once. Nothing waits here for what is loaded.
  */
 template <bool REMOTE>
-EP_DEV struct ep_ll_return ep_ll_return_load(const struct ep_ll_common &c, uint32_t i)
+EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
 {
 	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
 	uint32_t parts = c.peer_parts, received;
@@ -354,20 +346,20 @@ EP_DEV struct ep_ll_return ep_ll_return_load(const struct ep_ll_common &c, uint3
 	r.rows = c.h.src_rows[r.src];
 	r.token = c.h.slot_token[received];
 	if (ep_lane() < c.topk) {
-		r.note = ep_ll_return_note(c, received, ep_lane());
+		r.note = return_note(c, received, ep_lane());
 	}
 	return r;
 }
 
 /* A row for each local expert, or one in rank-major layout. One warp. */
-EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			      uint32_t flag, const struct ep_ll_return &ret)
+EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			const struct ep_ll_return &ret)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), row = EP_LL_NO_ROW, first, end;
 
 	if (k < c.topk) {
-		row = ep_ll_return_of(c, ret.src * c.max_tokens + ret.slot, ret.token, k, ret.note);
+		row = return_of(c, ret.src * c.max_tokens + ret.slot, ret.token, k, ret.note);
 	}
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_part_quads
@@ -377,7 +369,7 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 		return;
 	}
 	if (c.lines) {
-		ep_ll_return_lines(a, op, flag, ret, row, first, end);
+		return_lines(a, op, flag, ret, row, first, end);
 		return;
 	}
 	unsigned char *heap = ep_heap_of(c.g, ret.src);
@@ -386,8 +378,8 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 	for (uint32_t m = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW); m; m &= m - 1) {
 		uint32_t l = ep_ctz(m);
 
-		ep_ll_return_bytes(a, ep_shfl_u32(EP_FULL_MASK, row, l),
-				   ep_ll_row(c, op, heap, at + l), first, end);
+		return_bytes(a, ep_shfl_u32(EP_FULL_MASK, row, l), ep_ll_row(c, op, heap, at + l),
+			     first, end);
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	if (row != EP_LL_NO_ROW) {
@@ -396,7 +388,7 @@ EP_DEV void ep_ll_return_item(const struct ep_ll_combine_args &a, const struct e
 }
 
 /* Parts of the source that has most of them. One warp. */
-EP_DEV uint32_t ep_ll_return_most(const struct ep_ll_common &c)
+EP_DEV uint32_t return_most(const struct ep_ll_common &c)
 {
 	uint32_t most = 0;
 
@@ -412,9 +404,8 @@ EP_DEV uint32_t ep_ll_return_most(const struct ep_ll_common &c)
 
 /* `first` is the work of index `worker`, out of `all`. */
 template <bool REMOTE>
-EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			       uint32_t flag, uint32_t worker, const struct ep_ll_return &first,
-			       uint32_t all)
+EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			 uint32_t worker, const struct ep_ll_return &first, uint32_t all)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t side = 0;
@@ -424,10 +415,10 @@ EP_DEV void ep_ll_combine_send(const struct ep_ll_combine_args &a, const struct 
 		ep_ll_remote_return(a, op, ch, &side);
 	}
 	for (uint32_t i = worker; i < all; i += c.launch.send_blocks * ep_nwarps()) {
-		struct ep_ll_return r = i == worker ? first : ep_ll_return_load<REMOTE>(c, i);
+		struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(c, i);
 
 		if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
-			ep_ll_return_item(a, op, flag, r);
+			return_item(a, op, flag, r);
 		}
 	}
 }
@@ -445,8 +436,8 @@ struct ep_ll_term {
  * awaited, so that it may be read at once.
  */
 template <bool REMOTE>
-EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, const struct ep_op &op,
-					 uint32_t flag, uint32_t token, uint32_t part)
+EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const struct ep_op &op,
+				   uint32_t flag, uint32_t token, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), at = token * c.topk + k;
@@ -496,15 +487,15 @@ EP_DEV struct ep_ll_term ep_ll_term_make(const struct ep_ll_combine_args &a, con
  * that has arrived. Where rows travel as lines, only those of remote ranks arrive as bytes.
  */
 template <bool LINES, bool REMOTE>
-EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
-				      uint32_t at, uint32_t route, uint32_t off, bool narrow)
+EP_DEV struct ep_vec16 term_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
+				uint32_t at, uint32_t route, uint32_t off, bool narrow)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_vec16 v = { 0, 0, 0, 0 };
 	const unsigned char *row;
 
 	if ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route)) {
-		return ep_ll_tensor_vec(a, route, off, narrow);
+		return tensor_vec(a, route, off, narrow);
 	}
 	if (off >= a.token_bytes) {
 		return v;
@@ -517,7 +508,7 @@ EP_DEV struct ep_vec16 ep_ll_term_vec(const struct ep_ll_combine_args &a, const 
 }
 
 /* Adds `v`, times the row's weight, to the lane's sums. */
-template <int DTYPE> EP_DEV void ep_ll_sum_add(float *sum, const struct ep_vec16 &vec, float weight)
+template <int DTYPE> EP_DEV void ll_sum_add(float *sum, const struct ep_vec16 &vec, float weight)
 {
 	typedef struct ep_numbers<DTYPE> numbers;
 	struct ep_vec8 lo = { vec.x, vec.y }, hi = { vec.z, vec.w };
@@ -532,8 +523,8 @@ template <int DTYPE> EP_DEV void ep_ll_sum_add(float *sum, const struct ep_vec16
 }
 
 template <int DTYPE>
-EP_DEV void ep_ll_sum_store(const struct ep_ll_combine_args &a, uint32_t token, uint32_t off,
-			    bool narrow, const float *sum)
+EP_DEV void ll_sum_store(const struct ep_ll_combine_args &a, uint32_t token, uint32_t off,
+			 bool narrow, const float *sum)
 {
 	typedef struct ep_numbers<DTYPE> numbers;
 	unsigned char *out = (unsigned char *)a.out_tokens + (size_t)token * a.token_bytes + off;
@@ -551,9 +542,8 @@ struct ep_ll_sum_lines {
 	uint32_t stride;          /* to the next k */
 };
 
-EP_DEV struct ep_ll_sum_lines ep_ll_sum_lines_make(const struct ep_ll_common &c,
-						   const struct ep_op &op, uint32_t token,
-						   uint32_t quad)
+EP_DEV struct ep_ll_sum_lines sum_lines_make(const struct ep_ll_common &c, const struct ep_op &op,
+					     uint32_t token, uint32_t quad)
 {
 	struct ep_ll_sum_lines l;
 
@@ -567,10 +557,9 @@ EP_DEV struct ep_ll_sum_lines ep_ll_sum_lines_make(const struct ep_ll_common &c,
  * The bits of `batch` are the rows' k, v[j] belongs to the j-th of them. Lane k waits on behalf of
  * row k. Returns the rows whose rank has failed. One warp.
  */
-EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
-			       const struct ep_ll_term &term,
-			       const struct ep_ll_sum_lines &sum_lines, uint32_t batch,
-			       struct ep_vec16 *vec)
+EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
+			 const struct ep_ll_term &term, const struct ep_ll_sum_lines &sum_lines,
+			 uint32_t batch, struct ep_vec16 *vec)
 {
 	uint32_t lines = batch & term.lines, waits = lines;
 
@@ -616,13 +605,12 @@ EP_DEV uint32_t ep_ll_sum_wait(const struct ep_ll_common &c, const struct ep_op 
  * the caller has the error flag.
  */
 template <int DTYPE, bool LINES, bool REMOTE>
-EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			     uint32_t flag, const struct ep_ll_term &term, uint32_t token,
-			     uint32_t quad, uint32_t off)
+EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+		       const struct ep_ll_term &term, uint32_t token, uint32_t quad, uint32_t off)
 {
 	const struct ep_ll_common &c = a.c;
 	bool narrow = LINES && ep_ll_lane_narrow();
-	struct ep_ll_sum_lines l = ep_ll_sum_lines_make(c, op, token, quad);
+	struct ep_ll_sum_lines l = sum_lines_make(c, op, token, quad);
 	float sum[2 * ep_numbers<DTYPE>::count];
 
 	EP_UNROLL()
@@ -643,7 +631,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 			if (LINES && term.lines >> k & 1) {
 				ep_ld_line(l.row + k * l.stride, &v[j]);
 			} else {
-				v[j] = ep_ll_term_vec<LINES, REMOTE>(
+				v[j] = term_vec<LINES, REMOTE>(
 					a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k), off,
 					narrow);
 			}
@@ -651,7 +639,7 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 		}
 		batch &= ~left;
 		if (LINES && batch & term.lines) {
-			failed = ep_ll_sum_wait(c, op, flag, term, l, batch, v);
+			failed = sum_wait(c, op, flag, term, l, batch, v);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
@@ -661,18 +649,18 @@ EP_DEV void ep_ll_reduce_vec(const struct ep_ll_combine_args &a, const struct ep
 			float weight = ep_shfl_f32(EP_FULL_MASK, term.weight, ep_ctz(batch));
 
 			if (!(batch & (0 - batch) & failed)) {
-				ep_ll_sum_add<DTYPE>(sum, v[j], weight);
+				ll_sum_add<DTYPE>(sum, v[j], weight);
 			}
 			batch &= batch - 1;
 		}
 	}
-	ep_ll_sum_store<DTYPE>(a, token, off, narrow, sum);
+	ll_sum_store<DTYPE>(a, token, off, narrow, sum);
 }
 
 /* One part of one token. One warp. */
 template <int DTYPE, bool REMOTE>
-EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			      uint32_t flag, uint32_t token, uint32_t part)
+EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			uint32_t token, uint32_t part)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t first, end;
@@ -681,13 +669,13 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 	if (first == end) {
 		return;
 	}
-	struct ep_ll_term term = ep_ll_term_make<REMOTE>(a, op, flag, token, part);
+	struct ep_ll_term term = term_make<REMOTE>(a, op, flag, token, part);
 
 	if (c.lines) {
 		for (uint32_t q = first; q < end; q++) {
-			ep_ll_reduce_vec<DTYPE, true, REMOTE>(a, op, flag, term, token, q,
-							      q * EP_LL_QUAD_BYTES +
-								      ep_line_offset(ep_lane()));
+			reduce_vec<DTYPE, true, REMOTE>(a, op, flag, term, token, q,
+							q * EP_LL_QUAD_BYTES +
+								ep_line_offset(ep_lane()));
 		}
 		return;
 	}
@@ -696,9 +684,9 @@ EP_DEV void ep_ll_reduce_item(const struct ep_ll_combine_args &a, const struct e
 	     off += 16 * EP_WARP_SIZE) {
 		uint32_t mine = off + 16 * ep_lane();
 
-		ep_ll_reduce_vec<DTYPE, false, REMOTE>(
-			a, op, flag, term, token, 0,
-			mine < end * EP_LL_QUAD_BYTES ? mine : EP_LL_NO_OFFSET);
+		reduce_vec<DTYPE, false, REMOTE>(a, op, flag, term, token, 0,
+						 mine < end * EP_LL_QUAD_BYTES ? mine
+									       : EP_LL_NO_OFFSET);
 	}
 }
 
@@ -711,8 +699,8 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	uint32_t all = 0;
 
 	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
-		first = ep_ll_return_load<REMOTE>(c, worker);
-		all = ep_ll_return_most(c) * c.g.nranks;
+		first = return_load<REMOTE>(c, worker);
+		all = return_most(c) * c.g.nranks;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
 	uint32_t origin = ep_step_origin(c.launch, found, op);
@@ -738,7 +726,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 		op.start_ns += ep_time_ns() - before;
 	}
 	if (ep_block() < c.launch.send_blocks) {
-		ep_ll_combine_send<REMOTE>(a, op, flag, worker, first, all);
+		combine_send<REMOTE>(a, op, flag, worker, first, all);
 		if (ep_block() == 0 && ep_warp() == 0) {
 			ep_signature_close(c.g, op.step);
 		}
@@ -751,7 +739,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	     i < c.num_tokens * c.parts; i += c.launch.recv_blocks * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
-		ep_ll_reduce_item<DTYPE, REMOTE>(a, op, flag, token, i - token * c.parts);
+		reduce_item<DTYPE, REMOTE>(a, op, flag, token, i - token * c.parts);
 	}
 	if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
 		ep_signature_close(c.g, op.step);

@@ -17,10 +17,9 @@
 
 /* One part of one token to every rank of the node that wants it. One warp. */
 template <bool FP8>
-EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_send_tables &tables,
-			    const struct ep_ll_fanout &fanout, uint32_t token, uint32_t first,
-			    uint32_t end)
+EP_DEV void send_item(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+		      const struct ep_ll_send_tables &tables, const struct ep_ll_fanout &fanout,
+		      uint32_t token, uint32_t first, uint32_t end)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_source s;
@@ -52,9 +51,9 @@ EP_DEV void ep_ll_send_item(const struct ep_ll_dispatch_args &a, const struct ep
 
 /* Parts of the span's tokens for warp `worker` of `workers` over the sending blocks. */
 template <bool FP8, bool REMOTE>
-EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			    const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
-			    uint32_t worker, uint32_t workers)
+EP_DEV void send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+		      const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
+		      uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 
@@ -80,7 +79,7 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 			if (!f.hits) {
 				continue;
 			}
-			ep_ll_send_item<FP8>(a, op, tables, f, span.w0 + local, first, end);
+			send_item<FP8>(a, op, tables, f, span.w0 + local, first, end);
 			if (!c.lines) {
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
@@ -95,9 +94,9 @@ EP_DEV void ep_ll_send_rows(const struct ep_ll_dispatch_args &a, const struct ep
 
 /* Headers of the span's tokens for ranks of the node, and who will return the tokens. */
 template <bool REMOTE>
-EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-			       const struct ep_ll_send_tables &tables,
-			       const struct ep_ll_span &span, uint32_t worker, uint32_t workers)
+EP_DEV void send_headers(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			 const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
+			 uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_header_share share = ep_ll_header_share_make(a);
@@ -130,7 +129,7 @@ EP_DEV void ep_ll_send_headers(const struct ep_ll_dispatch_args &a, const struct
 }
 
 /* Blocks that count and send no rows. With few blocks, block 0 counts and then sends with the others. */
-EP_DEV uint32_t ep_ll_counters(const struct ep_ll_common &c)
+EP_DEV uint32_t ll_counters(const struct ep_ll_common &c)
 {
 	return c.launch.send_blocks >= 4 ? 1 : 0;
 }
@@ -140,11 +139,11 @@ EP_DEV uint32_t ep_ll_counters(const struct ep_ll_common &c)
  * ahead of the rows, which would hold them up.
  */
 template <bool FP8, bool REMOTE>
-EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-				const struct ep_ll_send_tables &tables)
+EP_DEV void ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
+			     const struct ep_ll_send_tables &tables)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t counters = ep_ll_counters(c);
+	uint32_t counters = ll_counters(c);
 	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
 	uint32_t workers = (c.launch.send_blocks - counters) * ep_nwarps();
 	uint32_t side = 0;
@@ -173,8 +172,8 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 						    c.launch.send_blocks - counters, &side);
 		}
 		/* from the other end, so that with few tokens other warps carry rows */
-		ep_ll_send_headers<REMOTE>(a, op, tables, span, workers - 1 - worker, workers);
-		ep_ll_send_rows<FP8, REMOTE>(a, op, tables, span, worker, workers);
+		send_headers<REMOTE>(a, op, tables, span, workers - 1 - worker, workers);
+		send_rows<FP8, REMOTE>(a, op, tables, span, worker, workers);
 		if (w0 + c.span < c.num_tokens) {
 			ep_block_sync();
 			ep_ll_span_count(c, tables, span.n);
@@ -183,7 +182,7 @@ EP_DEV void ep_ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struc
 }
 
 /* Clears the tables of a block that sends. */
-EP_DEV void ep_ll_send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
+EP_DEV void send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
 {
 	ep_ll_span_clear(c, tables);
 	ep_ll_bases_clear(c, tables);
@@ -207,7 +206,7 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	struct ep_op op;
 
 	if (sends) {
-		ep_ll_send_clear(c, t);
+		send_clear(c, t);
 	}
 	op = ep_step_make(c.launch, found, false);
 	if (ep_block() == 0 && ep_warp() == ep_nwarps() / 2) { /* others have more to do */
@@ -243,13 +242,13 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		ep_ll_bases_clear(c, t);
 		ep_ll_span_take(c, op.step, t, span, counts);
 	}
-	ep_ll_dispatch_send<FP8, REMOTE>(a, op, t);
+	ll_dispatch_send<FP8, REMOTE>(a, op, t);
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_signature_close(c.g, op.step);
 	}
 	if (REMOTE && !FP8 && a.source.addr) {
-		ep_remote_read(c.g, op, ep_block() - ep_ll_counters(c),
-			       c.launch.send_blocks - ep_ll_counters(c));
+		ep_remote_read(c.g, op, ep_block() - ll_counters(c),
+			       c.launch.send_blocks - ll_counters(c));
 	}
 }
 

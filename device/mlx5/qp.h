@@ -36,7 +36,7 @@ struct ep_mlx5_post {
 	uint64_t done;   /* WQEs below have completed */
 };
 
-EP_DEV const uint32_t *ep_mlx5_cqe_word(const struct ep_mlx5_qp *qp, uint32_t at)
+EP_DEV const uint32_t *cqe_word(const struct ep_mlx5_qp *qp, uint32_t at)
 {
 	return (const uint32_t *)((const unsigned char *)qp->cqe + at);
 }
@@ -45,8 +45,8 @@ EP_DEV const uint32_t *ep_mlx5_cqe_word(const struct ep_mlx5_qp *qp, uint32_t at
  * One lane. Makes `status` the queue's error unless it has one, and records it. Returns the error
  * that the queue has now. `word` is the completion's last word, if it was the reason.
  */
-EP_DEV uint32_t ep_mlx5_fail(const struct ep_mlx5_post *post, uint32_t status,
-			     enum ep_wait_site site, uint32_t word)
+EP_DEV uint32_t mlx5_fail(const struct ep_mlx5_post *post, uint32_t status, enum ep_wait_site site,
+			  uint32_t word)
 {
 	struct ep_mlx5_qp *qp = post->qp;
 	struct ep_mlx5_error *r = qp->record;
@@ -65,7 +65,7 @@ EP_DEV uint32_t ep_mlx5_fail(const struct ep_mlx5_post *post, uint32_t status,
 	r->done = ep_ld_relaxed_gpu_u64(&qp->done);
 	r->waited_ns = 0;
 	if (status == EP_MLX5_ERR_CQE) {
-		uint32_t e = ep_ld_relaxed_sys_u32(ep_mlx5_cqe_word(qp, EP_MLX5_CQE_ERROR_AT));
+		uint32_t e = ep_ld_relaxed_sys_u32(cqe_word(qp, EP_MLX5_CQE_ERROR_AT));
 
 		r->hw_syndrome = (uint8_t)e;
 		r->hw_syndrome_type = (uint8_t)(e >> 8);
@@ -81,8 +81,8 @@ EP_DEV uint32_t ep_mlx5_fail(const struct ep_mlx5_post *post, uint32_t status,
 }
 
 /* One lane. Called between two polls: why the wait must end, or EP_MLX5_OK. */
-EP_DEV uint32_t ep_mlx5_give_up(const struct ep_mlx5_post *post, struct ep_spin *spin,
-				uint32_t poll, uint32_t timeout_status, enum ep_wait_site site)
+EP_DEV uint32_t give_up(const struct ep_mlx5_post *post, struct ep_spin *spin, uint32_t poll,
+			uint32_t timeout_status, enum ep_wait_site site)
 {
 	uint32_t status = ep_ld_relaxed_gpu_u32(&post->qp->error);
 
@@ -90,14 +90,14 @@ EP_DEV uint32_t ep_mlx5_give_up(const struct ep_mlx5_post *post, struct ep_spin 
 		return status;
 	}
 	if (post->aborted && ep_ld_relaxed_gpu_u32(post->aborted)) {
-		return ep_mlx5_fail(post, EP_MLX5_ERR_ABORTED, site, 0);
+		return mlx5_fail(post, EP_MLX5_ERR_ABORTED, site, 0);
 	}
 	/* A read of host memory costs as much as many polls. */
 	if ((poll & 63) == 63 && ep_ld_relaxed_sys_u32(post->qp->stop)) {
-		return ep_mlx5_fail(post, EP_MLX5_ERR_STOPPED, site, 0);
+		return mlx5_fail(post, EP_MLX5_ERR_STOPPED, site, 0);
 	}
 	if (ep_spin_expired(spin, post->timeout_ns, site, post->qp->peer)) {
-		return ep_mlx5_fail(post, timeout_status, site, 0);
+		return mlx5_fail(post, timeout_status, site, 0);
 	}
 	return EP_MLX5_OK;
 }
@@ -111,14 +111,14 @@ EP_DEV uint64_t ep_mlx5_poll(const struct ep_mlx5_post *post, enum ep_wait_site 
 {
 	struct ep_mlx5_qp *qp = post->qp;
 	uint64_t known = post->done;
-	uint32_t word = ep_ld_acquire_sys_u32(ep_mlx5_cqe_word(qp, EP_MLX5_CQE_DONE_AT));
+	uint32_t word = ep_ld_acquire_sys_u32(cqe_word(qp, EP_MLX5_CQE_DONE_AT));
 	uint64_t done;
 
 	if (ep_mlx5_cqe_opcode(word) == EP_MLX5_CQE_INVALID) {
 		return known;
 	}
 	if (ep_mlx5_cqe_opcode(word) != EP_MLX5_CQE_REQ) {
-		*status = ep_mlx5_fail(post, EP_MLX5_ERR_CQE, site, word);
+		*status = mlx5_fail(post, EP_MLX5_ERR_CQE, site, word);
 		return known;
 	}
 	done = ep_mlx5_cqe_done(post->rung, post->depth, ep_mlx5_cqe_counter(word));
@@ -151,7 +151,7 @@ EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *post, uint64_t index, uint32_t tim
 			if (done >= index || status) {
 				break;
 			}
-			status = ep_mlx5_give_up(post, &spin, i, timeout_status, site);
+			status = give_up(post, &spin, i, timeout_status, site);
 		}
 	}
 	post->done = ep_shfl_u64(EP_FULL_MASK, done, 0);
@@ -180,8 +180,8 @@ EP_DEV bool ep_mlx5_wait_end(const struct ep_mlx5_post *post, uint64_t index, ui
 		while (!ep_spin_expired(&spin, timeout_ns, EP_WAIT_RDMA_COMPLETION,
 					post->qp->peer) &&
 		       !(post->aborted && ep_ld_relaxed_gpu_u32(post->aborted))) {
-			uint32_t word = ep_ld_acquire_sys_u32(
-				ep_mlx5_cqe_word(post->qp, EP_MLX5_CQE_DONE_AT));
+			uint32_t word =
+				ep_ld_acquire_sys_u32(cqe_word(post->qp, EP_MLX5_CQE_DONE_AT));
 			uint32_t opcode = ep_mlx5_cqe_opcode(word);
 
 			over = opcode != EP_MLX5_CQE_INVALID &&
@@ -224,7 +224,7 @@ EP_DEV void ep_mlx5_doorbell(struct ep_mlx5_qp *qp, uint64_t next)
 /*
  * Waits until there is room for n more WQEs; n is 1..EP_MLX5_MAX_BATCH. post->status shows whether there is.
  */
-EP_DEV void ep_mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
+EP_DEV void mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 {
 	if (post->end + n > post->done + post->depth) {
 		ep_mlx5_wait(post, post->end + n - post->depth, EP_MLX5_ERR_SLOT,
@@ -233,14 +233,14 @@ EP_DEV void ep_mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 }
 
 /* Whether [base, end) holds the last WQE of a quarter of the queue. */
-EP_DEV bool ep_mlx5_crosses(const struct ep_mlx5_post *post, uint64_t base, uint64_t end)
+EP_DEV bool mlx5_crosses(const struct ep_mlx5_post *post, uint64_t base, uint64_t end)
 {
 	return ((base ^ end) & ~(uint64_t)(post->depth / 4 - 1)) != 0;
 }
 
 /* One lane per WQE. Stores `ds` segments of a WQE that was built for index 0. */
-EP_DEV void ep_mlx5_store(const struct ep_mlx5_post *post, uint64_t index,
-			  const struct ep_mlx5_wqe &built, uint32_t ds, bool signaled)
+EP_DEV void mlx5_store(const struct ep_mlx5_post *post, uint64_t index,
+		       const struct ep_mlx5_wqe &built, uint32_t ds, bool signaled)
 {
 	struct ep_mlx5_wqe *slot = post->sq + (index & (post->depth - 1)), q = built;
 
@@ -259,8 +259,7 @@ EP_DEV void ep_mlx5_store(const struct ep_mlx5_post *post, uint64_t index,
 }
 
 /* One lane. The WQEs below `end` are stored; `ring`: the NIC may have them now. */
-EP_DEV void ep_mlx5_publish_lane(const struct ep_mlx5_post *post, uint64_t end, bool more,
-				 bool ring)
+EP_DEV void publish_lane(const struct ep_mlx5_post *post, uint64_t end, bool more, bool ring)
 {
 	struct ep_mlx5_qp *qp = post->qp;
 
@@ -275,14 +274,14 @@ EP_DEV void ep_mlx5_publish_lane(const struct ep_mlx5_post *post, uint64_t end, 
 }
 
 /* The WQEs [base, end) are stored; the NIC may have them. `more`: see ep_mlx5_submit(). */
-EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t end, bool more)
+EP_DEV void mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t end, bool more)
 {
-	bool ring = !more || ep_mlx5_crosses(post, base, end);
+	bool ring = !more || mlx5_crosses(post, base, end);
 
 	post->end = end;
 	ep_warp_sync(EP_FULL_MASK); /* lane 0 releases the stores of all */
 	if (ep_lane() == 0) {
-		ep_mlx5_publish_lane(post, end, more, ring);
+		publish_lane(post, end, more, ring);
 	}
 	ep_warp_sync(EP_FULL_MASK); /* any lane may open the queue anew and must find the same */
 	post->unsignaled = more;
@@ -292,8 +291,8 @@ EP_DEV void ep_mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t e
 }
 
 /* The queue as a lane finds it. */
-EP_DEV struct ep_mlx5_post ep_mlx5_post_load(struct ep_mlx5_qp *qp, const uint32_t *aborted,
-					     uint64_t timeout_ns)
+EP_DEV struct ep_mlx5_post post_load(struct ep_mlx5_qp *qp, const uint32_t *aborted,
+				     uint64_t timeout_ns)
 {
 	struct ep_mlx5_post p;
 
@@ -315,7 +314,7 @@ EP_DEV struct ep_mlx5_post ep_mlx5_post_load(struct ep_mlx5_qp *qp, const uint32
 EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, const uint32_t *aborted,
 					uint64_t timeout_ns)
 {
-	struct ep_mlx5_post p = ep_mlx5_post_load(qp, aborted, timeout_ns);
+	struct ep_mlx5_post p = post_load(qp, aborted, timeout_ns);
 
 	/* The lanes may have read different values: any of them is true, but it must be one. */
 	p.status = ep_shfl_u32(EP_FULL_MASK, p.status, 0);
@@ -345,18 +344,18 @@ EP_DEV bool ep_mlx5_submit(struct ep_mlx5_post *post, bool want, const struct ep
 	if (!n || post->status) {
 		return !post->status;
 	}
-	ep_mlx5_reserve(post, n);
+	mlx5_reserve(post, n);
 	if (post->status) {
 		return false;
 	}
 	mine = base + ep_popc(lanes & ((1u << ep_lane()) - 1));
 	if (want) {
-		ep_mlx5_store(post, mine, wqe, ds, !more && mine + 1 == base + n);
+		mlx5_store(post, mine, wqe, ds, !more && mine + 1 == base + n);
 	}
 	if (tail_ds && ep_lane() == 0) {
-		ep_mlx5_store(post, base + n - 1, tail, tail_ds, !more);
+		mlx5_store(post, base + n - 1, tail, tail_ds, !more);
 	}
-	ep_mlx5_publish(post, base, base + n, more);
+	mlx5_publish(post, base, base + n, more);
 	return !post->status;
 }
 
@@ -454,8 +453,8 @@ EP_DEV struct ep_mlx5_signal ep_mlx5_signal_value(struct ep_mlx5_mem slot, uint6
 	return s;
 }
 
-EP_DEV uint32_t ep_mlx5_build_signal(const struct ep_mlx5_post *post, struct ep_mlx5_wqe *wqe,
-				     const struct ep_mlx5_signal &signal)
+EP_DEV uint32_t build_signal(const struct ep_mlx5_post *post, struct ep_mlx5_wqe *wqe,
+			     const struct ep_mlx5_signal &signal)
 {
 	const struct ep_mlx5_qp *qp = post->qp;
 	const uint32_t value[2] = { (uint32_t)signal.value, (uint32_t)(signal.value >> 32) };
@@ -479,7 +478,7 @@ EP_DEV bool ep_mlx5_put_signal(struct ep_mlx5_post *post, bool want, struct ep_m
 {
 	struct ep_mlx5_wqe q, tail;
 	uint32_t ds = ep_mlx5_build_write(&q, 0, post->qpn, 0, to, from, bytes);
-	uint32_t tail_ds = ep_mlx5_build_signal(post, &tail, signal);
+	uint32_t tail_ds = build_signal(post, &tail, signal);
 
 	return ep_mlx5_submit(post, want, q, ds, tail, tail_ds, false);
 }
@@ -489,7 +488,7 @@ EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *post, const struct ep_mlx5_s
 			       bool more)
 {
 	struct ep_mlx5_wqe tail;
-	uint32_t tail_ds = ep_mlx5_build_signal(post, &tail, signal);
+	uint32_t tail_ds = build_signal(post, &tail, signal);
 
 	return ep_mlx5_submit(post, false, tail, 0, tail, tail_ds, more);
 }
@@ -502,7 +501,7 @@ EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *post, const struct ep_mlx5_s
 EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, uint64_t offset,
 			     uint64_t value)
 {
-	struct ep_mlx5_post p = ep_mlx5_post_load(qp, NULL, 0);
+	struct ep_mlx5_post p = post_load(qp, NULL, 0);
 	struct ep_mlx5_mem to = ep_mlx5_remote(&p, id, offset);
 	const uint32_t data[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
 	uint32_t status = p.status, ds;
@@ -518,8 +517,8 @@ EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, u
 		return false;
 	}
 	ds = ep_mlx5_build_inline(&q, 0, p.qpn, 0, to, data, 8);
-	ep_mlx5_store(&p, p.end, q, ds, true);
-	ep_mlx5_publish_lane(&p, p.end + 1, false, true);
+	mlx5_store(&p, p.end, q, ds, true);
+	publish_lane(&p, p.end + 1, false, true);
 	return true;
 }
 

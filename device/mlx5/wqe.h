@@ -24,12 +24,12 @@ EP_HOST_DEV uint32_t ep_be32(uint32_t v)
 #endif
 }
 
-EP_HOST_DEV uint32_t ep_be64_first(uint64_t v)
+EP_HOST_DEV uint32_t be64_first(uint64_t v)
 {
 	return ep_be32((uint32_t)(v >> 32));
 }
 
-EP_HOST_DEV uint32_t ep_be64_second(uint64_t v)
+EP_HOST_DEV uint32_t be64_second(uint64_t v)
 {
 	return ep_be32((uint32_t)v);
 }
@@ -46,8 +46,8 @@ EP_HOST_DEV void ep_mlx5_build_ctrl(struct ep_mlx5_wqe *wqe, uint64_t index, uin
 
 EP_HOST_DEV void ep_mlx5_build_raddr(struct ep_mlx5_wqe *wqe, struct ep_mlx5_mem remote)
 {
-	wqe->w[4] = ep_be64_first(remote.addr);
-	wqe->w[5] = ep_be64_second(remote.addr);
+	wqe->w[4] = be64_first(remote.addr);
+	wqe->w[5] = be64_second(remote.addr);
 	wqe->w[6] = ep_be32(remote.key);
 	wqe->w[7] = 0;
 }
@@ -58,8 +58,8 @@ EP_HOST_DEV void ep_mlx5_build_data(struct ep_mlx5_wqe *wqe, uint32_t at, struct
 {
 	wqe->w[at] = ep_be32(bytes);
 	wqe->w[at + 1] = ep_be32(local.key);
-	wqe->w[at + 2] = ep_be64_first(local.addr);
-	wqe->w[at + 3] = ep_be64_second(local.addr);
+	wqe->w[at + 2] = be64_first(local.addr);
+	wqe->w[at + 3] = be64_second(local.addr);
 }
 
 /* Does nothing, in order. */
@@ -124,8 +124,8 @@ EP_HOST_DEV uint32_t ep_mlx5_build_fetch_add(struct ep_mlx5_wqe *wqe, uint64_t i
 {
 	ep_mlx5_build_ctrl(wqe, index, EP_MLX5_OP_FETCH_ADD, qpn, 4, fm_ce_se);
 	ep_mlx5_build_raddr(wqe, remote);
-	wqe->w[8] = ep_be64_first(add);
-	wqe->w[9] = ep_be64_second(add);
+	wqe->w[8] = be64_first(add);
+	wqe->w[9] = be64_second(add);
 	wqe->w[10] = 0;
 	wqe->w[11] = 0;
 	ep_mlx5_build_data(wqe, 12, old, 8);

@@ -12,7 +12,7 @@
 #define EP_BULK_ENGINE 0
 #endif
 
-EP_DEV uint32_t ep_bulk_address(const void *shared)
+EP_DEV uint32_t bulk_address(const void *shared)
 {
 	return (uint32_t)__cvta_generic_to_shared(shared);
 }
@@ -24,14 +24,14 @@ EP_DEV struct ep_vec16 ep_shared_ld16(const void *p)
 
 	asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
 		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-		     : "r"(ep_bulk_address(p))
+		     : "r"(bulk_address(p))
 		     : "memory");
 	return v;
 }
 
 EP_DEV void ep_shared_st16(void *p, struct ep_vec16 vec)
 {
-	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(ep_bulk_address(p)), "r"(vec.x),
+	asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(bulk_address(p)), "r"(vec.x),
 		     "r"(vec.y), "r"(vec.z), "r"(vec.w)
 		     : "memory");
 }
@@ -40,7 +40,7 @@ EP_DEV void ep_mbar_init(struct ep_mbar *bar, uint32_t nwarps)
 {
 	__syncwarp();
 	if (ep_lane() == 0) {
-		asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(ep_bulk_address(bar)),
+		asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(bulk_address(bar)),
 			     "r"(nwarps)
 			     : "memory");
 	}
@@ -50,8 +50,7 @@ EP_DEV void ep_mbar_inval(struct ep_mbar *bar)
 {
 	__syncwarp();
 	if (ep_lane() == 0) {
-		asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(ep_bulk_address(bar))
-			     : "memory");
+		asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(bulk_address(bar)) : "memory");
 	}
 	__syncwarp();
 }
@@ -71,7 +70,7 @@ EP_DEV void ep_mbar_arrive(struct ep_mbar *bar)
 	__syncwarp();
 	if (ep_lane() == 0) {
 		asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(
-				     ep_bulk_address(bar))
+				     bulk_address(bar))
 			     : "memory");
 	}
 }
@@ -82,7 +81,7 @@ EP_DEV void ep_mbar_arrive_tx(struct ep_mbar *bar, uint32_t bytes)
 	__syncwarp();
 	if (ep_lane() == 0) {
 		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-				     ep_bulk_address(bar)),
+				     bulk_address(bar)),
 			     "r"(bytes)
 			     : "memory");
 	}
@@ -105,7 +104,7 @@ EP_DEV bool ep_mbar_try_wait(struct ep_mbar *bar, uint32_t parity)
 
 	asm volatile("{ .reg .pred p; " EP_MBAR_WAIT_CUDA " p, [%1], %2; selp.u32 %0, 1, 0, p; }"
 		     : "=r"(over)
-		     : "r"(ep_bulk_address(bar)), "r"(parity)
+		     : "r"(bulk_address(bar)), "r"(parity)
 		     : "memory");
 	return over != 0;
 }
@@ -132,8 +131,8 @@ EP_DEV void ep_bulk_fence_global(void)
 EP_DEV void ep_bulk_load_one(void *to, const void *from, uint32_t bytes, struct ep_mbar *bar)
 {
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-		     "[%0], [%1], %2, [%3];" ::"r"(ep_bulk_address(to)),
-		     "l"(from), "r"(bytes), "r"(ep_bulk_address(bar))
+		     "[%0], [%1], %2, [%3];" ::"r"(bulk_address(to)),
+		     "l"(from), "r"(bytes), "r"(bulk_address(bar))
 		     : "memory");
 }
 
@@ -151,7 +150,7 @@ EP_DEV void ep_bulk_store(void *to, const void *from, uint32_t bytes)
 	if (ep_lane() == 0) {
 		asm volatile(
 			"cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-			"r"(ep_bulk_address(from)), "r"(bytes)
+			"r"(bulk_address(from)), "r"(bytes)
 			: "memory");
 	}
 }

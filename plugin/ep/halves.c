@@ -240,7 +240,7 @@ static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream
 
 /*
  * Whether the device holds the handle's operation, sent and not received, behind what is on the stream: as
- * ep_step_pends() of the kernels.
+ * step_pends() of the kernels.
  */
 static ncclResult_t halves_read(const struct ncclEpHandle *handle, cudaStream_t stream, bool *pends)
 {

@@ -83,7 +83,7 @@ EP_DEV bool ep_mlx5_flush(struct ep_mlx5_post *post)
 			ep_st_relaxed_gpu_u64(&post->qp->rung, post->end);
 			ep_mlx5_doorbell(post->qp, post->end);
 		}
-		ep_warp_sync(EP_FULL_MASK); /* as in ep_mlx5_publish() */
+		ep_warp_sync(EP_FULL_MASK); /* as in mlx5_publish() */
 		post->rung = post->end;
 	}
 	return !post->status;

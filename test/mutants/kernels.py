@@ -22,8 +22,8 @@ MUTANTS = [
      "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
     # A rank whose counts have come before the decision falls is not absent.
     {"name": "arrival_unpolled", "file": "device/ll/dispatch_recv.h",
-     "old": "here = verdict != EP_ARRIVAL_ABSENT && ep_ll_counts_poll(a, op, tables, r);",
-     "new": "here = verdict == EP_ARRIVAL_PRESENT && ep_ll_counts_poll(a, op, tables, r);",
+     "old": "here = verdict != EP_ARRIVAL_ABSENT && counts_poll(a, op, tables, r);",
+     "new": "here = verdict == EP_ARRIVAL_PRESENT && counts_poll(a, op, tables, r);",
      "tests": ["views_present"]},
     # All blocks follow the decision of the first one who is absent.
     {"name": "arrival_ignored", "file": "device/ll/dispatch_recv.h",
@@ -117,10 +117,10 @@ MUTANTS = [
              "\t}\n"
              "\tep_ht_pipe_release(pipe);\n"
              "\tif (item.what & EP_HT_LAST) {\n"
-             "\t\tep_ht_item_credit<NODES>(a, op, item);\n"
+             "\t\titem_credit<NODES>(a, op, item);\n"
              "\t}\n"),
      "new": ("\tif (item.what & EP_HT_LAST) {\n"
-             "\t\tep_ht_item_credit<NODES>(a, op, item);\n"
+             "\t\titem_credit<NODES>(a, op, item);\n"
              "\t}\n"
              "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
              "\tif (!from) {\n"
@@ -147,7 +147,7 @@ MUTANTS = [
     {"name": "nd_consumed_early", "file": "device/ht/dispatch_copy.h",
      "old": "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n",
      "new": ("\tif (NODES && (item.what & EP_HT_LAST)) {\n"
-             "\t\tep_ht_item_credit<NODES>(a, op, item);\n"
+             "\t\titem_credit<NODES>(a, op, item);\n"
              "\t}\n"
              "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"),
      "tests": ["net_ht_credits"]},
@@ -209,7 +209,7 @@ MUTANTS = [
      "tests": ["net_ht_flat", "net_ht_em"]},
     # What has come over the network for a sum is given free.
     {"name": "nd_sum_kept", "file": "device/ht/combine_copy.h",
-     "old": "\t\tep_ht_sum_consumed(a, op, chunk, part);\n", "new": "\t\t;\n",
+     "old": "\t\tsum_consumed(a, op, chunk, part);\n", "new": "\t\t;\n",
      "tests": ["net_ht_credits"]},
     # A combine's input is its caller's again when the kernel ends: peers have read it.
     {"name": "ht_comb_nowait", "file": "device/ht/ht_combine.cu",
@@ -319,7 +319,7 @@ MUTANTS = [
      "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks", "tests": ["ht_flat"]},
     # Nothing is loaded early into a ring that is full.
     {"name": "ht_early_ring", "file": "device/ht/dispatch.h",
-     "old": "work->ahead.chunk < ep_ht_free_chunks<NODES>(a);",
+     "old": "work->ahead.chunk < free_chunks<NODES>(a);",
      "new": "true;", "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # A rank that says that it waits is granted more time,
     {"name": "sign_waits", "file": "device/ht/step.h",
@@ -331,8 +331,8 @@ MUTANTS = [
      "tests": ["unit/ht_wait", "ht_ring_combine"]},
     # on other nodes, too,
     {"name": "sign_far", "file": "device/ht/step.h",
-     "old": "} else if (NODES && ep_ld_acquire_gpu_u32(ep_ht_left_at(c, r)) == epoch) {",
-     "new": "} else if (NODES && ep_ld_acquire_gpu_u32(ep_ht_left_at(c, r)) == epoch + 1) {",
+     "old": "} else if (NODES && ep_ld_acquire_gpu_u32(left_at(c, r)) == epoch) {",
+     "new": "} else if (NODES && ep_ld_acquire_gpu_u32(left_at(c, r)) == epoch + 1) {",
      "tests": ["unit/ht_wait"]},
     {"name": "sign_unleft", "file": "device/ht/step.h",
      "old": "if (sign != EP_HT_NONE) { /* a wait", "new": "if (false) { /* a wait",
@@ -361,9 +361,9 @@ MUTANTS = [
      "old": "ready = ep_ht_word_reached(op, staged + part, chunk);",
      "new": "ready = part || ep_ht_word_reached(op, staged + part, chunk);", "tests": ["ht_post", "net_ht_flat"]},
     {"name": "nd_signal_late", "file": "device/ht/post.h",
-     "old": "if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !ep_ht_chunk_wait(c, op, flows, x, chunk)) {",
-     "new": ("if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && (!ep_ht_chunk_wait(c, op, flows, x, chunk) ||\n"
-             "\t    !ep_ht_chunk_wait(c, op, flows, x, end - 1))) {"), "tests": ["ht_post"]},
+     "old": "if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && !chunk_wait(c, op, flows, x, chunk)) {",
+     "new": ("if (ep_shfl_u32(EP_FULL_MASK, l.mask, 0) && (!chunk_wait(c, op, flows, x, chunk) ||\n"
+             "\t    !chunk_wait(c, op, flows, x, end - 1))) {"), "tests": ["ht_post"]},
     # Rows of a bunch and their signal go by one queue, which the receiver looks at.
     {"name": "nd_queue_read", "file": "device/ht/units.h",
      "old": "return ep_ht_signal_reached(c, op, r, ep_ht_rows_channel(c, chunk), chunk + 2);",
@@ -373,8 +373,8 @@ MUTANTS = [
      "new": "uint32_t end = flows.chunks + 0 * shift;", "tests": ["ht_post", "net_ht_flat"]},
     # The stage of a bunch is released when the queue that it went by has read it.
     {"name": "nd_release_queue", "file": "device/ht/post.h",
-     "old": "struct ep_mlx5_post p = ep_ht_queue_open(c, peer, ep_ht_rows_channel(c, end - 1));",
-     "new": "struct ep_mlx5_post p = ep_ht_queue_open(c, peer, EP_HT_ROWS);", "tests": ["ht_post"]},
+     "old": "struct ep_mlx5_post p = queue_open(c, peer, ep_ht_rows_channel(c, end - 1));",
+     "new": "struct ep_mlx5_post p = queue_open(c, peer, EP_HT_ROWS);", "tests": ["ht_post"]},
     # Rings of the own node are written when they have room, where a stage has more of it, too.
     {"name": "nd_send_credit", "file": "device/ht/dispatch.h",
      "old": ("d, unit.chunk);\n"
@@ -399,8 +399,8 @@ MUTANTS = [
      "new": ("\tif (false) {\n"), "tests": ["ht_post", "net_ht_credits", "net_ht_flat", "net_ht_em"]},
     # A side of a stage is claimed when it has been released.
     {"name": "nd_claim", "file": "device/group/remote.h",
-     "old": "if (p.done < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
-     "new": "if (p.done + 4 < index && !ep_stage_released(g, op, p, r, index) && ep_lane() == 0) {",
+     "old": "if (p.done < index && !stage_released(g, op, p, r, index) && ep_lane() == 0) {",
+     "new": "if (p.done + 4 < index && !stage_released(g, op, p, r, index) && ep_lane() == 0) {",
      "tests": ["net_sizes_far", "nodes_lossy", "net_steps_late"]},
     # The time in which a bank is waited for is none of what a sender has for its queues.
     {"name": "nd_start_bank", "file": "device/ll/ll_dispatch.cu",
@@ -417,7 +417,7 @@ MUTANTS = [
     # Waits of a step count from the first one of it that was in vain.
     {"name": "wait_since", "file": "device/group/wait.h",
      "old": ("\tif (counts) {\n"
-             "\t\tep_wait_since(g, op, &spin);\n"
+             "\t\twait_since(g, op, &spin);\n"
              "\t}"),
      "new": "", "tests": ["several"]},
     # Rows that a progress word has overtaken are waited for.

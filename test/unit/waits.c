@@ -249,7 +249,7 @@ static int main_waits(int argc, char **argv)
 struct place {
 	uint64_t before[RANKS];
 	uint64_t words[RANKS];
-	uint32_t left[RANKS]; /* ep_ht_left_at() */
+	uint32_t left[RANKS]; /* left_at() */
 	uint64_t progress[RANKS];
 	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][RANKS];
 };

@@ -212,7 +212,7 @@ static struct ep_ht_plan ht_plan_route(const struct ep_ht_operation *op)
  * all chunks is never written twice, so nothing bounds the lag. Across nodes a row goes through a
  * ring twice, and what has been read from a net ring is posted when it is worth a message. With rings
  * or net rings of two chunks that leaves 0, and units of all kinds have one key: then the order of
- * ties prevents deadlock (ep_ht_work_take in device/ht/combine.h).
+ * ties prevents deadlock (work_take in device/ht/combine.h).
  */
 static uint32_t ht_plan_lag(const struct ep_ht_operation *op)
 {
