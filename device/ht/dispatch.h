@@ -368,29 +368,25 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pi
 	ep_ht_pipe_close(pipe, piece.token_bytes + piece.scale_bytes);
 }
 
-/* Units of so many chunks may be sent before anybody has given anything free. */
-template <bool NODES> EP_DEV uint32_t free_chunks(const struct ep_ht_dispatch_args &a)
-{
-	uint32_t ring = ep_ht_windows<NODES>(a) ? EP_HT_NONE : a.c.areas.ring_chunks;
-
-	return NODES ? ep_min_u32(ring, a.c.areas.stage_chunks) : ring;
-}
-
-/* Loads own tokens ahead of the operation's begin, when rings may not be written yet. */
-template <bool NODES>
+/*
+ * One node: loads own tokens ahead of the operation's begin, when rings may not be written yet. Units of
+ * as many chunks as a ring has may be sent before anybody has given anything free.
+ */
 EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
 				  struct ep_ht_work *work)
 {
+	uint32_t chunks = ep_ht_windows<false>(a) ? EP_HT_NONE : a.c.areas.ring_chunks;
+
 	while (ep_ht_pipe_room(pipe)) {
 		if (!work->unit.rows) {
-			bool may = work->ahead.rows && work->ahead.chunk < free_chunks<NODES>(a);
+			bool may = work->ahead.rows && work->ahead.chunk < chunks;
 
 			if (!ep_shfl_u32(EP_FULL_MASK, may, EP_HT_SEND)) {
 				return; /* its place in the ring may not be free yet */
 			}
-			ep_ht_work_open<NODES>(a, work, EP_HT_SEND);
+			ep_ht_work_open<false>(a, work, EP_HT_SEND);
 		}
-		ep_ht_work_load<NODES>(a, pipe, work);
+		ep_ht_work_load<false>(a, pipe, work);
 	}
 }
 

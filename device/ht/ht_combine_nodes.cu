@@ -47,16 +47,6 @@ EP_DEV_COLD void ep_ht_combine_credit_warp(const struct ep_ht_combine_args &a, s
 	ep_ht_credit(a.c, op, ep_ht_flows_make(a.c, true, a.parts, 0));
 }
 
-template <int DTYPE>
-EP_DEV void combine_copy_warp(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			      struct ep_ht_pipe *pipe)
-{
-	struct ep_ht_due due = {};
-
-	ep_ht_combine_units<DTYPE, true>(a, op, pipe, &due, ep_ht_work_make<true>(a), {}, {});
-	ep_ht_due_publish<true>(a, op, *pipe, &due);
-}
-
 template <int DTYPE> EP_DEV void combine_nodes(const struct ep_ht_combine_args &a)
 {
 	struct ep_ht_entry e = ep_ht_enter<true>(a.c, true);
@@ -68,7 +58,11 @@ template <int DTYPE> EP_DEV void combine_nodes(const struct ep_ht_combine_args &
 		ep_ht_ready_publish(a.c, e.op);
 	}
 	if (ok && ep_warp() < ep_ht_copy_warps<true>()) {
-		combine_copy_warp<DTYPE>(a, e.op, &p);
+		struct ep_ht_due due = {};
+
+		ep_ht_combine_units<DTYPE, true>(a, e.op, &p, &due, ep_ht_work_make<true>(a), {},
+						 {});
+		ep_ht_due_publish<true>(a, e.op, p, &due);
 	} else if (ok && ep_warp() == ep_ht_copy_warps<true>()) {
 		ep_ht_combine_send_warp(a, e.op);
 	} else if (ok) {

@@ -22,7 +22,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 	EP_SHARED(uint32_t, failed);
 
 	if (!entry.fault) {
-		ep_ht_work_load_early<false>(a, &pipe, &work);
+		ep_ht_work_load_early(a, &pipe, &work);
 		ep_ht_work_find<false>(a, &work);
 	}
 	stored = ep_ht_stored_make<false>(a, pipe, work, entry.fault != 0);

@@ -49,15 +49,6 @@ EP_DEV void ht_route_count(const struct ep_ht_route_args &a, const struct ep_op 
 	}
 }
 
-/* The span's selections in order. A barrier is held, one follows. */
-EP_DEV void route_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
-		       uint32_t w0)
-{
-	ep_ht_span_sort(a, route, w0, ep_tid(), ep_nthreads());
-	ep_block_sync();
-	ep_ht_span_runs(a, route, w0);
-}
-
 /* Places the block's tokens. Barriers are held. */
 template <bool NODES>
 EP_DEV void ht_route_place(const struct ep_ht_route_args &a, const struct ep_op &op,
@@ -71,7 +62,9 @@ EP_DEV void ht_route_place(const struct ep_ht_route_args &a, const struct ep_op 
 
 		if (!whole) {
 			ep_ht_span_take(a, op, route, w0);
-			route_sort(a, route, w0);
+			ep_ht_span_sort(a, route, w0, ep_tid(), ep_nthreads());
+			ep_block_sync();
+			ep_ht_span_runs(a, route, w0);
 			ep_block_sync();
 		}
 		ep_ht_span_starts<NODES>(a.c, route, w0);

@@ -12,22 +12,11 @@
 /*
  * ---- what goes to ranks of other nodes ----
  *
- * A NIC sends it, so it is written to this rank's own heap first: tables, and masks, that is, which of a chunk's tokens go to a
- * rank. The masks of all ranks of a node go to this rank's forwarder there.
+ * A NIC sends it, so it is written to this rank's own heap first: tables, and masks, that is,
+ * which of a chunk's tokens go to a rank. The masks of all ranks of a node go to this rank's forwarder there.
  */
 
-/* Returns the part of the tables for remote rank d. */
-EP_DEV uint32_t *out_sel(const struct ep_ht_common &c, uint32_t d)
-{
-	return (uint32_t *)(c.g.own + c.areas.out_off) + (size_t)d * c.max_tokens * c.width;
-}
-
-EP_DEV uint32_t *out_start(const struct ep_ht_common &c, uint32_t d)
-{
-	return (uint32_t *)(c.g.own + c.areas.out_start_off) +
-	       (size_t)d * (ep_ht_table_chunks(c) + 1);
-}
-
+/* The masks for remote rank d. */
 EP_DEV uint8_t *out_mask(const struct ep_ht_common &c, uint32_t d)
 {
 	return c.g.own + c.areas.out_mask_off + (size_t)d * c.areas.mask_stride;
@@ -215,30 +204,28 @@ EP_DEV uint32_t *start_area(const struct ep_ht_common &c, unsigned char *heap, u
 	return (uint32_t *)(heap + c.areas.start_off) + (size_t)r * (ep_ht_table_chunks(c) + 1);
 }
 
-/* Where this rank writes those for rank d. */
+/* Where this rank writes those for rank d: in its heap, or for a NIC in the own one. */
 template <bool NODES> EP_DEV uint32_t *sel_for(const struct ep_ht_common &c, uint32_t d)
 {
 	unsigned char *heap = ep_heap_of(c.g, d);
 
-	return !NODES || heap ? sel_area(c, heap, c.g.rank) : out_sel(c, d);
+	return !NODES || heap ? sel_area(c, heap, c.g.rank)
+			      : (uint32_t *)(c.g.own + c.areas.out_off) +
+					(size_t)d * c.max_tokens * c.width;
 }
 
 template <bool NODES> EP_DEV uint32_t *start_for(const struct ep_ht_common &c, uint32_t d)
 {
 	unsigned char *heap = ep_heap_of(c.g, d);
 
-	return !NODES || heap ? start_area(c, heap, c.g.rank) : out_start(c, d);
+	return !NODES || heap ? start_area(c, heap, c.g.rank)
+			      : (uint32_t *)(c.g.own + c.areas.out_start_off) +
+					(size_t)d * (ep_ht_table_chunks(c) + 1);
 }
 
 EP_DEV uint32_t *table_flags(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
 {
 	return (uint32_t *)(heap + c.areas.table_off) + (size_t)r * EP_HT_ROUTE_BLOCKS;
-}
-
-/* Selection q of the token at `token` in a table of them, the largest number if it has no such. */
-EP_DEV uint32_t ht_other(const uint32_t *table, uint32_t token, uint32_t q, uint32_t topk)
-{
-	return q < topk ? table[token + q] : EP_HT_NONE;
 }
 
 /*
@@ -261,8 +248,9 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 		for (uint32_t q0 = 0; q0 < topk; q0 += EP_HT_ROUTE_OTHERS) {
 			EP_UNROLL()
 			for (uint32_t j = 0; j < EP_HT_ROUTE_OTHERS; j++) {
-				uint32_t other = ht_other(route.id, token, q0 + j, topk);
-				bool same = other == id && q0 + j < k;
+				uint32_t q = q0 + j;
+				uint32_t other = q < topk ? route.id[token + q] : EP_HT_NONE;
+				bool same = other == id && q < k;
 
 				before += other < id || same;
 				again |= same ? EP_HT_SEL_AGAIN : 0;

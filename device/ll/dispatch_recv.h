@@ -79,18 +79,6 @@ EP_DEV bool ctrl_take(const struct ep_ll_dispatch_args &a, const struct ep_op &o
 	return true;
 }
 
-/* Awaits control packet `which` of source r, and takes it. False when the source failed. */
-EP_DEV bool ctrl_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
-		      const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t which)
-{
-	const struct ep_ll_common &c = a.c;
-	uint32_t d0 = 0, d1 = 0;
-
-	return ep_wait_packet(c.g, op, ll_ctrl(c, op, r, which), &d0, &d1, EP_WAIT_DISPATCH_COUNT,
-			      r) &&
-	       ctrl_take(a, op, tables, r, which, d0, d1);
-}
-
 /* Have all counts of source r arrived? Takes them as it finds them. One warp. */
 EP_DEV bool counts_poll(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			const struct ep_ll_recv_tables &tables, uint32_t r)
@@ -209,9 +197,13 @@ EP_DEV void recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op 
 	/* the last threads, which have fewer counts to await; two for each source */
 	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.g.nranks; j += ep_nthreads()) {
 		uint32_t r = j >> 1, state = ep_shared_ld_u32(&tables.state[r]);
+		uint32_t d0 = 0, d1 = 0;
 
 		if (state == EP_LL_SOURCE_DOUBT ||
-		    (state == EP_LL_SOURCE_HERE && !ctrl_wait(a, op, tables, r, j & 1))) {
+		    (state == EP_LL_SOURCE_HERE &&
+		     !(ep_wait_packet(c.g, op, ll_ctrl(c, op, r, j & 1), &d0, &d1,
+				      EP_WAIT_DISPATCH_COUNT, r) &&
+		       ctrl_take(a, op, tables, r, j & 1, d0, d1)))) {
 			source_fail(tables, r, failed);
 		}
 	}

@@ -181,17 +181,6 @@ EP_DEV void ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct e
 	}
 }
 
-/* Clears the tables of a block that sends. */
-EP_DEV void send_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
-{
-	ep_ll_span_clear(c, tables);
-	ep_ll_bases_clear(c, tables);
-	if (ep_tid() == 0) {
-		*tables.repeats = 0;
-	}
-	ep_block_sync();
-}
-
 /* Each load takes as long as much of what follows: all are on their way before one is needed. */
 template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
@@ -206,7 +195,12 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 	struct ep_op op;
 
 	if (sends) {
-		send_clear(c, t);
+		ep_ll_span_clear(c, t);
+		ep_ll_bases_clear(c, t);
+		if (ep_tid() == 0) {
+			repeats = 0;
+		}
+		ep_block_sync();
 	}
 	op = ep_step_make(c.launch, found, false);
 	if (ep_block() == 0 && ep_warp() == ep_nwarps() / 2) { /* others have more to do */

@@ -232,12 +232,6 @@ EP_DEV void mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 	}
 }
 
-/* Whether [base, end) holds the last WQE of a quarter of the queue. */
-EP_DEV bool mlx5_crosses(const struct ep_mlx5_post *post, uint64_t base, uint64_t end)
-{
-	return ((base ^ end) & ~(uint64_t)(post->depth / 4 - 1)) != 0;
-}
-
 /* One lane per WQE. Stores `ds` segments of a WQE that was built for index 0. */
 EP_DEV void mlx5_store(const struct ep_mlx5_post *post, uint64_t index,
 		       const struct ep_mlx5_wqe &built, uint32_t ds, bool signaled)
@@ -276,7 +270,8 @@ EP_DEV void publish_lane(const struct ep_mlx5_post *post, uint64_t end, bool mor
 /* The WQEs [base, end) are stored; the NIC may have them. `more`: see ep_mlx5_submit(). */
 EP_DEV void mlx5_publish(struct ep_mlx5_post *post, uint64_t base, uint64_t end, bool more)
 {
-	bool ring = !more || mlx5_crosses(post, base, end);
+	/* also if the last WQE of a quarter of the queue is among them */
+	bool ring = !more || ((base ^ end) & ~(uint64_t)(post->depth / 4 - 1)) != 0;
 
 	post->end = end;
 	ep_warp_sync(EP_FULL_MASK); /* lane 0 releases the stores of all */

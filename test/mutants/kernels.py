@@ -319,7 +319,7 @@ MUTANTS = [
      "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks", "tests": ["ht_flat"]},
     # Nothing is loaded early into a ring that is full.
     {"name": "ht_early_ring", "file": "device/ht/dispatch.h",
-     "old": "work->ahead.chunk < free_chunks<NODES>(a);",
+     "old": "work->ahead.chunk < chunks;",
      "new": "true;", "tests": ["ht_flat_ring", "ht_em_ring", "ht_gaps"]},
     # A rank that says that it waits is granted more time,
     {"name": "sign_waits", "file": "device/ht/step.h",
