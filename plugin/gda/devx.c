@@ -19,20 +19,6 @@ const char *ep_gda_mode_name(enum ep_gda_mode mode)
 	return (unsigned int)mode < EP_GDA_MODES ? names[mode] : "unknown";
 }
 
-static void cause_words(const struct ep_gda_cause *c, char *text, size_t size)
-{
-	const char *what = c->status == EP_MLX5_ERR_SLOT ? "no entry of the send queue came free"
-			   : c->status == EP_MLX5_ERR_COMPLETION ? "work did not complete"
-								 : NULL;
-
-	if (what) {
-		snprintf(text, size, "%s within %llu ms", what,
-			 (unsigned long long)c->waited_ns / 1000000);
-	} else {
-		snprintf(text, size, "its queue pair is in error state");
-	}
-}
-
 void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *c, char *text,
 		       size_t size)
 {
@@ -47,8 +33,13 @@ void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cau
 		snprintf(what, sizeof(what), "%s (syndrome 0x%02x, vendor 0x%02x%s)",
 			 m ? m->text : "unknown failure", c->syndrome, c->vendor,
 			 c->overwritten ? ", the cause is not known any more" : "");
+	} else if (c->status == EP_MLX5_ERR_SLOT || c->status == EP_MLX5_ERR_COMPLETION) {
+		snprintf(what, sizeof(what), "%s within %llu ms",
+			 c->status == EP_MLX5_ERR_SLOT ? "no entry of the send queue came free"
+						       : "work did not complete",
+			 (unsigned long long)c->waited_ns / 1000000);
 	} else {
-		cause_words(c, what, sizeof(what));
+		snprintf(what, sizeof(what), "its queue pair is in error state");
 	}
 	if (c->index_known) {
 		snprintf(at, sizeof(at), ", WQE %u", c->index);

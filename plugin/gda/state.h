@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * State behind plugin/gda/gda.h, for the files of this directory: NICs that GPUs post to, and
- * connections, each a queue pair by DevX (gda_queue.c) or by verbs (gda_queue.c).
+ * connections, each a queue pair by DevX or by verbs.
  *
- * What only this rank is concerned with reports trouble through struct ep_reason: in automatic mode
- * the next mode is tried with it, so that it is not an error yet. gda_open.c makes it one.
+ * Functions that concern this rank only return false with a struct ep_reason: in automatic mode the next
+ * mode is tried, so that a refusal is not an error yet. open.c makes it one.
  */
 #ifndef EP_GDA_STATE_H
 #define EP_GDA_STATE_H
@@ -43,7 +43,8 @@ struct ep_gda_caps {
 	bool ece;            /* queue pairs report what they can beyond the standard */
 	bool reports_tier;   /* QUERY_QP reports the order of placement, */
 	bool reports_order;  /* or at least whether data is placed in order */
-	uint32_t ts_format;  /* of timestamps, which nobody reads: firmware refuses others */
+	uint32_t
+		ts_format; /* of timestamps: firmware refuses another one, though no reader uses them */
 };
 
 /* A port that is a bond of several (RoCE LAG). */
@@ -107,7 +108,7 @@ struct ep_gda_queue {
 	uint8_t mac[6]; /* RoCE: hardware address that its packets go to, in DevX queue pairs */
 	uint8_t peer_gid[16];
 	uint32_t tier; /* enum ep_mlx5_tier: of this end as read back, then of both together */
-	bool atomics;  /* the same */
+	bool atomics;  /* of this end, then of both together */
 	uint32_t ece;  /* what the peer, then what both ends can beyond the standard; 0: nothing */
 	bool ece_agreed; /* `ece` is of both ends: the peer has it already */
 	uint32_t lag;    /* member of the bond that it sends by, as read back; 0: not known */
@@ -127,7 +128,7 @@ struct ep_gda_queue {
 	uint32_t failed;  /* a failure was made known; atomic */
 	uint32_t vague;   /* but not its cause; atomic */
 	uint8_t syndrome; /* of the failure; 0: none known; under `lock` */
-	bool address_checked; /* whether the peer has another address; the same */
+	bool address_checked; /* whether the peer has another address; under `lock` */
 	uint32_t halted;      /* by ep_gda_queue_halt(); atomic */
 	bool broken;          /* the proxy's thread: no completion follows any more */
 	/* watch.c, under `ask`: */
@@ -169,7 +170,7 @@ struct ep_gda {
 	struct ep_mlx5_region *regions;
 	cudaStream_t stream;
 	bool bound;
-	struct ep_gda_user_mr *sources; /* gda_memory.c; NULL: none so far */
+	struct ep_gda_user_mr *sources; /* memory.c; NULL: none so far */
 	bool keep_cuda; /* the device is stuck: leave CUDA's objects alone, freeing waits for it */
 	struct ep_context context;
 	bool ended; /* the device was reset: there are no objects of CUDA's any more */
@@ -227,138 +228,134 @@ static inline size_t ep_gda_region_count(const struct ep_gda *g)
 	return ep_gda_remote_regions(g->nranks, 0);
 }
 
-/* RoCE: addresses that DevX queue pairs send with and to, and what becomes of them later. */
+/* ---- devx.c: commands of the device ---- */
 
-/* The NIC sends with the port's own GID until ep_gda_address_release(), whatever becomes of it. */
-bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why);
-void ep_gda_address_release(struct ep_gda_nic *nic);
-/* After an event: warns if the port's GID is another than the one that its queue pairs have. */
-void ep_gda_address_check(struct ep_gda_nic *nic);
-/* Of a queue whose packets are not answered: whether the peer has another hardware address by now. */
-bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size);
+/* Returns whether a DevX command was carried out; if not, *why has firmware's answer. */
+bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why);
 
-/* ---- opens what firmware offers, and asks for its capabilities ---- */
-
-/* Opens what DevX queues need of a device that is open; false: plain verbs are left. */
-bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
-
-/* Capabilities of a set; `out` has EP_PRM_CAP_OUT_BYTES. */
+/* Reads a set of the device's capabilities to `out`, which has EP_PRM_CAP_OUT_BYTES. */
 bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char *out,
 		       struct ep_reason *why);
 
-/* Of a DevX command: true if it was carried out. */
-bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why);
-
-/* ---- ports that are bonds: queue pairs are spread over the members ---- */
+/* Opens what DevX queues need of an open device. After false only plain verbs are possible. */
+bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
 
 /* Asks firmware whether the port is a bond. `caps`: the device's general capabilities. */
 void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps);
-/* The member that a queue pair is to send by, from 1; 0: the queue pair does not choose it. */
+/* Returns the member of the bond that a queue pair is to send by, from 1; 0: it does not choose one. */
 uint32_t ep_gda_lag_port(const struct ep_gda_queue *queue);
-/* How many queue pairs each member has; " bond of 2 ports (36, 36 queue pairs)", "": no bond. */
+/* Writes how many queue pairs each member has: " bond of 2 ports (36, 36 queue pairs)"; "": no bond. */
 void ep_gda_lag_describe(const struct ep_gda *g, const struct ep_gda_nic *nic, char *text,
 			 size_t size);
 
-/* ---- one connection, this rank's end: a queue pair by DevX ---- */
+/* Writes a failure in words: peer, local device and port, queue, syndrome and meaning, what to do. */
+void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *cause,
+		       char *text, size_t size);
 
+/* ---- queue.c: one connection, this rank's end ---- */
+
+/* Creates the queue pair that the mode needs, by DevX or by verbs. */
 bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why);
+/* Connects it with its peer, whose port is `end`, and reads back what both ends agreed on. */
 bool ep_gda_queue_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why);
-/* Nothing of the queue moves afterwards: what was posted is flushed, what arrives is refused. */
+/* Stops the queue: posted work is flushed, arriving packets are refused. */
 void ep_gda_queue_halt(struct ep_gda_queue *queue);
 void ep_gda_queue_destroy(struct ep_gda_queue *queue);
-/* State of the queue pair; if the NIC reports why it failed, that too. False: no answer. */
+/* Reads the state of the queue pair and, if the NIC reports it, why it failed. False: no answer. */
 bool ep_gda_queue_query(struct ep_gda_queue *queue, uint32_t *state, struct ep_gda_cause *cause);
 
-/* ---- one connection, this rank's end: a queue pair by verbs ---- */
-
+/* The queue pair of verbs behind the calls above, in mode CPU_PROXY. */
 bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
 bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why);
 bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why);
 void ep_gda_verbs_halt(struct ep_gda_queue *queue);
 
-/* ---- memory that kernels, NIC and host share ---- */
+/* RoCE: keeps the port's own GID in use until ep_gda_address_release(), even if the port loses it. */
+bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why);
+void ep_gda_address_release(struct ep_gda_nic *nic);
+/* After an event: warns if the port's GID is no longer the one that its queue pairs have. */
+void ep_gda_address_check(struct ep_gda_nic *nic);
+/*
+ * For a queue whose packets are not answered: returns whether the peer has another hardware address by
+ * now, and writes from which to which.
+ */
+bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size);
 
-/* A NIC's queues and doorbell register, as the mode has them. */
+/* ---- memory.c: memory that kernels, NIC and host share ---- */
+
+/* Makes a NIC's queues and doorbell register, as the mode needs them. Close them in any case. */
 bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why);
 void ep_gda_queue_memory_close(struct ep_gda *g, struct ep_gda_nic *nic);
-/* The mode will not do, another may be opened. What only a wait for the GPU could free stays: memory, a mapped doorbell. */
+/*
+ * Puts the queues of a refused mode aside, so that another mode may be opened. Memory and a mapped
+ * doorbell stay, because freeing them would wait for the GPU.
+ */
 void ep_gda_queue_memory_refuse(struct ep_gda_nic *nic);
-/* Everything that is there once, whatever the mode. */
+/* Makes what is there once, whatever the mode: pinned memory, the table of queues, a stream. */
 bool ep_gda_pinned_open(struct ep_gda *g, struct ep_reason *why);
 void ep_gda_pinned_close(struct ep_gda *g);
-/* Gives the table of queues to the GPU. */
+/* Writes the table of queues to the GPU. */
 bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why);
-/* Waits for g->stream, bounded. */
+/* Waits for g->stream. Returns false after timeout_ns, or if CUDA fails. */
 bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
 
-/* ---- memory that NICs access ---- */
-
-/* Whether the GPU shows the NIC's writes in the order in which they came. */
+/* Returns whether the GPU shows the NIC's writes in the order in which they arrived. */
 bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why);
 
-/* ---- callers' memory that NICs read from ---- */
-
 /*
- * Registers the allocation that holds [p, p + bytes) with all NICs, unless it is, and gives the name that
- * kernels use. Returns NULL, or why that cannot be, and then *out is not written; the text is good until
- * the next call. It waits for nothing and uses no stream. One thread at a time.
+ * Callers' memory that NICs read from: registers the allocation that holds [p, p + bytes) with all NICs,
+ * unless it is registered, and writes the name that kernels use to *out. Returns NULL, or why that is not
+ * possible; the text is good until the next call. The call waits for no work and uses no stream. One
+ * thread at a time.
  */
 const char *ep_gda_user_mr_find(struct ep_gda *gda, void *p, uint64_t bytes,
 				struct ep_mlx5_source *out);
 
-/* Takes all of it back. No kernel of this rank runs. NULL is nothing. */
+/* Takes these registrations back. No kernel of this rank may run. `gda` may be NULL. */
 void ep_gda_user_mrs_free(struct ep_gda *gda);
 
-/* ---- connects the queues of all ranks ---- */
+/* ---- connect.c: the queues of all ranks ---- */
 
 /* Connects all queues. Returns a result that all ranks share; this rank's own errors go to *mine. */
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine);
-/* Calls fn for all queues, from several threads if there are many. */
+/* Calls fn for all queues, from several threads if there are many. Returns false if a call did. */
 bool ep_gda_each(struct ep_gda *g,
 		 bool (*fn)(struct ep_gda_queue *queue, void *arg, struct ep_reason *why),
 		 void *arg, struct ep_reason *why);
 
-/* ---- the thread that rings or posts for kernels, in modes that have one ---- */
+/* ---- proxy.c: the thread that rings or posts for kernels, in modes that have one ---- */
 
 bool ep_gda_proxy_start(struct ep_gda *g, struct ep_reason *why);
 void ep_gda_proxy_stop(struct ep_gda *g);
 
-/* ---- questions to NICs about queues whose work is late ---- */
+/* ---- watch.c: failures of connections, their causes, and the thread that looks for them ---- */
 
-#define EP_GDA_ROUND_NS 1000000000ull /* work that takes longer is late */
-#define EP_GDA_ASK_NS 5000000ull      /* for questions in a tick */
-
-/* Both with `ask` held. Once in a round: which queues have work that was handed over a round ago? */
-void ep_gda_late_mark(struct ep_gda *g, uint64_t now);
-/* In each tick: asks about those that are due. */
-void ep_gda_late_ask(struct ep_gda *g);
-
-/* ---- failures of connections, and their causes ---- */
+bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why);
+void ep_gda_watch_stop(struct ep_gda *g);
 
 /* Make a failure known, to kernels and to ep_gda_poll(). Both take `lock`. */
 void ep_gda_fail_queue(struct ep_gda_queue *queue, const struct ep_gda_cause *cause);
 void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what);
 
-/* Looks for a failure of the queue and makes it known. `ask` is held. */
 enum ep_gda_inspect_flags {
 	EP_GDA_INSPECT_MEMORY = 0, /* host memory only */
 	EP_GDA_INSPECT_NIC = 1,    /* asks the NIC for the queue's state */
 	EP_GDA_INSPECT_GPU = 2     /* reads GPU memory; the device must be current */
 };
+/* Looks for a failure of the queue and makes it known. Returns whether it failed. `ask` is held. */
 bool ep_gda_inspect(struct ep_gda_queue *queue, int flags);
-/* The queue's completion, wherever it lies; `ask` is held. */
+/* Reads the queue's completion, in host or GPU memory. `ask` is held. */
 bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe);
 
-/* ---- the thread that looks for failures ---- */
+#define EP_GDA_ROUND_NS 1000000000ull /* work that takes longer is late */
+#define EP_GDA_ASK_NS 5000000ull      /* for questions in a tick */
 
-bool ep_gda_watch_start(struct ep_gda *g, struct ep_reason *why);
-void ep_gda_watch_stop(struct ep_gda *g);
-
-/* Peer, local device and port, queue, syndrome and meaning, what to do. */
-void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *cause,
-		       char *text, size_t size);
+/* Once in a round: marks queues whose work was handed over a round ago. `ask` is held. */
+void ep_gda_late_mark(struct ep_gda *g, uint64_t now);
+/* In each tick: asks NICs about queues that are due. `ask` is held. */
+void ep_gda_late_ask(struct ep_gda *g);
 
 #endif

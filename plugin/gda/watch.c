@@ -12,111 +12,17 @@
 #include "gda/prm.h"
 #include "gda/state.h"
 
-#define EP_GDA_READ_NS 50000000ull /* bound for the copy of the table from the GPU */
+#define EP_GDA_READ_NS 50000000ull /* bound for a copy from the GPU */
 #define EP_GDA_PATIENCE 6u /* logarithm of the longest time between two questions, in rounds */
 
-/* The table of queues as kernels have left it. False: the GPU does not give it, or has no queues any more. */
-static bool table_read(struct ep_gda *g)
-{
-	if (ep_context_ended(&g->context)) {
-		return false;
-	}
-	if (cudaMemcpyAsync(g->shadow, g->qps, ep_gda_table_bytes(g), cudaMemcpyDeviceToHost,
-			    g->stream) != cudaSuccess) {
-		(void)cudaGetLastError();
-		return false;
-	}
-	return ep_gda_synchronize(g, EP_GDA_READ_NS);
-}
-
-/* Behind the last WQE that was handed over. */
-static uint16_t gda_handed(const struct ep_gda_queue *queue)
-{
-	if (ep_gda_handover_index(queue->gda->mode)) {
-		return (uint16_t)__atomic_load_n(queue->word, __ATOMIC_ACQUIRE);
-	}
-	return queue->dbr ? (uint16_t)ep_be32(__atomic_load_n(&queue->dbr->send, __ATOMIC_ACQUIRE))
-			  : (uint16_t)queue->shadow->rung;
-}
-
-/* Whether what was handed over a round ago has not completed, or has failed. */
-static bool gda_late(struct ep_gda_queue *queue, int flags)
-{
-	uint16_t done = 0, left;
-	struct ep_mlx5_cqe cqe;
-
-	if (!queue->cqe && !(flags & EP_GDA_INSPECT_GPU)) {
-		done = (uint16_t)queue->shadow->done; /* as far as a kernel has looked */
-	} else if (!ep_gda_cqe_read(queue, &cqe)) {
-		return true;
-	} else if (cqe.op_own >> 4 == EP_MLX5_CQE_REQ) {
-		done = (uint16_t)((cqe.wqe_counter >> 8 | cqe.wqe_counter << 8) + 1);
-	} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {
-		return true;
-	}
-	left = (uint16_t)(queue->handed - done);
-	return left && left <= queue->gda->depth;
-}
-
-static void late_mark_one(struct ep_gda_queue *queue, bool known, uint64_t now)
-{
-	bool over = __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) &&
-		    !__atomic_load_n(&queue->vague, __ATOMIC_RELAXED);
-	bool late = !known || gda_late(queue, EP_GDA_INSPECT_MEMORY);
-
-	if (over || !late) {
-		queue->due = false;
-		queue->patience = 0;
-	} else if (!queue->patience || now >= queue->ask_at) {
-		queue->due = true;
-		queue->ask_at = now + (EP_GDA_ROUND_NS << queue->patience);
-		queue->patience += queue->patience < EP_GDA_PATIENCE;
-	}
-	if (known) {
-		queue->handed = gda_handed(queue);
-	}
-}
-
-void ep_gda_late_mark(struct ep_gda *g, uint64_t now)
-{
-	bool known = g->mode != EP_GDA_GPU || table_read(g);
-
-	for (uint32_t i = 0; i < g->nqueues; i++) {
-		late_mark_one(&g->queue[i], known, now);
-	}
-}
-
-void ep_gda_late_ask(struct ep_gda *g)
-{
-	int flags = EP_GDA_INSPECT_NIC | (g->mode == EP_GDA_GPU ? EP_GDA_INSPECT_GPU : 0);
-	uint64_t start = ep_now_ns(), now = start;
-
-	for (uint32_t i = 0; i < g->nqueues && now - start < EP_GDA_ASK_NS; i++) {
-		struct ep_gda_queue *q = &g->queue[g->next_query++ % g->nqueues];
-
-		if (!q->due) {
-			continue;
-		}
-		q->due = false;
-		now = ep_now_ns();
-		/* A completion that no kernel has looked at is found without a question. */
-		if (g->mode == EP_GDA_GPU && !gda_late(q, flags)) {
-			q->patience = 0;
-			continue;
-		}
-		ep_gda_inspect(q, flags);
-	}
-}
-
 /*
- * Failures of connections. The first failure of a peer counts; what follows from
- * it, flushed work and stopped queues, adds nothing, unless the first had no cause.
+ * Failures of connections. The first failure of a peer counts. What follows from it, flushed work and
+ * stopped queues, is left out unless the first had no cause.
  */
 
-#define EP_GDA_READ_NS 50000000ull     /* bound for the copy of a completion from the GPU */
 #define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */
 
-/* lock is held. The entry's number + 1, 0 if there is no room. */
+/* Adds a failure. Returns its number + 1, or 0 without room. `lock` is held. */
 static uint32_t failure_add(struct ep_gda *g, int peer, const char *text)
 {
 	struct ep_gda_failure *f;
@@ -130,7 +36,7 @@ static uint32_t failure_add(struct ep_gda *g, int peer, const char *text)
 	return g->nfailures;
 }
 
-/* lock is held. What is known of the peer without its cause has one now. */
+/* Gives a failure that is known without its cause the text with the cause. `lock` is held. */
 static void failure_explain(struct ep_gda *g, int peer, const char *text)
 {
 	struct ep_gda_failure *known = &g->failure[g->known[peer] - 1];
@@ -144,14 +50,14 @@ static void take_down(struct ep_gda *g, int peer)
 	__atomic_store_n(&g->down[peer], 1, __ATOMIC_RELEASE);
 }
 
-/* The failure is known, its cause is not. */
+/* Returns whether a failure is known without its cause. */
 static bool cause_vague(const struct ep_gda_cause *c)
 {
 	return c->status == EP_MLX5_ERR_CQE && !c->note &&
 	       (!c->syndrome || c->syndrome == EP_MLX5_SYND_FLUSHED);
 }
 
-/* Whatever a queue fails with while its port is down: that is why. */
+/* A queue of this NIC has failed: if its port is down, that is the cause, and is reported first. */
 static void blame_port(struct ep_gda_nic *nic, struct ep_gda *g)
 {
 	if (__atomic_exchange_n(&nic->port_down, 0, __ATOMIC_RELAXED)) {
@@ -220,7 +126,7 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 	EP_INFO(EP_LOG_NET, "%s", f.text);
 }
 
-/* The next peer that does not answer, which nobody has looked for yet: one of its queues; NULL: none. */
+/* Returns a queue of the next peer that does not answer and whose address was not checked yet, or NULL. */
 static struct ep_gda_queue *silent(struct ep_gda *g)
 {
 	struct ep_gda_queue *found = NULL;
@@ -241,8 +147,8 @@ static struct ep_gda_queue *silent(struct ep_gda *g)
 }
 
 /*
- * Of a peer that does not answer, once: whether it has another hardware address by now, which goes into what is
- * known of the failure. May wait for the kernel, which asks the network.
+ * Checks once for each peer that does not answer whether it has another hardware address by now, and adds
+ * that to the text of the failure. May wait for the kernel, which asks the network.
  */
 static void address_find_moved(struct ep_gda *g)
 {
@@ -295,7 +201,7 @@ bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe)
 	return true;
 }
 
-/* The completion's error in `cause`, if it is one. */
+/* Writes the error of a completion to *cause. Returns false if it is no error. */
 static bool cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause *cause)
 {
 	uint32_t opcode = cqe->op_own >> 4;
@@ -311,6 +217,7 @@ static bool cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause *cause)
 	return true;
 }
 
+/* Writes the error that a kernel has recorded to *cause. Returns false if there is none. */
 static bool record_cause(const struct ep_gda_queue *queue, struct ep_gda_cause *cause)
 {
 	const struct ep_mlx5_error *r = queue->record;
@@ -400,7 +307,7 @@ bool ep_gda_inspect(struct ep_gda_queue *queue, int flags)
 	return bad || failed;
 }
 
-/* Whether the peer's failure is known with its cause. */
+/* Returns whether a failure of the peer is known with its cause. */
 static bool gda_settled(struct ep_gda *g, int peer)
 {
 	bool settled;
@@ -409,6 +316,97 @@ static bool gda_settled(struct ep_gda *g, int peer)
 	settled = g->known[peer] && !g->vague[peer];
 	pthread_mutex_unlock(&g->lock);
 	return settled;
+}
+
+/* ---- questions about queues whose work is late ---- */
+
+/* Copies the table of queues from the GPU. Returns false if the GPU does not answer or was reset. */
+static bool table_read(struct ep_gda *g)
+{
+	if (ep_context_ended(&g->context)) {
+		return false;
+	}
+	if (cudaMemcpyAsync(g->shadow, g->qps, ep_gda_table_bytes(g), cudaMemcpyDeviceToHost,
+			    g->stream) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return false;
+	}
+	return ep_gda_synchronize(g, EP_GDA_READ_NS);
+}
+
+/* Returns the index behind the last WQE that was handed over. */
+static uint16_t gda_handed(const struct ep_gda_queue *queue)
+{
+	if (ep_gda_handover_index(queue->gda->mode)) {
+		return (uint16_t)__atomic_load_n(queue->word, __ATOMIC_ACQUIRE);
+	}
+	return queue->dbr ? (uint16_t)ep_be32(__atomic_load_n(&queue->dbr->send, __ATOMIC_ACQUIRE))
+			  : (uint16_t)queue->shadow->rung;
+}
+
+/* Returns whether work that was handed over a round ago has not completed, or has failed. */
+static bool gda_late(struct ep_gda_queue *queue, int flags)
+{
+	uint16_t done = 0, left;
+	struct ep_mlx5_cqe cqe;
+
+	if (!queue->cqe && !(flags & EP_GDA_INSPECT_GPU)) {
+		done = (uint16_t)queue->shadow->done; /* as far as a kernel has looked */
+	} else if (!ep_gda_cqe_read(queue, &cqe)) {
+		return true;
+	} else if (cqe.op_own >> 4 == EP_MLX5_CQE_REQ) {
+		done = (uint16_t)((cqe.wqe_counter >> 8 | cqe.wqe_counter << 8) + 1);
+	} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {
+		return true;
+	}
+	left = (uint16_t)(queue->handed - done);
+	return left && left <= queue->gda->depth;
+}
+
+void ep_gda_late_mark(struct ep_gda *g, uint64_t now)
+{
+	bool known = g->mode != EP_GDA_GPU || table_read(g);
+
+	for (uint32_t i = 0; i < g->nqueues; i++) {
+		struct ep_gda_queue *queue = &g->queue[i];
+		bool over = __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) &&
+			    !__atomic_load_n(&queue->vague, __ATOMIC_RELAXED);
+		bool late = !known || gda_late(queue, EP_GDA_INSPECT_MEMORY);
+
+		if (over || !late) {
+			queue->due = false;
+			queue->patience = 0;
+		} else if (!queue->patience || now >= queue->ask_at) {
+			queue->due = true;
+			queue->ask_at = now + (EP_GDA_ROUND_NS << queue->patience);
+			queue->patience += queue->patience < EP_GDA_PATIENCE;
+		}
+		if (known) {
+			queue->handed = gda_handed(queue);
+		}
+	}
+}
+
+void ep_gda_late_ask(struct ep_gda *g)
+{
+	int flags = EP_GDA_INSPECT_NIC | (g->mode == EP_GDA_GPU ? EP_GDA_INSPECT_GPU : 0);
+	uint64_t start = ep_now_ns(), now = start;
+
+	for (uint32_t i = 0; i < g->nqueues && now - start < EP_GDA_ASK_NS; i++) {
+		struct ep_gda_queue *q = &g->queue[g->next_query++ % g->nqueues];
+
+		if (!q->due) {
+			continue;
+		}
+		q->due = false;
+		now = ep_now_ns();
+		/* A completion that no kernel has looked at is found without a question. */
+		if (g->mode == EP_GDA_GPU && !gda_late(q, flags)) {
+			q->patience = 0;
+			continue;
+		}
+		ep_gda_inspect(q, flags);
+	}
 }
 
 /* ---- for the outside ---- */
@@ -458,7 +456,7 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 
 /*
  * The watcher: events of NICs as they come, error records and completions in host memory a few
- * dozen times a second, and questions to NICs about queues whose work is late (watch.c).
+ * dozen times a second, and questions to NICs about queues whose work is late.
  */
 
 #define EP_GDA_TICK_MS 20
@@ -504,13 +502,6 @@ static void gda_event(void *arg, const struct ep_nic_report *report)
 		ep_gda_fail_port(at->nic, at->gda, report->text);
 		break;
 	}
-}
-
-static void gda_events(struct ep_gda *g, struct ep_gda_nic *nic)
-{
-	struct place at = { g, nic };
-
-	ep_nic_events_read(&nic->base, gda_event, &at);
 }
 
 /*
@@ -568,7 +559,9 @@ static void *watch_main(void *arg)
 				ep_gda_fail_port(&g->nic[n], g, "the device was removed");
 				fd[n + 1].fd = -1;
 			} else if (fd[n + 1].revents) {
-				gda_events(g, &g->nic[n]);
+				struct place at = { g, &g->nic[n] };
+
+				ep_nic_events_read(&g->nic[n].base, gda_event, &at);
 			}
 		}
 		watch_round(g, &round);

@@ -57,14 +57,14 @@ MUTANTS = [
      "new": "return ep_be32((uint32_t)next);", "tests": ["golden", "host_gpu_alone"]},
     # ---- the host side of that ----
     # Memory of a peer has a key of each of its NICs.
-    {"name": "gda_rkey", "file": "plugin/gda/gda_memory.c",
+    {"name": "gda_rkey", "file": "plugin/gda/memory.c",
      "old": "all[p].rkey[n][i]", "new": "all[p].rkey[0][i]", "tests": ["host_gpu_two_nics"]},
     # The bus leaves signals and packets in their order.
-    {"name": "signals_relaxed", "file": "plugin/gda/gda_memory.c",
+    {"name": "signals_relaxed", "file": "plugin/gda/memory.c",
      "old": "bool relaxed = i == EP_MLX5_REGION_HEAP && g->env.relaxed;",
      "new": "bool relaxed = g->env.relaxed;", "tests": ["host_gpu_tier_0", "host_gpu"]},
     # Queues lie at offsets of their umem that the NIC can name.
-    {"name": "umem_pages", "file": "plugin/gda/gda_memory.c",
+    {"name": "umem_pages", "file": "plugin/gda/memory.c",
      "old": ("(uint64_t)sysconf(_SC_PAGESIZE),\n"
              "\t};"),
      "new": ("UINT64_MAX,\n"
@@ -82,17 +82,17 @@ MUTANTS = [
     {"name": "device_late", "file": "plugin/gda/watch.c",
      "old": "} else if (g->vague[peer]) {", "new": "} else if (0) {", "tests": ["causes"]},
     # The doorbell page is one that every machine has: not cached, rather than write-combining.
-    {"name": "uar_kind", "file": "plugin/gda/gda_memory.c",
+    {"name": "uar_kind", "file": "plugin/gda/memory.c",
      "old": "#define EP_GDA_UAR_NC 1u", "new": "#define EP_GDA_UAR_NC 0u", "tests": ["host_gpu_no_wc"]},
     # A queue pair of a bond is told its member again when it is connected.
-    {"name": "lag_once", "file": "plugin/gda/gda_queue.c",
+    {"name": "lag_once", "file": "plugin/gda/queue.c",
      "old": "\tlag_repeat(queue);\n",
      "new": "\tif (0) {\n\t\tlag_repeat(queue);\n\t}\n", "tests": ["host_gpu_bond_late"]},
     # ... and when it learns its peer, where the device says so.
-    {"name": "lag_rtr", "file": "plugin/gda/gda_queue.c",
+    {"name": "lag_rtr", "file": "plugin/gda/queue.c",
      "old": "\tif (queue->nic->lag.init2rtr) {", "new": "\tif (0) {", "tests": ["commands"]},
     # ... by verbs, too.
-    {"name": "lag_verbs", "file": "plugin/gda/gda_queue.c",
+    {"name": "lag_verbs", "file": "plugin/gda/queue.c",
      "old": "\tverbs_lag(queue);\n",
      "new": "\tif (0) {\n\t\tverbs_lag(queue);\n\t}\n", "tests": ["host_cpu_proxy_bond_late"]},
     # Ranks of one place in all nodes are spread over the members.
@@ -112,7 +112,7 @@ MUTANTS = [
      "old": "uint32_t mbps = read_rate(class_dir, device, port);",
      "new": "uint32_t mbps = 0 * read_rate(class_dir, device, port);", "tests": ["sysfs", "topo-live"]},
     # A NIC sends with the address that its queue pairs were made for, also when the port has lost it.
-    {"name": "address_held", "file": "plugin/gda/gda_queue.c",
+    {"name": "address_held", "file": "plugin/gda/queue.c",
      "old": "return nic->held != NULL;",
      "new": "ep_gda_address_release(nic);\n\t\treturn true;", "tests": ["host_address_gpu"]},
     # A peer that has another hardware address is told of.
@@ -143,7 +143,7 @@ MUTANTS = [
      "old": "path->ece.options ? rc_ece_set(nic, qp, &path->ece) : 0;",
      "new": "path->ece.options && 0 ? rc_ece_set(nic, qp, &path->ece) : 0;", "tests": ["inside", "host_auto_ece"]},
     # and where firmware refuses the word, both do without.
-    {"name": "ece_insists", "file": "plugin/gda/gda_queue.c",
+    {"name": "ece_insists", "file": "plugin/gda/queue.c",
      "old": "if (!queue->ece || queue->ece_agreed) {", "new": "if (1) {", "tests": ["host_gpu_ece_refused"]},
     {"name": "ece_insists_verbs", "file": "plugin/rdma/rc_qp.c",
      "old": "!path->ece.options || path->ece_agreed ||", "new": "!path->ece.options || 1 || path->ece_agreed ||",
@@ -222,7 +222,7 @@ MUTANTS = [
     {"name": "modify_once", "file": "plugin/rdma/rc_qp.c",
      "old": "!once && ep_rc_retry(", "new": "once && ep_rc_retry(",
      "tests": ["host_cpu_proxy_late_rtr", "sizes_found_late"]},
-    {"name": "address_once", "file": "plugin/gda/gda_queue.c",
+    {"name": "address_once", "file": "plugin/gda/queue.c",
      "old": "!ah && env && ", "new": "!ah && !env && ", "tests": ["host_gpu_late_rtr"]},
     # A failure that polling has noted closes the path.
     {"name": "failure_dropped", "file": "plugin/net/p2p_paths.c",

@@ -11,15 +11,191 @@
 #include "core/log.h"
 #include "gda/state.h"
 
-static void sync_memops(void *p);
-static struct mlx5dv_devx_umem *gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-					 bool gpu, struct ep_reason *why);
-static struct ibv_mr *gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-				   unsigned int access, bool gpu, struct ep_reason *why);
 #define EP_GDA_GPU_ALIGN (2u << 20) /* own allocation for the driver, so that only it is exported */
 #define EP_GDA_UAR_NC 1u            /* mlx5dv.h: MLX5DV_UAR_ALLOC_TYPE_NC */
 #define EP_GDA_UAR_BF 0u
 #define EP_GDA_LINE 64u
+
+/*
+ * Memory for NICs. A GPU's is exported as a DMA-BUF if the kernel and both drivers can; else its
+ * address is registered as it is, which works where nvidia-peermem is loaded.
+ */
+
+typedef CUresult (*cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
+				unsigned long long);
+typedef CUresult (*cu_attr_fn)(const void *, CUpointer_attribute, CUdeviceptr);
+
+static cu_range_fn cu_range;
+static cu_attr_fn cu_set_attribute;
+static pthread_once_t cu_once = PTHREAD_ONCE_INIT;
+
+static void cu_init(void)
+{
+	(void)ep_driver_find("cuMemGetHandleForAddressRange", &cu_range);
+	(void)ep_driver_find("cuPointerSetAttribute", &cu_set_attribute);
+}
+
+/* Copies on the GPU to and from this allocation are over when the call that makes them returns. */
+static void sync_memops(void *p)
+{
+	unsigned int on = 1;
+
+	pthread_once(&cu_once, cu_init);
+	if (cu_set_attribute) {
+		cu_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (CUdeviceptr)p);
+	}
+}
+
+/*
+ * Kernels read data once they see the signal that was written after it, and nothing flushes in
+ * between: the GPU must show the NIC's writes in the order in which they came.
+ */
+bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
+{
+	const int need = cudaGPUDirectRDMAWritesOrderingOwner;
+	int have = 0;
+	cudaError_t error =
+		cudaDeviceGetAttribute(&have, cudaDevAttrGPUDirectRDMAWritesOrdering, g->device);
+
+	if (error != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ep_reason_set(
+			why,
+			"GPU %d does not report whether it shows a NIC's writes in order: "
+			"%s; a newer driver is needed",
+			g->device, cudaGetErrorString(error));
+	}
+	if (have < need) {
+		return ep_reason_set(
+			why,
+			"GPU %d may show a NIC's writes out of order "
+			"(cudaDevAttrGPUDirectRDMAWritesOrdering is %d, at least %d is "
+			"needed) and this library does not flush: use a GPU of compute "
+			"capability 9.0 or later, or keep the group on one node",
+			g->device, have, need);
+	}
+	return true;
+}
+
+/* Exports the pages around memory->p as a DMA-BUF, if that is possible; otherwise no_fd has the reason. */
+static void dmabuf_open(struct ep_nic_memory *memory)
+{
+	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+	const uintptr_t at = (uintptr_t)memory->p & ~(page - 1);
+	const size_t size = (size_t)ep_round_up((uintptr_t)memory->p + memory->bytes - at, page);
+	CUresult error;
+
+	memory->fd = -1;
+	if (!memory->gpu) {
+		return;
+	}
+	pthread_once(&cu_once, cu_init);
+	if (!cu_range) {
+		ep_reason_set(&memory->no_fd, "no DMA-BUF: the driver is too old");
+		return;
+	}
+	error = cu_range(&memory->fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+			 0);
+	if (error != CUDA_SUCCESS || memory->fd < 0) {
+		ep_reason_set(&memory->no_fd, "no DMA-BUF: CUDA error %d", (int)error);
+		memory->fd = -1;
+	}
+	memory->offset = (uintptr_t)memory->p - at;
+}
+
+static void dmabuf_close(struct ep_nic_memory *memory)
+{
+	if (memory->fd >= 0) {
+		close(memory->fd);
+	}
+}
+
+/* Registers memory with a NIC. Returns NULL, with *why, on failure. */
+static struct ibv_mr *gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+				   unsigned int access, bool gpu, struct ep_reason *why)
+{
+	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
+	struct ibv_mr *mr;
+
+	dmabuf_open(&memory);
+	mr = ep_nic_register(&nic->base, &memory, access, why);
+	dmabuf_close(&memory);
+	return mr;
+}
+
+/*
+ * Queues lie at offsets of 4 KiB in a umem, and the device has an offset only in units of 1/64 of the
+ * page it sees (UCX, uct_ib_mlx5_devx_umem: the same limit). Without a bound the kernel makes one
+ * page of whatever lies together.
+ */
+static struct mlx5dv_devx_umem *umem_reg(const struct ep_nic *nic, void *p, uint64_t bytes,
+					 int dmabuf_fd)
+{
+	struct mlx5dv_devx_umem_in in = {
+		.addr = p,
+		.size = bytes,
+		.access = IBV_ACCESS_LOCAL_WRITE,
+		.pgsz_bitmap = (uint64_t)sysconf(_SC_PAGESIZE),
+	};
+
+	if (dmabuf_fd >= 0) {
+		in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
+		in.dmabuf_fd = dmabuf_fd;
+	}
+	return nic->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
+}
+
+static struct mlx5dv_devx_umem *umem_dmabuf(const struct ep_nic *nic,
+					    const struct ep_nic_memory *memory,
+					    struct ep_reason *why)
+{
+	struct mlx5dv_devx_umem *umem;
+
+	if (!nic->dv->mlx5dv_devx_umem_reg_ex) {
+		ep_reason_set(why, "no DMA-BUF: libmlx5 is too old");
+		return NULL;
+	}
+	if (memory->fd < 0) {
+		*why = memory->no_fd;
+		return NULL;
+	}
+	umem = umem_reg(nic, (void *)(uintptr_t)memory->offset, memory->bytes, memory->fd);
+	if (!umem) {
+		ep_reason_set(why, "DMA-BUF refused: %s", strerror(errno));
+	}
+	return umem;
+}
+
+/* Registers memory for queues. Returns NULL, with *why, on failure. */
+static struct mlx5dv_devx_umem *gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
+					 bool gpu, struct ep_reason *why)
+{
+	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
+	const struct ep_nic *base = &nic->base;
+	struct mlx5dv_devx_umem *umem = NULL;
+	struct ep_reason first = { "" };
+	char text[EP_NIC_ERROR_TEXT];
+
+	dmabuf_open(&memory);
+	if (gpu) {
+		umem = umem_dmabuf(base, &memory, &first);
+	}
+	if (!umem && base->dv->mlx5dv_devx_umem_reg_ex) {
+		umem = umem_reg(base, p, bytes, -1);
+	}
+	if (!umem) { /* kernels that know no bound: whether the offsets will do is seen in making queues */
+		umem = base->dv->mlx5dv_devx_umem_reg(base->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
+	}
+	if (!umem) {
+		ep_reason_set(why, "%s: queues cannot lie in %s memory: %s%s%.150s", base->name,
+			      gpu ? "GPU" : "host", ep_nic_error_print(errno, text),
+			      gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
+	}
+	dmabuf_close(&memory);
+	return umem;
+}
+
+/* ---- queues ---- */
 
 static bool reason_set_cuda(struct ep_reason *why, cudaError_t error, const char *what)
 {
@@ -154,7 +330,7 @@ bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct e
 		return ep_reason_set(why, "%s:%d: %.200s", nic->base.name, nic->base.port,
 				     nic->base.no_devx.text);
 	}
-	/* The doorbell first: it is what most machines refuse, and costs nothing to try. */
+	/* The doorbell comes first: most machines that refuse the mode refuse this, and trying is cheap. */
 	if (!uar_open(g, nic, why)) {
 		return false;
 	}
@@ -173,7 +349,7 @@ static void cuda_done(cudaError_t error, const char *what)
 	}
 }
 
-/* Ends what the NIC has of its queue_memory. */
+/* Takes the NIC's objects for its queues back. */
 static void queue_memory_end(struct ep_gda_nic *nic)
 {
 	struct ep_gda_queue_memory *s = &nic->queue_memory;
@@ -255,7 +431,9 @@ uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint3
 	       (queues_in_gpu ? ep_round_up(queue_memory, EP_GDA_GPU_ALIGN) : 0);
 }
 
-/* Where the parts of the pinned block lie. */
+/* ---- what is there once, whatever the mode ---- */
+
+/* Where the parts of the pinned block are. */
 struct pinned_at {
 	uint64_t down, sink, scratch, word, record, shadow, bytes;
 };
@@ -344,7 +522,7 @@ static unsigned char *gda_dev(const struct ep_gda *g, const void *pinned)
 	return g->pinned.dev + ((const unsigned char *)pinned - g->pinned.host);
 }
 
-/* The queue as kernels shall see it. */
+/* Writes the queue as kernels see it, into the host copy of the table. */
 static void shadow_one(struct ep_gda_queue *queue)
 {
 	struct ep_gda *g = queue->gda;
@@ -395,183 +573,7 @@ bool ep_gda_publish(struct ep_gda *g, struct ep_reason *why)
 	       ep_reason_set(why, "writing the table of queues takes too long");
 }
 
-/*
- * Memory for NICs. A GPU's is exported as a DMA-BUF if the kernel and both drivers can; else its
- * address is registered as it is, which works where nvidia-peermem is loaded.
- */
-
-typedef CUresult (*ep_cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
-				   unsigned long long);
-typedef CUresult (*ep_cu_attr_fn)(const void *, CUpointer_attribute, CUdeviceptr);
-
-static ep_cu_range_fn cu_range;
-static ep_cu_attr_fn cu_set_attribute;
-static pthread_once_t cu_once = PTHREAD_ONCE_INIT;
-
-static void cu_init(void)
-{
-	(void)ep_driver_find("cuMemGetHandleForAddressRange", &cu_range);
-	(void)ep_driver_find("cuPointerSetAttribute", &cu_set_attribute);
-}
-
-/* Copies on the GPU to and from this allocation are over when the call that makes them returns. */
-static void sync_memops(void *p)
-{
-	unsigned int on = 1;
-
-	pthread_once(&cu_once, cu_init);
-	if (cu_set_attribute) {
-		cu_set_attribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, (CUdeviceptr)p);
-	}
-}
-
-/*
- * Kernels read data once they see the signal that was written after it, and nothing flushes in
- * between: the GPU must show the NIC's writes in the order in which they came.
- */
-bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
-{
-	const int need = cudaGPUDirectRDMAWritesOrderingOwner;
-	int have = 0;
-	cudaError_t error =
-		cudaDeviceGetAttribute(&have, cudaDevAttrGPUDirectRDMAWritesOrdering, g->device);
-
-	if (error != cudaSuccess) {
-		(void)cudaGetLastError();
-		return ep_reason_set(
-			why,
-			"GPU %d does not report whether it shows a NIC's writes in order: "
-			"%s; a newer driver is needed",
-			g->device, cudaGetErrorString(error));
-	}
-	if (have < need) {
-		return ep_reason_set(
-			why,
-			"GPU %d may show a NIC's writes out of order "
-			"(cudaDevAttrGPUDirectRDMAWritesOrdering is %d, at least %d is "
-			"needed) and this library does not flush: use a GPU of compute "
-			"capability 9.0 or later, or keep the group on one node",
-			g->device, have, need);
-	}
-	return true;
-}
-
-/* The pages around memory->p as a DMA-BUF, if that is possible. */
-static void dmabuf_open(struct ep_nic_memory *memory)
-{
-	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-	const uintptr_t at = (uintptr_t)memory->p & ~(page - 1);
-	const size_t size = (size_t)ep_round_up((uintptr_t)memory->p + memory->bytes - at, page);
-	CUresult error;
-
-	memory->fd = -1;
-	if (!memory->gpu) {
-		return;
-	}
-	pthread_once(&cu_once, cu_init);
-	if (!cu_range) {
-		ep_reason_set(&memory->no_fd, "no DMA-BUF: the driver is too old");
-		return;
-	}
-	error = cu_range(&memory->fd, (CUdeviceptr)at, size, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
-			 0);
-	if (error != CUDA_SUCCESS || memory->fd < 0) {
-		ep_reason_set(&memory->no_fd, "no DMA-BUF: CUDA error %d", (int)error);
-		memory->fd = -1;
-	}
-	memory->offset = (uintptr_t)memory->p - at;
-}
-
-static void dmabuf_close(struct ep_nic_memory *memory)
-{
-	if (memory->fd >= 0) {
-		close(memory->fd);
-	}
-}
-
-static struct ibv_mr *gda_register(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-				   unsigned int access, bool gpu, struct ep_reason *why)
-{
-	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
-	struct ibv_mr *mr;
-
-	dmabuf_open(&memory);
-	mr = ep_nic_register(&nic->base, &memory, access, why);
-	dmabuf_close(&memory);
-	return mr;
-}
-
-/*
- * Queues lie at offsets of 4 KiB in a umem, and the device has an offset only in units of 1/64 of the
- * page it sees (UCX, uct_ib_mlx5_devx_umem: the same limit). Without a bound the kernel makes one
- * page of whatever lies together.
- */
-static struct mlx5dv_devx_umem *umem_reg(const struct ep_nic *nic, void *p, uint64_t bytes,
-					 int dmabuf_fd)
-{
-	struct mlx5dv_devx_umem_in in = {
-		.addr = p,
-		.size = bytes,
-		.access = IBV_ACCESS_LOCAL_WRITE,
-		.pgsz_bitmap = (uint64_t)sysconf(_SC_PAGESIZE),
-	};
-
-	if (dmabuf_fd >= 0) {
-		in.comp_mask = MLX5DV_UMEM_MASK_DMABUF;
-		in.dmabuf_fd = dmabuf_fd;
-	}
-	return nic->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
-}
-
-static struct mlx5dv_devx_umem *umem_dmabuf(const struct ep_nic *nic,
-					    const struct ep_nic_memory *memory,
-					    struct ep_reason *why)
-{
-	struct mlx5dv_devx_umem *umem;
-
-	if (!nic->dv->mlx5dv_devx_umem_reg_ex) {
-		ep_reason_set(why, "no DMA-BUF: libmlx5 is too old");
-		return NULL;
-	}
-	if (memory->fd < 0) {
-		*why = memory->no_fd;
-		return NULL;
-	}
-	umem = umem_reg(nic, (void *)(uintptr_t)memory->offset, memory->bytes, memory->fd);
-	if (!umem) {
-		ep_reason_set(why, "DMA-BUF refused: %s", strerror(errno));
-	}
-	return umem;
-}
-
-/* Memory for queues. */
-static struct mlx5dv_devx_umem *gda_umem(const struct ep_gda_nic *nic, void *p, uint64_t bytes,
-					 bool gpu, struct ep_reason *why)
-{
-	struct ep_nic_memory memory = { .p = p, .bytes = bytes, .gpu = gpu };
-	const struct ep_nic *base = &nic->base;
-	struct mlx5dv_devx_umem *umem = NULL;
-	struct ep_reason first = { "" };
-	char text[EP_NIC_ERROR_TEXT];
-
-	dmabuf_open(&memory);
-	if (gpu) {
-		umem = umem_dmabuf(base, &memory, &first);
-	}
-	if (!umem && base->dv->mlx5dv_devx_umem_reg_ex) {
-		umem = umem_reg(base, p, bytes, -1);
-	}
-	if (!umem) { /* kernels that know no bound: whether the offsets will do is seen in making queues */
-		umem = base->dv->mlx5dv_devx_umem_reg(base->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
-	}
-	if (!umem) {
-		ep_reason_set(why, "%s: queues cannot lie in %s memory: %s%s%.150s", base->name,
-			      gpu ? "GPU" : "host", ep_nic_error_print(errno, text),
-			      gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
-	}
-	dmabuf_close(&memory);
-	return umem;
-}
+/* ---- the heap ---- */
 
 static void heap_free(struct ep_gda *g)
 {
@@ -589,7 +591,7 @@ static void heap_free(struct ep_gda *g)
 }
 
 /*
- * The heap twice: once as data, which the fabric of PCIe may reorder if it is allowed to, and once
+ * Registers the heap twice: once as data, which the fabric of PCIe may reorder if it is allowed to, and once
  * as signals and packets, which it must not.
  */
 static bool heap_register(struct ep_gda *g, void *heap, uint64_t bytes, struct ep_reason *why)
@@ -645,6 +647,7 @@ static void regions_fill(struct ep_gda *g, const struct keys *mine, const struct
 	}
 }
 
+/* Writes the tables of keys to the GPU. */
 static ncclResult_t regions_publish(struct ep_gda *g, struct ep_boot *boot)
 {
 	size_t bytes = ep_gda_region_count(g) * sizeof(*g->regions);
@@ -729,11 +732,11 @@ struct ep_gda_user_mr {
 	struct ep_reason why;
 };
 
-typedef CUresult (*ep_cu_get_fn)(void *, CUpointer_attribute, CUdeviceptr);
-typedef CUresult (*ep_cu_extent_fn)(CUdeviceptr *, size_t *, CUdeviceptr);
+typedef CUresult (*cu_get_fn)(void *, CUpointer_attribute, CUdeviceptr);
+typedef CUresult (*cu_extent_fn)(CUdeviceptr *, size_t *, CUdeviceptr);
 
-static ep_cu_get_fn cu_get_attribute;
-static ep_cu_extent_fn cu_extent;
+static cu_get_fn cu_get_attribute;
+static cu_extent_fn cu_extent;
 static pthread_once_t cu_get_once = PTHREAD_ONCE_INIT;
 
 static void cu_get_init(void)
@@ -743,8 +746,9 @@ static void cu_get_init(void)
 }
 
 /*
- * Where the allocation of [p, p + bytes) begins and ends. (Not CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
- * which reports the reserved addresses: several allocations may be mapped there, or holes be left.)
+ * Writes to *mr where the allocation of [p, p + bytes) begins and ends, and its number. Returns NULL, or
+ * why that is not known. (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR reports the reserved addresses instead:
+ * several allocations may be mapped there, or holes be left.)
  */
 static const char *user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *mr)
 {
@@ -783,7 +787,7 @@ static void user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr)
 	}
 }
 
-/* With all NICs, or none; then mr->why has the reason. */
+/* Registers an allocation with all NICs, or with none; then mr->why has the reason. */
 static void user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < g->nnics; n++) {
@@ -798,8 +802,9 @@ static void user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
 }
 
 /*
- * Room for another allocation, or NULL. What was freed since it was registered goes: its owner has
- * waited for all that used it, and its memory is only free when no NIC has it registered.
+ * Returns room for another allocation, or NULL. An allocation that was freed since it was registered is
+ * taken back: its owner has waited for all that used it, and the memory is only free when no NIC has it
+ * registered.
  */
 static struct ep_gda_user_mr *user_mr_room(struct ep_gda *g)
 {
@@ -819,7 +824,7 @@ static struct ep_gda_user_mr *user_mr_room(struct ep_gda *g)
 	return room;
 }
 
-/* The entry of that allocation, which is made unless it is there; NULL: there is no room. */
+/* Returns the entry of that allocation, made if needed, or NULL without room. */
 static struct ep_gda_user_mr *user_mr_entry(struct ep_gda *g, const struct ep_gda_user_mr *want)
 {
 	struct ep_gda_user_mr *s;

@@ -12,19 +12,7 @@
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"
 
-static bool nic_open(struct ep_gda *g, struct ep_gda_nic *nic, const struct ep_port_list *list,
-		     const struct ep_port *port, struct ep_reason *why, ncclResult_t *result)
-{
-	struct ep_nic *base = &nic->base;
-
-	if (!ep_nic_open(base, list, port, &g->env, why, result)) {
-		return false;
-	}
-	base->devx = base->devx && ep_gda_devx_open(nic, &base->no_devx);
-	return true;
-}
-
-/* As NVML spells it for MIG instances, which share their GPU's address. "": unknown. */
+/* Writes the UUID of the device as NVML spells it for MIG instances, which share their GPU's address. "": unknown. */
 static void mig_uuid(int device, char text[48])
 {
 	struct cudaDeviceProp prop;
@@ -43,7 +31,10 @@ static void mig_uuid(int device, char text[48])
 	}
 }
 
-/* Opens the NICs that ep_nic_choose() names. False: *result is a failure that was recorded, else see why. */
+/*
+ * Opens the NICs that ep_nic_choose() names. Returns false on failure: either *result has an error that was
+ * recorded, or *why has the reason.
+ */
 static bool nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep_reason *why,
 		      ncclResult_t *result)
 {
@@ -60,8 +51,11 @@ static bool nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep
 		ok = *result == ncclSuccess;
 	}
 	for (int i = 0; ok && i < n; i++) {
+		struct ep_nic *base = &g->nic[i].base;
+
 		g->nnics = i + 1;
-		ok = nic_open(g, &g->nic[i], &list, &chosen[i], why, result);
+		ok = ep_nic_open(base, &list, &chosen[i], &g->env, why, result);
+		base->devx = ok && base->devx && ep_gda_devx_open(&g->nic[i], &base->no_devx);
 	}
 	ep_port_list_close(&list);
 	return ok;
@@ -98,8 +92,8 @@ static void queues_destroy(struct ep_gda *g)
 }
 
 /*
- * Connects a queue of the NIC with itself, and makes it anew: what firmware refuses in connecting, it
- * shall refuse while another mode can still be chosen.
+ * Connects a queue of the NIC with itself, and makes it again: if firmware refuses connections, this shows
+ * it while another mode can still be chosen.
  */
 static bool try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
@@ -160,7 +154,7 @@ err_refuse:
 	return false;
 }
 
-/* The best mode that works, or the one that was asked for. */
+/* Makes the queues in the best mode that works, or in the one that was asked for. */
 static ncclResult_t choose_mode(struct ep_gda *g, enum ep_gda_mode wanted)
 {
 	enum ep_gda_mode mode = wanted == EP_GDA_AUTO ? EP_GDA_GPU : wanted;
@@ -297,7 +291,7 @@ static void lay_out(struct ep_gda *g)
 	}
 }
 
-/* Names also a lack of descriptors: libraries below report that as a lack of memory. */
+/* Records an error, with a lack of descriptors if there is one: libraries report that as a lack of memory. */
 static ncclResult_t fail(const char *what, const struct ep_reason *why)
 {
 	const char *files = ep_no_files();
@@ -306,7 +300,7 @@ static ncclResult_t fail(const char *what, const struct ep_reason *why)
 		       files ? files : "");
 }
 
-/* All of this rank alone: NICs, memory, queue pairs that are not connected. */
+/* Does this rank's own part: NICs, memory, queue pairs that are not connected. */
 static ncclResult_t prepare(struct ep_gda *g, const struct ep_gda_config *c)
 {
 	struct ep_reason why = { "" };
@@ -392,7 +386,7 @@ err_close:
 /* ---- ending ---- */
 
 /*
- * Whether the queue has nothing under way, as far as can be seen; if it has, *moved counts what has
+ * Returns whether all work of the queue is over, as far as can be seen. Otherwise *moved counts what has
  * completed, modulo 2^16.
  */
 static bool drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state, uint64_t *moved)
@@ -417,8 +411,8 @@ static bool drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state, 
 }
 
 /*
- * Waits for what kernels have posted and not waited for, which shall reach the peers: they may be waiting for it.
- * Not every peer answers any more, so this ends when nothing moves.
+ * Waits for work that kernels have posted and not waited for, because peers may wait for it. Some peers may
+ * no longer answer, so this ends when no queue makes progress.
  */
 static void drain(struct ep_gda *g)
 {

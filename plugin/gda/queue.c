@@ -7,8 +7,10 @@
 #include "gda/prm.h"
 #include "gda/state.h"
 
-static bool verbs_query(struct ep_gda_queue *queue, uint32_t *state);
-/* `env` NULL: what times out is not tried again. */
+/*
+ * Makes an address handle, for which the kernel asks the network. Returns NULL, with *why, on failure. With
+ * `env` NULL a time-out is not tried again.
+ */
 static struct ibv_ah *address_handle(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
 				     const uint8_t gid[16], struct ep_reason *why)
 {
@@ -32,8 +34,8 @@ static struct ibv_ah *address_handle(const struct ep_gda_nic *nic, const struct 
 }
 
 /*
- * Asks the kernel for the hardware address of whoever has the GID. What times out is tried again as `env`
- * allows (NULL: it is not).
+ * Asks the kernel for the hardware address that a GID has. Returns false, with *why, on failure. With `env`
+ * NULL a time-out is not tried again.
  */
 static bool address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
 			    const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why)
@@ -134,8 +136,8 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason 
 }
 
 /*
- * A device's limit holds for the smallest work requests, so that one of ours may be less. The queue
- * that kernels write to has the depth asked for anyway.
+ * Creates the queue pair of verbs. A device's limit holds for the smallest work requests, so that this
+ * queue pair may have less room. The queue that kernels write to has the depth asked for in any case.
  */
 static bool verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
 {
@@ -203,6 +205,27 @@ static void verbs_lag(struct ep_gda_queue *queue)
 	queue->lag = dv->mlx5dv_query_qp_lag_port(queue->verbs, &now, &active) == 0 ? now : 0;
 }
 
+/* Reads the state of a queue pair of verbs, as EP_PRM_QP_*. Returns false without an answer. */
+static bool verbs_query(struct ep_gda_queue *queue, uint32_t *state)
+{
+	static const uint8_t prm[] = {
+		[IBV_QPS_RESET] = EP_PRM_QP_RST, [IBV_QPS_INIT] = EP_PRM_QP_INIT,
+		[IBV_QPS_RTR] = EP_PRM_QP_RTR,   [IBV_QPS_RTS] = EP_PRM_QP_RTS,
+		[IBV_QPS_SQD] = EP_PRM_QP_SQD,   [IBV_QPS_SQE] = EP_PRM_QP_SQER,
+		[IBV_QPS_ERR] = EP_PRM_QP_ERR,
+	};
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	memset(&attr, 0, sizeof(attr));
+	if (queue->nic->base.v->ibv_query_qp(queue->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
+	    attr.qp_state >= EP_ARRAY_SIZE(prm)) {
+		return false;
+	}
+	*state = prm[attr.qp_state];
+	return true;
+}
+
 bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 			  struct ep_reason *why)
 {
@@ -260,26 +283,6 @@ void ep_gda_verbs_halt(struct ep_gda_queue *queue)
 		EP_INFO(EP_LOG_NET, "%s: a queue pair cannot be stopped: %s", queue->nic->base.name,
 			strerror(error));
 	}
-}
-
-static bool verbs_query(struct ep_gda_queue *queue, uint32_t *state)
-{
-	static const uint8_t prm[] = {
-		[IBV_QPS_RESET] = EP_PRM_QP_RST, [IBV_QPS_INIT] = EP_PRM_QP_INIT,
-		[IBV_QPS_RTR] = EP_PRM_QP_RTR,   [IBV_QPS_RTS] = EP_PRM_QP_RTS,
-		[IBV_QPS_SQD] = EP_PRM_QP_SQD,   [IBV_QPS_SQE] = EP_PRM_QP_SQER,
-		[IBV_QPS_ERR] = EP_PRM_QP_ERR,
-	};
-	struct ibv_qp_init_attr init;
-	struct ibv_qp_attr attr;
-
-	memset(&attr, 0, sizeof(attr));
-	if (queue->nic->base.v->ibv_query_qp(queue->verbs, &attr, IBV_QP_STATE, &init) != 0 ||
-	    attr.qp_state >= EP_ARRAY_SIZE(prm)) {
-		return false;
-	}
-	*state = prm[attr.qp_state];
-	return true;
 }
 
 /* ---- mlx5 queues that others than the CPU post to, made by DevX commands ---- */
@@ -477,8 +480,8 @@ static bool lag_name(const struct ep_gda_queue *queue, unsigned char *in)
 }
 
 /*
- * Once more after it is connected: there is firmware that keeps what it was given before only if it is given
- * again. A device that refuses goes on with what it has.
+ * Names the member once more after the queue pair is connected: some firmware keeps the first only if it
+ * gets it again. A refusal is logged.
  */
 static void lag_repeat(struct ep_gda_queue *queue)
 {
@@ -571,8 +574,8 @@ static bool to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *end, str
 /*
  * The order in which data is placed is the firmware's choice. 0 means in order, or that the device
  * does not know the field: packets of an InfiniBand port may take several ways all the same, as NCCL
- * supposes too. Whether such a device holds atomics back is not known either: nothing is taken to be
- * in order then, and signals do without them.
+ * supposes, too. Whether such a device holds atomics back is not known either: then all data counts as
+ * out of order, and signals do without atomics.
  */
 static void tier_set(struct ep_gda_queue *queue, const unsigned char *qpc)
 {
@@ -593,7 +596,7 @@ static void tier_set(struct ep_gda_queue *queue, const unsigned char *qpc)
 	}
 }
 
-/* Reads back what the firmware made of it. */
+/* Reads the queue pair back and compares it with what was set. */
 static bool read_back(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 		      struct ep_reason *why)
 {
