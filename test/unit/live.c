@@ -246,13 +246,13 @@ static void test_bytes(void)
 
 	call(b, 1, EP_BOARD_NONE);
 	table(9005);
-	CHECK_HAS(seen, "  none 0.0 s ago");
+	CHECK_HAS(seen, "  none ");
 	call(b, 2, EP_BOARD_KINDS);
 	table(9005);
-	CHECK_HAS(seen, "  unknown 0.0 s ago");
+	CHECK_HAS(seen, "  unknown ");
 	call(b, 3, EP_BOARD_COMBINE);
 	table(9005);
-	CHECK_HAS(seen, "  Combine 0.0 s ago");
+	CHECK_HAS(seen, "  Combine ");
 	call(b, UINT64_MAX, EP_BOARD_COMBINE);
 	strcpy(b->mode, escape);
 	strcpy(b->library, escape);
