@@ -273,13 +273,12 @@ static void halves_received(struct ncclEpHandle *handle, unsigned long long capt
 	if (handle->pending == EP_PENDING_DISPATCH) {
 		halves_dispatched(handle);
 	}
+	handle->group->pending -= halves_counted(handle);
 	if (capture == handle->sent_capture) {
-		handle->group->pending -= halves_counted(handle);
 		handle->pending = EP_PENDING_NONE;
 		return;
 	}
 	/* one of the two may run again, or never */
-	handle->group->pending -= halves_counted(handle);
 	handle->received_capture = capture;
 	handle->group->captured = true;
 }

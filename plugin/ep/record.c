@@ -110,7 +110,7 @@ static bool record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_
 	return true;
 }
 
-/* " (ranks 3, 5 have not started it)", or "": who is behind the step at which we gave up. */
+/* Writes the ranks that are behind the step at which this one gave up, as " 3, 5", or "". */
 static void record_stragglers(struct ncclEpGroup *group, uint32_t step, char *text, size_t size)
 {
 	uint64_t *progress = calloc((size_t)group->nranks, sizeof(*progress));

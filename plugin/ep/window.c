@@ -53,13 +53,13 @@ static const char *window_learn(struct ncclEpGroup *g, ncclWindow_t win)
 	return NULL;
 }
 
-/* Offset of the view's last byte in t's window; of its place, if it has none. */
+/* Offset of the view's last byte in the tensor's window; of its place, if it has none. */
 static uint64_t window_last(const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
 	return tensor->win_offset + ep_max_u64(ep_view_bytes(view), 1) - 1;
 }
 
-/* Does the view lie where t's window has it? *end: its last byte, in the window as this rank's peers see it. */
+/* Does the view lie where the tensor's window has it? *end: its last byte, in the window as this rank's peers see it. */
 static const char *window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
 				const struct ep_view *view, void **end)
 {

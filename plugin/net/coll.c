@@ -208,19 +208,15 @@ static ncclResult_t window_check(const struct ep_net_coll *c, const struct ep_ne
 			       nparts, EP_NET_PARTS);
 	}
 	for (int i = 0; i < nparts; i++) {
-		if (parts[i].size > window->bytes) {
-			sum = UINT64_MAX;
-			break;
-		}
-		sum += parts[i].size;
+		sum = parts[i].size > UINT64_MAX - sum ? UINT64_MAX : sum + parts[i].size;
 	}
 	if (window->each > UINT64_MAX / c->nranks || window->offset > all ||
 	    window->bytes > all - window->offset || sum != window->bytes) {
 		return ep_fail(ncclInvalidArgument,
-			       "a window of %zu bytes at %zu, of %u times %zu, into memory of %lld "
+			       "a window of %zu bytes at %zu, of %u times %zu, into memory of %llu "
 			       "bytes: it must lie inside, and fill the memory",
 			       window->bytes, window->offset, c->nranks, window->each,
-			       (long long)sum);
+			       (unsigned long long)sum);
 	}
 	return ncclSuccess;
 }
@@ -302,7 +298,11 @@ ncclResult_t ep_net_coll_flush(struct ep_net_coll *c, void *data, int size, void
 			       EP_NET_FLUSHES);
 	}
 	for (uint32_t r = 0; r < c->nranks; r++) {
-		EP_CHECK(ep_net_iflush(c->recv[r], 1, &data, &size, &mr, &each[r]));
+		ncclResult_t result = ep_net_iflush(c->recv[r], 1, &data, &size, &mr, &each[r]);
+
+		if (result != ncclSuccess) {
+			return any ? coll_note(c, result) : result;
+		}
 		any |= each[r] != NULL;
 	}
 	if (any) {
@@ -437,19 +437,23 @@ static ncclResult_t coll_memory(struct ep_net_coll *c)
 /* Takes a connection that has come, if there is one. */
 static ncclResult_t coll_accept(struct ep_net_coll *c, void *listener)
 {
-	uint32_t r;
+	const struct ep_net_comm *comm;
+	uint32_t r, nranks;
 	void *recv;
 
 	EP_CHECK(ep_net_accept(listener, &recv));
 	if (!recv) {
 		return ncclSuccess;
 	}
-	r = ((struct ep_net_comm *)ep_net_handle_get(EP_NET_RECV, recv))->rank;
-	if (r >= c->nranks || c->recv[r]) {
+	comm = ep_net_handle_get(EP_NET_RECV, recv);
+	r = comm->rank;
+	nranks = comm->nranks;
+	if (nranks != c->nranks || r >= nranks || c->recv[r]) {
 		ep_net_close_recv(recv);
 		return ep_fail(ncclRemoteError,
-			       "a peer claims to be rank %u of %u, which is connected or is none",
-			       r, c->nranks);
+			       "a peer claims to be rank %u of %u, which is none that rank %u of "
+			       "%u expects: do all ranks give the same?",
+			       r, nranks, c->rank, c->nranks);
 	}
 	c->recv[r] = recv;
 	return ncclSuccess;
@@ -501,6 +505,9 @@ static void coll_free(void *object)
 	struct ep_net_coll *c = object;
 
 	coll_leave(c);
+	if (c->nic) {
+		ep_net_nic_drop(c->nic);
+	}
 	free(c->who);
 	free(c->send);
 	free(c->recv);
@@ -515,8 +522,10 @@ ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *li
 {
 	struct ep_net_handle *handle = NULL;
 	char addr[EP_NET_ADDR_TEXT];
+	const struct ep_net_nic *nic;
 	struct ep_net_coll *c;
 	ncclResult_t result;
+	uint64_t nonce;
 	int tc;
 
 	*coll = NULL;
@@ -528,7 +537,9 @@ ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *li
 	if (!c) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	EP_CHECK_GOTO(ep_net_listener(listen_comm, &c->nic, &tc), err_free);
+	EP_CHECK_GOTO(ep_net_listener(listen_comm, &nic, &tc, &nonce), err_free);
+	EP_CHECK_GOTO(ep_net_nic_hold(nic), err_free);
+	c->nic = nic;
 	c->nranks = (uint32_t)nranks;
 	c->rank = (uint32_t)rank;
 	EP_CHECK_GOTO(coll_memory(c), err_free);
@@ -545,6 +556,12 @@ ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *li
 		snprintf(c->who[r], sizeof(*c->who), "rank %u (%s)", r,
 			 ep_net_addr_print(&handle[r].place.addr, addr));
 		handle[r].rank = c->rank;
+		handle[r].nranks = c->nranks;
+	}
+	if (handle[c->rank].place.nonce != nonce) {
+		result = ep_fail(ncclInvalidArgument, "the handle of rank %u is not its listener's",
+				 c->rank);
+		goto err_free;
 	}
 	EP_CHECK_GOTO(coll_join(c, listen_comm, tc, handle), err_leave);
 	for (uint32_t r = 0; r < c->nranks; r++) {
@@ -579,5 +596,8 @@ ncclResult_t ep_net_coll_reg(void *coll, const struct ep_net_memory *memory, voi
 
 	*mr = NULL;
 	EP_CHECK(ep_net_coll_get(coll, &c));
+	if (c->failed.code != ncclSuccess) {
+		return ep_fail_again(&c->failed);
+	}
 	return ep_net_memory_reg(c->nic, memory, mr);
 }

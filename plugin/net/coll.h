@@ -4,8 +4,8 @@
  * connection to every rank, itself included, and one from each. It receives from each rank what that one has, and
  * sends its own data to each. There is nothing here that reduces.
  */
-#ifndef EP_NET_COLL_COLL_H
-#define EP_NET_COLL_COLL_H
+#ifndef EP_NET_COLL_H
+#define EP_NET_COLL_H
 
 #include "net/abi.h"
 #include "net/p2p.h"
@@ -43,7 +43,7 @@ struct ep_net_turn {
 };
 
 struct ep_net_coll {
-	const struct ep_net_nic *nic;
+	const struct ep_net_nic *nic; /* held if not NULL: connections may be closed before */
 	uint32_t nranks, rank;
 	char (*who)[EP_NET_ADDR_TEXT + 16]; /* of each rank: "rank 3 (10.1.2.3:4567)" */
 	void *handle;

@@ -184,7 +184,7 @@ static ncclResult_t op_push(struct gin *gin, struct op *op, uint32_t number, boo
 	if (at == op->size && op->signal) {
 		sge[n] = (struct ibv_sge){ (uintptr_t)gin->scratch, 8, gin->scratch_mr->lkey };
 		wr[n].opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-		/* Firmware may place data out of order by itself, and does not report that here. */
+		/* A NIC may place data out of order without reporting it: the fence keeps the signal behind the data. */
 		wr[n].send_flags = gin->mesh->dev->nic.fences ? IBV_SEND_FENCE : 0;
 		wr[n].wr.atomic.remote_addr = op->signal_at;
 		wr[n].wr.atomic.compare_add = op->add;

@@ -102,6 +102,7 @@ ncclResult_t ep_net_mesh_new(const struct ep_net_nic *nic, uint32_t nranks, uint
 err_drop:
 	ep_net_nic_drop(nic);
 err_free:
+	pthread_mutex_destroy(&m->lock);
 	free(m->fd);
 	free(m->who);
 	free(m->end);
@@ -546,7 +547,7 @@ static ncclResult_t making_late(const struct making *making)
 }
 
 /* Connects to all ranks. */
-static ncclResult_t ep_net_make(struct making *making)
+static ncclResult_t making_connect(struct making *making)
 {
 	for (uint32_t r = 0; r < making->mesh->rank; r++) {
 		EP_CHECK(dial_rank(making, r));
@@ -574,7 +575,7 @@ static ncclResult_t making_run(struct making *making)
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
 		making->joining[i].accepted.fd = -1;
 	}
-	result = ep_net_make(making);
+	result = making_connect(making);
 	ep_net_acceptor_report(making->acceptor, result == ncclSuccess, "a rank");
 	for (int i = 0; i < EP_NET_MAX_JOINING; i++) {
 		if (making->joining[i].accepted.fd >= 0) {

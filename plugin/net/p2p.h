@@ -3,7 +3,7 @@
  * A connection: one end sends, the other receives.
  *
  * Its queue pairs belong to paths: a path leads from a port of this end's NIC to a port of the other
- * end's, one for each port of the end that has more. Where there are several, what is under way on one
+ * end's, as many as the end with more ports has ports. Where there are several, what is under way on one
  * that fails goes over the others (p2p_paths.c).
  *
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
@@ -15,8 +15,8 @@
  * One thread at a time uses a connection, except for registration of memory. A thread of the plugin
  * (device.c) uses those with several paths, too, and both take the connection's lock.
  */
-#ifndef EP_NET_P2P_P2P_H
-#define EP_NET_P2P_P2P_H
+#ifndef EP_NET_P2P_H
+#define EP_NET_P2P_H
 
 #include "core/error.h"
 #include "net/abi.h"
@@ -186,7 +186,7 @@ struct ep_net_comm {
 	void *handle;
 	int fd; /* TCP: shows when the other end is gone */
 	char peer[EP_NET_PEER];
-	uint32_t rank; /* in collectives: the sender's */
+	uint32_t rank, nranks; /* in collectives: the sender's, and of how many */
 	uint32_t nlocals, nremotes, npaths;
 	struct ep_net_local local[EP_NET_NIC_PORTS];
 	struct ep_net_remote remote[EP_NET_NIC_PORTS];
@@ -351,7 +351,7 @@ struct ep_net_ctrl {
 struct ep_net_connect_req {
 	struct ep_net_head head;
 	uint64_t shared;
-	uint32_t nqps, tc, ports, sl, rank, pad;
+	uint32_t nqps, tc, ports, sl, rank, nranks;
 	struct ep_net_remote port[EP_NET_NIC_PORTS];
 	uint32_t qpn[EP_NET_MAX_QPS];
 };
@@ -370,8 +370,8 @@ struct ep_net_connect_rep {
 struct ep_net_handle {
 	struct ep_net_place place; /* its number: ports of the receiver's NIC */
 	void *parked;              /* the sender's own: what it has begun */
-	uint32_t
-		rank; /* the sender's own: which of the listener's senders it is, for collectives */
+	uint32_t rank,
+		nranks; /* the sender's own, for collectives: which rank it is, and of how many */
 };
 
 _Static_assert(sizeof(struct ep_net_handle) <= EP_NET_HANDLE_BYTES, "NCCL's handle");
@@ -425,8 +425,9 @@ ncclResult_t ep_net_close_recv(void *recv_comm);
 
 /* NCCL's calls. NCCL repeats ep_net_accept() while *recv_comm is NULL: the connection is still being made. */
 ncclResult_t ep_net_listen(int dev, int tc, void *handle, void **listen_comm);
-/* Finds the NIC that a listener is of, and the traffic class that it was given. */
-ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **nic, int *tc);
+/* Finds the NIC that a listener is of, the traffic class that it was given, and the nonce of its handle. */
+ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **nic, int *tc,
+			     uint64_t *nonce);
 ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm);
 ncclResult_t ep_net_close_listen(void *listen_comm);
 

@@ -66,8 +66,6 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : poll_slow(c);
 }
 
-/* ---- sending, and the end of requests of either kind ---- */
-
 /* ---- which receive a message is for ---- */
 
 /* The slot of the next group, if all of it is there. */

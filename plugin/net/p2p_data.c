@@ -114,7 +114,7 @@ ncclResult_t ep_net_slots_post(struct ep_net_comm *c)
 	return ncclSuccess;
 }
 
-/* Posts parts of messages, those once more that a closed path has not brought. */
+/* ---- parts of messages, posted once more if a closed path has not brought them ---- */
 
 /* The end of a part: the record and the immediate data, or the data itself with it. */
 static void part_end(struct ep_net_comm *c, const struct ep_net_message *message,
@@ -400,11 +400,11 @@ ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void
 }
 
 /*
- * Takes completions up. Completions of requests are done at once; failures of paths are noted, for
- * ep_net_paths_act(): it closes paths, which takes up completions, too.
+ * ---- completions ----
+ *
+ * Completions of requests are handled at once. Failures of paths are noted for ep_net_paths_act(): it closes
+ * paths, which handles completions, too.
  */
-
-/* ---- what is left to ep_net_paths_act() ---- */
 
 static void probed_note(struct ep_net_comm *c, uint32_t path)
 {
@@ -483,7 +483,7 @@ static ncclResult_t arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint
 	return ncclSuccess;
 }
 
-static ncclResult_t ep_net_received(struct ep_net_comm *c, const struct ibv_wc *wc)
+static ncclResult_t message_received(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id), owed;
 	struct ep_net_qp *q = &c->qp[qp];
@@ -530,7 +530,7 @@ static ncclResult_t completed(struct ep_net_comm *c, const struct ibv_wc *wc)
 		flush_ended(c, qp - EP_NET_WR_FLUSH_QP(0), number);
 		return ncclSuccess;
 	default:
-		return ep_net_received(c, wc);
+		return message_received(c, wc);
 	}
 }
 
@@ -555,7 +555,7 @@ static ncclResult_t failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
 }
 
 /* Work of a batch that has failed, after what has succeeded was taken up. */
-static ncclResult_t ep_net_failed(struct ep_net_comm *c, const struct ibv_wc *wc, int n)
+static ncclResult_t work_failed(struct ep_net_comm *c, const struct ibv_wc *wc, int n)
 {
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_dev_events(c->local[i].dev);
@@ -610,5 +610,5 @@ ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool 
 			failed = true;
 		}
 	}
-	return failed ? ep_net_failed(c, wc, n) : ncclSuccess;
+	return failed ? work_failed(c, wc, n) : ncclSuccess;
 }

@@ -7,6 +7,7 @@
 #include "net/p2p.h"
 
 static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c);
+
 /* Sends a message about a path, now or later; fills in what all kinds have. */
 static ncclResult_t ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind, uint32_t path,
 			      struct ep_net_ctrl_msg *msg)
@@ -77,8 +78,6 @@ static enum ep_net_io_state ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_
  *      writes those slots again that may not have arrived.
  *
  * A receiver that closes sends its count in the same way: the sender may miss its acknowledgements.
- *
- * How a path that was closed comes back is in p2p_paths.c.
  */
 
 #define EP_NET_DRAIN_NS 500000000ull     /* for a NIC to give back what was posted */
@@ -128,7 +127,7 @@ static uint32_t receives_left(const struct ep_net_comm *c, uint32_t path)
 	return left;
 }
 
-/* Its parts: sees to it that nothing comes from it any more; notifies the other end; both have closed it. */
+/* Stops the path's queue pairs, and takes up all that they have brought. */
 static ncclResult_t path_drain(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_local *l = &c->local[c->path[path].local_port];
@@ -270,7 +269,7 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char 
 }
 
 /*
- * How a path that was closed comes back. Both ends know what it has brought (p2p_paths.c). Each of them, when
+ * How a path that was closed comes back. Both ends know what it has brought (see above). Each of them, when
  * its port has been up for a while,
  *
  *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on

@@ -270,6 +270,7 @@ static void connect_req_fill(const struct ep_net_comm *c, uint64_t nonce,
 	req->sl = c->local[0].sl;
 	req->ports = c->nlocals;
 	req->rank = c->rank;
+	req->nranks = c->nranks;
 	ports_fill(c, req->port, req->qpn);
 }
 
@@ -376,7 +377,8 @@ err_free:
 	return result;
 }
 
-ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **nic, int *tc)
+ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **nic, int *tc,
+			     uint64_t *nonce)
 {
 	const struct ep_net_listen *l = ep_net_handle_find(EP_NET_LISTEN, listen_comm);
 
@@ -385,6 +387,7 @@ ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **
 	}
 	*nic = l->nic;
 	*tc = l->tc;
+	*nonce = l->acceptor.nonce;
 	return ncclSuccess;
 }
 
@@ -416,6 +419,7 @@ static ncclResult_t accepted_connect(struct ep_net_listen *listener)
 	EP_CHECK(ep_net_comm_new(listener->nic, false, paths, h->nqps, &class, &listener->comm));
 	strcpy(listener->comm->peer, who);
 	listener->comm->rank = h->rank;
+	listener->comm->nranks = h->nranks;
 	result = ep_net_comm_connect(listener->comm, &peer);
 	if (result != ncclSuccess) {
 		ep_net_comm_free(listener->comm);
@@ -617,6 +621,7 @@ static ncclResult_t connecting_new(int dev, int tc, const struct ep_net_handle *
 		return result;
 	}
 	s->comm->rank = handle->rank;
+	s->comm->nranks = handle->nranks;
 	ep_net_addr_print(&handle->place.addr, s->comm->peer);
 	snprintf(s->where, sizeof(s->where), "%s, where a receiver should listen,", s->comm->peer);
 	ep_net_dialing_begin(&s->dialing, &handle->place.addr, s->where,

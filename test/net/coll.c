@@ -523,10 +523,14 @@ static void test_misuse(void)
 	static uint8_t to[4096], from[4096];
 	struct part parts[5];
 	struct window good = { 100, 0, 100 };
-	void *coll, *mr, *other, *request, *first;
+	void *coll, *mr, *other, *request, *first, *handles[1] = { handle[1] };
 	int done;
 
 	CHECK_INT(listen_at(0, handle[0], &listener[0]), NET_OK);
+	CHECK_INT(listen_at(0, handle[1], &listener[1]), NET_OK);
+	CHECK_INT(join(handles, 1, 0, listener[0], &other), NET_ARGUMENT);
+	CHECK_HAS(net_log_last(), "the handle of rank 0 is not its listener's");
+	CHECK_INT(CALL(C_CLOSE_LISTEN, void *)(listener[1]), NET_OK);
 	coll = open_coll(0);
 	CHECK_INT(reg(coll, to, sizeof(to), &mr), NET_OK);
 	CHECK_INT(reg(coll, from, sizeof(from), &other), NET_OK);
@@ -619,7 +623,7 @@ static void test_lost(int rank, const char *fault)
 	static uint8_t to[3 * 1000], from[1000];
 	struct window w = { 1000, 0, 3000 };
 	struct part part = { .at = to, .size = 3000 };
-	void *handles[3], *coll, *from_mr, *request = NULL;
+	void *handles[3], *coll, *from_mr, *other, *request = NULL;
 	uint64_t began;
 	char name[16];
 	int rc = NET_OK;
@@ -656,6 +660,8 @@ static void test_lost(int rank, const char *fault)
 	CHECK(net_now_ms() - began < 10000, "%llu ms", (unsigned long long)(net_now_ms() - began));
 	check_loss(rank, fault);
 	CHECK_INT(all_gather(coll, from, from_mr, 1, &part, &w, &request), NET_REMOTE);
+	/* (its connections are closed, and may have been all that held the NIC) */
+	CHECK_INT(reg(coll, name, sizeof(name), &other), NET_REMOTE);
 	CHECK_INT(net_log_count(2), 1);
 	/* Whoever is left stays until the others have seen it, too. */
 	snprintf(name, sizeof(name), "seen%d", rank);
