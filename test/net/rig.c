@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dirent.h>
 #include <dlfcn.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -385,6 +387,9 @@ void net_pair_make(struct net *n, int from, int to, struct net_pair *pair)
 	to = to < 2 ? n->place[to] : to;
 	memset(handle, 0x5a, sizeof(handle));
 	NET_NEED(net_listen(n, to, handle, &listener) == NET_OK, "%s", net_log_last());
+	/* (of either family, behind magic, version, ports and nonce) */
+	memcpy(&pair->port, handle + 24 + offsetof(struct sockaddr_in, sin_port),
+	       sizeof(pair->port));
 	pair->send = pair->recv = NULL;
 	while (!pair->send || !pair->recv) {
 		NET_NEED(net_now_ms() < until, "no connection");

@@ -133,6 +133,7 @@ int net_close(struct net *n, enum net_place which, void *comm);
 /* Two ends in this process; made by one thread that asks both in turn. */
 struct net_pair {
 	void *send, *recv;
+	uint16_t port; /* at which the receiver listened, in network order */
 };
 void net_pair_make(struct net *n, int from, int to, struct net_pair *pair);
 void net_pair_close(struct net *n, struct net_pair *pair);

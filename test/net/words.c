@@ -42,7 +42,17 @@ static bool is_socket(int fd)
 	       getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain != AF_UNIX;
 }
 
-/* The sockets that were not there before: the sender dials before the receiver accepts. */
+/* Whether the socket is the sender's end of the pair: the one that dialed the listener. */
+static bool is_sender(int fd)
+{
+	struct sockaddr_in6 peer = { .sin6_port = 0 };
+	socklen_t size = sizeof(peer);
+
+	/* (the port is at the same place in both families) */
+	return getpeername(fd, (struct sockaddr *)&peer, &size) == 0 && peer.sin6_port == pair.port;
+}
+
+/* Finds the sockets that were not there before. */
 static void begin(const char *what)
 {
 	bool before[FDS];
@@ -55,10 +65,10 @@ static void begin(const char *what)
 	fd_send = fd_recv = -1;
 	for (int fd = 0; fd < FDS; fd++) {
 		if (!before[fd] && is_socket(fd)) {
-			*(fd_send < 0 ? &fd_send : &fd_recv) = fd;
+			*(is_sender(fd) ? &fd_send : &fd_recv) = fd;
 		}
 	}
-	NEED(fd_recv >= 0);
+	NEED(fd_send >= 0 && fd_recv >= 0);
 	NEED(net_reg(&net, pair.send, from, SIZE, NET_HOST, &from_mr) == NET_OK);
 	NEED(net_reg(&net, pair.recv, to, SIZE, NET_HOST, &to_mr) == NET_OK);
 }
