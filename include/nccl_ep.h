@@ -381,7 +381,7 @@ typedef struct {
 	 * and the number of rows. DROP: the rows beyond M are left out. DROP is refused in eager
 	 * mode. */
 	ncclEpOverflowPolicy_t overflow_policy;
-	/* Since API version 2. The largest K of the handles, at most E. 0: unset. Low latency makes
+	/* Since API version 2. The largest num_topk of any handle, at most E. 0: unset. Low latency makes
 	 * room for it from the beginning and allows a handle with more. High throughput refuses a
 	 * handle with more, and needs the field for expert-major handles in eager mode. */
 	unsigned int num_topk;
@@ -666,9 +666,9 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
  * rank, the group fails on all ranks, unless overflow_policy is DROP.
  *
  * With DROP the total counts all rows. A flat row is kept if its place is below M. An expert-major
- * row is kept if its place in the flat order and its own place are below M. Flat counters count
- * kept rows. Expert-major counters and offsets describe the zones, cut off at M; a row in a zone
- * that is dropped for its place in the flat order is zero.
+ * row is kept if its place in the output and its place in a flat output are both below M. Flat
+ * counters count kept rows. Expert-major counters and offsets describe the zones, cut off at M; a
+ * row in a zone that is dropped for its place in a flat output is zero.
  *
  * Collective: no in low latency; yes in high throughput.
  * Threads: one at a time.
@@ -1146,7 +1146,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * Collective: yes, among the ranks that are not masked.
  * Threads: one at a time.
  * Capture: refused.
- * Blocks: until `stream` has run the call, for the times above.
+ * Blocks: until `stream` has run the call; the limits are above.
  * Memory: none is kept.
  * Logs: failures; an active rank that did not come (WARN); ranks that are active again without
  *   having come (INFO); ranks that stay masked, with the reason (WARN).
