@@ -22,6 +22,13 @@ for page in "$work"/*.[1-7]; do
 done
 [ "$(ls "$work"/*.3 | wc -l)" -ge 25 ] || fail "$(ls "$work"/*.3 | wc -l) pages of calls"
 
+# A metric of the live page has its word.
+grep -ohE '"nccl_ep_[a-z_]+"' "$root/tools/ep_info_live.c" | tr -d '"' | sort -u >"$work/metrics"
+[ "$(wc -l <"$work/metrics")" -ge 7 ] || fail "ep_info_live.c has $(wc -l <"$work/metrics") metrics"
+while read -r name; do
+    grep -qx "\.B $name" "$work/ep_info.1" || fail "ep_info.1 lacks $name"
+done <"$work/metrics"
+
 # From ENVIRONMENT on: what is read, and behind "Not read" what is not.
 sed -n '/^\.SH ENVIRONMENT/,/^\.SH FILES/p' "$root/doc/man/nccl-net-ep.7" >"$work/environment"
 sed '/^\.SS Not read/,$d' "$work/environment" | grep -oE 'NCCL_\w+' | sort -u >"$work/read"
