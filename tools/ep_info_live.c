@@ -16,7 +16,6 @@
 #include "core/log.h"
 #include "core/util.h"
 #include "device/group/wait_word.h"
-#include "device/group/wait_word.h"
 #include "tools/ep_info.h"
 #include "topo/json.h"
 

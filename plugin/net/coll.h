@@ -45,7 +45,7 @@ struct ep_net_turn {
 struct ep_net_coll {
 	const struct ep_net_nic *nic; /* held if not NULL: connections may be closed before */
 	uint32_t nranks, rank;
-	char (*who)[EP_NET_ADDR_TEXT + 16]; /* of each rank: "rank 3 (10.1.2.3:4567)" */
+	char (*who)[EP_NET_WHO]; /* of each rank: "rank 3 (10.1.2.3:4567)" */
 	void *handle;
 	void **send, **recv; /* connections, of each rank */
 	uint64_t begun;      /* gathers */

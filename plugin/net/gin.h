@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include "net/net.h"
 
-#define EP_NET_WHO (EP_NET_ADDR_TEXT + 16)
 #define EP_NET_MESH_RANKS 4096u
 #define EP_NET_LOST_TEXT 400
 

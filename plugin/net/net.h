@@ -368,6 +368,7 @@ union ep_net_addr {
 
 /* Writes an address as "10.1.2.3:4567" or "[fe80::1]:4567". Returns text. */
 #define EP_NET_ADDR_TEXT 72
+#define EP_NET_WHO (EP_NET_ADDR_TEXT + 16) /* a rank with its address */
 const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_ADDR_TEXT]);
 
 /* Listens on a free port of the address, and fills the port in. */

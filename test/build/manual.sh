@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The manual: pages without mistakes of roff, that refer to pages that exist, and every variable of ep_info -p.
+# The manual: pages without mistakes of roff, that refer to pages that exist; every variable of ep_info -p, and every
+# metric of ep_info --live.
 # nccl-net-ep(7) says of each variable of NCCL's transports (nccl_vars.txt) whether the plugin reads it, and is right.
 #   manual.sh SOURCE_ROOT ENV_PAGE EP_INFO|none CALL_PAGES_DIR
 

@@ -378,7 +378,7 @@ static void test_gathered_short(void)
 	static struct ep_net_coll coll;
 	struct ep_net_turn turn[2] = { { 1, 1 }, { 1, 1 } };
 	struct ep_net_share share[2 * EP_NET_GATHERS] = { { 0 } };
-	char who[2][EP_NET_ADDR_TEXT + 16] = { "rank 0", "rank 1" };
+	char who[2][EP_NET_WHO] = { "rank 0", "rank 1" };
 	int tag = 0, done = 0;
 	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
 			     .opcode = IBV_WC_RECV_RDMA_WITH_IMM,
