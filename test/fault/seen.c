@@ -109,7 +109,8 @@ static void see(struct world *w)
 	long victim = (long)world_look(w, FLAG_PID, VICTIM);
 	char want[100];
 
-	snprintf(want, sizeof(want), "\"waits\": [{\"rank\": %d, \"process\": %ld,", VICTIM, victim);
+	snprintf(want, sizeof(want), "\"waits\": [{\"rank\": %d, \"process\": %ld,", VICTIM,
+		 victim);
 	while (!strstr(mine(ask("--live --json")), want) && world_now() < start + SOON) {
 	}
 	printf("rank %d saw it after %.2f s\n", w->rank, world_now() - start);
@@ -142,8 +143,8 @@ static void see_exchange(struct world *w, unsigned int number, const char *why)
 	double start = world_now();
 	char want[160];
 
-	snprintf(want, sizeof(want), "\"exchange\": {\"number\": %u, \"for\": \"%s\", \"waits\": true,",
-		 number, why);
+	snprintf(want, sizeof(want),
+		 "\"exchange\": {\"number\": %u, \"for\": \"%s\", \"waits\": true,", number, why);
 	while (!(strstr(mine(ask("--live --json")), want) && strstr(text, "\"held_up_by\": [2]")) &&
 	       world_now() < start + SOON) {
 	}

@@ -70,7 +70,7 @@ static void connect_pair(void)
 
 	NET_NEED(net_listen(&net, 0, mine, &listener) == NET_OK, "%s", net_log_last());
 	swap(mine, theirs, sizeof(mine));
-	pair = (struct net_pair){ NULL, NULL };
+	pair = (struct net_pair){ .send = NULL };
 	while (!pair.send || !pair.recv) {
 		NET_NEED(net_now_ms() < until, "no connection");
 		NET_NEED(pair.send || net_connect(&net, 0, theirs, &pair.send) == NET_OK, "%s",

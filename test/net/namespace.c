@@ -237,7 +237,7 @@ static int ask(uint8_t *handle, void *listener, struct net_pair *pair, uint64_t 
 static void dial(const char *away, const char *back, const char *text)
 {
 	uint8_t handle[2][NET_HANDLE];
-	struct net_pair pair = { NULL, NULL };
+	struct net_pair pair = { .send = NULL };
 	void *listener;
 
 	check_context("%s", text);
@@ -264,7 +264,7 @@ static void dial(const char *away, const char *back, const char *text)
 static void test_limit(void)
 {
 	uint8_t handle[NET_HANDLE];
-	struct net_pair pair = { NULL, NULL };
+	struct net_pair pair = { .send = NULL };
 	void *listener;
 
 	check_context("limit");

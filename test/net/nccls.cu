@@ -318,8 +318,7 @@ int main(int argc, char **argv)
 		}
 	}
 	if (nranks < 2 || nranks > MAX_RANKS || most < (size_t)nranks * 4) {
-		fprintf(stderr, "usage: nccls [-n RANKS (2 to %d)] [-e BYTES] [-g]\n",
-			MAX_RANKS);
+		fprintf(stderr, "usage: nccls [-n RANKS (2 to %d)] [-e BYTES] [-g]\n", MAX_RANKS);
 		return 2;
 	}
 	for (int r = 0; r < nranks; r++) {

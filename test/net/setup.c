@@ -125,7 +125,7 @@ static void test_rejected(void)
 {
 	static const char web[] = "GET / HTTP/1.1\r\nHost: example\r\nAccept: */*\r\n\r\n";
 	uint8_t handle[NET_HANDLE];
-	struct net_pair pair = { NULL, NULL };
+	struct net_pair pair = { .send = NULL };
 	struct sockaddr_in at;
 	void *listener, *comm;
 	struct head head;
@@ -172,7 +172,7 @@ static void test_silent(void)
 	int fd[BEFORE + BEHIND], peer;
 	uint8_t handle[NET_HANDLE];
 	struct sockaddr_in at, own;
-	struct net_pair pair = { NULL, NULL };
+	struct net_pair pair = { .send = NULL };
 	socklen_t size = sizeof(own);
 	void *listener, *comm;
 	struct head head;
@@ -495,7 +495,7 @@ static int nonsense(uint64_t seed, uint64_t flips, uint64_t skip, uint64_t span)
 		.fd = { -1, -1 }, .random = seed, .flips = flips, .skip = skip, .span = span
 	};
 	int send_rc = NET_OK, recv_rc = NET_OK;
-	struct net_pair pair = { NULL, NULL };
+	struct net_pair pair = { .send = NULL };
 	uint64_t until = net_now_ms() + 10000;
 	uint8_t handle[NET_HANDLE];
 	struct sockaddr_in at, own;
@@ -594,7 +594,7 @@ static void test_again(void)
 	CHECK_INT(net_listen(&net, 0, handle, &listener), NET_OK);
 	for (int i = 0; i < 2; i++) {
 		memcpy(copy, handle, sizeof(copy));
-		pair = (struct net_pair){ NULL, NULL };
+		pair = (struct net_pair){ .send = NULL };
 		while (!pair.send || !pair.recv) {
 			NET_NEED(pair.recv || net_accept(&net, listener, &pair.recv) == NET_OK,
 				 "%s", net_log_last());
