@@ -37,14 +37,8 @@
 enum ep_mlx5_opcode {
 	EP_MLX5_OP_NOP = 0x00,
 	EP_MLX5_OP_WRITE = 0x08,
-	EP_MLX5_OP_READ = 0x10,
-	EP_MLX5_OP_FETCH_ADD = 0x12,
-	EP_MLX5_OP_MASKED_FETCH_ADD = 0x15
+	EP_MLX5_OP_FETCH_ADD = 0x12
 };
-
-/* Operand size of masked atomics: bits 31:24 of the control segment's first word (PRM). */
-#define EP_MLX5_OPMOD_MASKED_4 0x08
-#define EP_MLX5_OPMOD_MASKED_8 0x09
 
 /*
  * fm_ce_se of the control segment: fence mode 7:5, completion 3:2, solicited 1 (PRM; mlx5dv.h:
@@ -97,13 +91,6 @@ struct ep_mlx5_atomic_seg {
 	uint64_t compare; /* fetch and add: not looked at */
 };
 
-/* PRM, "Extended Atomics": masked fetch and add, operand of 4 bytes. */
-struct ep_mlx5_masked_add32_seg {
-	uint32_t add;
-	uint32_t boundary; /* bits that carry nothing upwards; 0: ordinary add */
-	uint32_t reserved[2];
-};
-
 /* A basic block in memory, as the words that are stored. */
 struct __attribute__((aligned(EP_MLX5_WQEBB))) ep_mlx5_wqe {
 	uint32_t w[EP_MLX5_WQEBB / 4];
@@ -130,20 +117,12 @@ struct ep_mlx5_wqe_atomic {
 	struct ep_mlx5_data_seg data; /* where the old value goes: 8 bytes */
 };
 
-struct ep_mlx5_wqe_atomic32 {
-	struct ep_mlx5_ctrl_seg ctrl;
-	struct ep_mlx5_raddr_seg raddr;
-	struct ep_mlx5_masked_add32_seg atomic;
-	struct ep_mlx5_data_seg data; /* 4 bytes */
-};
-
 union ep_mlx5_wqe_view {
 	struct ep_mlx5_wqe words;
 	struct ep_mlx5_ctrl_seg ctrl;
 	struct ep_mlx5_wqe_write write;
 	struct ep_mlx5_wqe_inline in;
 	struct ep_mlx5_wqe_atomic atomic;
-	struct ep_mlx5_wqe_atomic32 atomic32;
 };
 
 /*
@@ -228,13 +207,11 @@ _Static_assert(sizeof(struct ep_mlx5_raddr_seg) == 16, "remote address segment")
 _Static_assert(sizeof(struct ep_mlx5_data_seg) == 16, "data segment");
 _Static_assert(sizeof(struct ep_mlx5_inline_seg) == 32, "inline segment");
 _Static_assert(sizeof(struct ep_mlx5_atomic_seg) == 16, "atomic segment");
-_Static_assert(sizeof(struct ep_mlx5_masked_add32_seg) == 16, "masked atomic segment");
 _Static_assert(sizeof(struct ep_mlx5_wqe) == 64, "basic block");
-_Static_assert(sizeof(struct ep_mlx5_wqe_write) == 64, "WRITE and READ");
+_Static_assert(sizeof(struct ep_mlx5_wqe_write) == 64, "WRITE");
 _Static_assert(sizeof(struct ep_mlx5_wqe_inline) == 64, "inline WRITE");
 _Static_assert(sizeof(struct ep_mlx5_wqe_atomic) == 64, "atomics");
 _Static_assert(offsetof(struct ep_mlx5_wqe_atomic, data) == 0x30, "atomics");
-_Static_assert(offsetof(struct ep_mlx5_wqe_atomic32, data) == 0x30, "atomics");
 _Static_assert(sizeof(union ep_mlx5_wqe_view) == 64, "WQEs");
 _Static_assert(sizeof(struct ep_mlx5_dbr) == 8 && offsetof(struct ep_mlx5_dbr, send) == 4, "dbr");
 _Static_assert(sizeof(struct ep_mlx5_cqe) == 64, "CQE");

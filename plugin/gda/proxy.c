@@ -203,10 +203,6 @@ static const char *decode(const struct ep_gda_queue *queue, uint64_t index, stru
 			decode_local(queue, wqe, 8, wr, sge);
 		}
 		return NULL;
-	case EP_MLX5_OP_READ:
-		wr->opcode = IBV_WR_RDMA_READ;
-		decode_local(queue, wqe, 8, wr, sge);
-		return NULL;
 	case EP_MLX5_OP_FETCH_ADD:
 		wr->opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
 		wr->wr.atomic.remote_addr = be64(&wqe->w[4]);
@@ -214,8 +210,6 @@ static const char *decode(const struct ep_gda_queue *queue, uint64_t index, stru
 		wr->wr.atomic.compare_add = be64(&wqe->w[8]);
 		decode_local(queue, wqe, 12, wr, sge);
 		return NULL;
-	case EP_MLX5_OP_MASKED_FETCH_ADD:
-		return "masked atomics need an mlx5 queue, plain verbs have none";
 	default:
 		return "a kernel posted a work request of an unknown kind";
 	}

@@ -156,7 +156,6 @@ static void post(struct rank *r, uint32_t seed)
 			.first_warp = first,
 			.rounds = rounds,
 			.seed = seed + (uint32_t)w->rank * 977u,
-			.no_masked = r->gda->mode == EP_GDA_CPU_PROXY,
 			.weak = weakness(r->gda),
 		};
 
@@ -214,13 +213,10 @@ static void check(struct rank *r)
 		}
 		check_context("rank %d, from %d to %d, queue %u", w->rank, from, to, i % queues);
 		CHECK_INT(said->status, EP_MLX5_OK);
-		CHECK_INT(said->wrong, 0);
 		CHECK(said->posted >= rounds);
 		if (to == w->rank) {
 			CHECK(memcmp(seen[i].tags, said->tags, sizeof(said->tags)) == 0);
 			CHECK_INT(seen[i].signal, said->signal);
-			CHECK_INT(seen[i].sum, said->sum);
-			CHECK_INT(seen[i].sum32, said->sum32);
 		}
 	}
 	check_context("%s", "");

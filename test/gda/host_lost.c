@@ -447,10 +447,10 @@ static void run_absent(struct rank *rank)
 	sleep(60);
 }
 
-static void run_masked(struct rank *r)
+static void run_unknown(struct rank *r)
 {
-	check_failed(post(r, GDA_ONE_FETCH_ADD32, 0, true));
-	expect_failure(r, "masked atomics");
+	check_failed(post(r, GDA_ONE_UNKNOWN, 0, true));
+	expect_failure(r, "a kernel posted a work request of an unknown kind");
 }
 
 static void run_refused(struct rank *rank)
@@ -532,8 +532,8 @@ static const struct scene scenes[] = {
 	SCENE(waiting, .run = run_waiting, .apart = true, .last = true),
 	/* work of somebody else on this GPU does not end */
 	SCENE(busy, .run = run_busy, .apart = true),
-	/* a masked atomic where verbs have none */
-	SCENE(masked, .run = run_masked),
+	/* a work request of a kind that the proxy does not know */
+	SCENE(unknown, .run = run_unknown),
 	/* MODE cannot be had here; the reason contains HOST_LOST_REASON */
 	SCENE(refused, .run = run_refused, .apart = true, .last = true),
 	/* auto becomes MODE */

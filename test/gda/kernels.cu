@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Warps that post everything there is to post, in an order that a seed decides. */
-#include "more_ops.h"
+/* Warps that post what the library's kernels post, in an order that a seed decides. */
+#include "device/mlx5/qp.h"
 #include "kernels.h"
 
 enum gda_kind {
 	GDA_PUT,
 	GDA_INLINE,
-	GDA_PACKET,
-	GDA_GET,
-	GDA_ADD,
-	GDA_ADD32,
 	GDA_PUT_SIGNAL,
 	GDA_SIGNAL,
 	GDA_KINDS
@@ -27,11 +23,9 @@ struct gda_run {
 	struct gda_warp *heap; /* of this warp */
 	uint64_t at;           /* its offset in the regions */
 	uint64_t tag;          /* per lane */
-	uint64_t signal, sum, posted;
-	uint32_t sum32, wrong;
+	uint64_t signal, posted;
 	bool dirty; /* sources are in use by the NIC */
-	bool no_masked;
-	uint32_t weak;
+	bool weak;
 };
 
 EP_DEV struct ep_mlx5_mem gda_from(const struct ep_mlx5_post *p, const struct gda_run &g,
@@ -79,56 +73,16 @@ EP_DEV void gda_put(struct ep_mlx5_post *p, struct gda_run &g, bool want, bool s
 	g.dirty = true;
 }
 
-/* Reads back what was put last. Other queues do not write there, so it must be that. */
-EP_DEV void gda_get(struct ep_mlx5_post *p, struct gda_run &g, bool want)
-{
-	uint32_t lane = ep_lane();
-	struct ep_mlx5_mem from = gda_to(p, g, offsetof(struct gda_warp, tags) + 8 * lane);
-	struct ep_mlx5_mem to = gda_from(p, g, offsetof(struct gda_warp, source) + 8 * lane);
-
-	if (!ep_mlx5_quiet(p)) {
-		return;
-	}
-	g.heap->source[lane] = ~0ull;
-	ep_mlx5_get(p, want, from, to, 8, false);
-	if (ep_mlx5_quiet(p)) {
-		g.wrong += want && g.heap->source[lane] != g.tag;
-		g.dirty = false;
-	}
-}
-
-/* n lanes add 1 each: the old values are consecutive. */
-EP_DEV void gda_add(struct ep_mlx5_post *p, struct gda_run &g, bool want, uint32_t n, bool check)
-{
-	uint32_t lane = ep_lane(), lanes = ep_ballot(EP_FULL_MASK, want);
-	uint32_t mine = ep_popc(lanes & ((1u << lane) - 1));
-
-	if (g.dirty && !ep_mlx5_quiet(p)) {
-		return;
-	}
-	ep_mlx5_fetch_add(p, want, gda_slot(p, g, offsetof(struct gda_warp, sum)), 1,
-			  gda_from(p, g, offsetof(struct gda_warp, old) + 8 * lane), false);
-	g.dirty = true;
-	if (check && g.weak < 2 && ep_mlx5_quiet(p)) {
-		g.wrong += want && g.heap->old[lane] != g.sum + mine;
-		g.dirty = false;
-	}
-	g.sum += n;
-}
-
-EP_DEV void gda_round(struct ep_mlx5_post *p, struct gda_run &g, uint32_t r, uint32_t mine,
-		      uint32_t round)
+EP_DEV void gda_round(struct ep_mlx5_post *p, struct gda_run &g, uint32_t r, uint32_t mine)
 {
 	uint32_t lane = ep_lane(), kind = r % GDA_KINDS;
 	bool want = (r >> 8 & 3) == 0 ? lane == (r >> 10) % 32 : mine & 1;
 	bool more = (r >> 16 & 3) == 0;
 	uint32_t n = ep_popc(ep_ballot(EP_FULL_MASK, want));
+	struct ep_mlx5_mem slot = gda_slot(p, g, offsetof(struct gda_warp, signal));
 	const uint32_t words[2] = { (uint32_t)(g.tag + 1), (uint32_t)((g.tag + 1) >> 32) };
 	struct ep_mlx5_mem tag = gda_to(p, g, offsetof(struct gda_warp, tags) + 8 * lane);
 
-	if (kind == GDA_ADD32 && g.no_masked) {
-		kind = GDA_PUT;
-	}
 	switch (kind) {
 	case GDA_PUT:
 	case GDA_PUT_SIGNAL:
@@ -142,43 +96,12 @@ EP_DEV void gda_round(struct ep_mlx5_post *p, struct gda_run &g, uint32_t r, uin
 		ep_mlx5_put_inline(p, want, tag, words, 8, more);
 		g.tag += want && !p->status;
 		break;
-	case GDA_PACKET:
-		ep_mlx5_put_packet(p, want,
-				   gda_slot(p, g, offsetof(struct gda_warp, packet) + 16 * lane),
-				   lane, g.at, round + 1, more);
-		break;
-	case GDA_GET:
-		gda_get(p, g, want);
-		break;
-	case GDA_ADD:
-		gda_add(p, g, want, n, r >> 20 & 1);
-		break;
-	case GDA_ADD32:
-		/* Two counters in a word: what leaves the lower one does not reach the upper. */
-		ep_mlx5_fetch_add32(p, want, gda_slot(p, g, offsetof(struct gda_warp, sum32)),
-				    0x00018001, 0x00008000,
-				    gda_from(p, g, offsetof(struct gda_warp, old) + 8 * lane),
-				    more);
-		for (uint32_t i = 0; i < n; i++) {
-			uint32_t low = (g.sum32 & 0xffff) + 0x8001;
-
-			g.sum32 = ((g.sum32 >> 16) + 1) << 16 | (low & 0xffff);
-		}
-		g.dirty = true;
-		break;
 	default:
-		ep_mlx5_signal_add(
-			p,
-			ep_mlx5_signal_value(gda_slot(p, g, offsetof(struct gda_warp, signal)),
-					     g.signal, g.signal + 1),
-			more);
+		ep_mlx5_signal_add(p, ep_mlx5_signal_value(slot, g.signal, g.signal + 1), more);
 		g.signal++;
 		n = 1;
 	}
 	g.posted += n;
-	if ((r >> 24) % 16 == 0) {
-		ep_mlx5_flush(p);
-	}
 }
 
 EP_KERNEL(gda_post, gda_post_args, GDA_THREADS)
@@ -192,26 +115,19 @@ EP_KERNEL(gda_post, gda_post_args, GDA_THREADS)
 
 	g.heap = a.heap + warp;
 	g.at = warp * sizeof(struct gda_warp);
-	g.no_masked = a.no_masked != 0;
-	g.weak = a.weak;
+	g.weak = a.weak != 0;
 	g.tag = out->tags[lane];
 	g.signal = out->signal;
-	g.sum = out->sum;
-	g.sum32 = out->sum32;
 	ep_warp_sync(EP_FULL_MASK);
 	for (uint32_t i = 0; i < a.rounds && !p.status; i++) {
-		gda_round(&p, g, gda_random(&all), gda_random(&mine) >> 7, i);
+		gda_round(&p, g, gda_random(&all), gda_random(&mine) >> 7);
 	}
 	ep_mlx5_quiet(&p);
 	out->tags[lane] = g.tag;
-	g.wrong = ep_popc(ep_ballot(EP_FULL_MASK, g.wrong != 0));
 	if (lane == 0) {
 		out->signal = g.signal;
-		out->sum = g.sum;
-		out->sum32 = g.sum32;
 		out->posted += g.posted;
 		out->status = p.status;
-		out->wrong += g.wrong;
 	}
 }
 
@@ -224,6 +140,7 @@ EP_DEV void gda_do(struct ep_mlx5_post *p, uint32_t what, bool want, bool more)
 	struct ep_mlx5_mem slot = gda_slot(p, g, offsetof(struct gda_warp, signal));
 	const uint32_t words[7] = { 0x03020100, 0x07060504, 0x0b0a0908, 0x0f0e0d0c,
 				    0x13121110, 0x17161514, 0x1b1a1918 };
+	struct ep_mlx5_wqe q;
 
 	switch (what) {
 	case GDA_ONE_PUT:
@@ -235,26 +152,15 @@ EP_DEV void gda_do(struct ep_mlx5_post *p, uint32_t what, bool want, bool more)
 	case GDA_ONE_INLINE:
 		ep_mlx5_put_inline(p, want, to, words, 28, more);
 		break;
-	case GDA_ONE_PACKET:
-		ep_mlx5_put_packet(p, want, slot, 1, 2, 3, more);
-		break;
-	case GDA_ONE_GET:
-		ep_mlx5_get(p, want, to, from, 8, more);
-		break;
-	case GDA_ONE_FETCH_ADD:
-		ep_mlx5_fetch_add(p, want, slot, 5, from, more);
-		break;
-	case GDA_ONE_FETCH_ADD32:
-		ep_mlx5_fetch_add32(p, want, slot, 5, 0, from, more);
-		break;
 	case GDA_ONE_PUT_SIGNAL:
 		ep_mlx5_put_signal(p, want, to, from, 8, ep_mlx5_signal_value(slot, 40, 47));
 		break;
-	case GDA_ONE_SIGNAL_VALUE:
+	case GDA_ONE_SIGNAL:
 		ep_mlx5_signal_add(p, ep_mlx5_signal_value(slot, 40, 47), more);
 		break;
-	case GDA_ONE_SIGNAL_SUM:
-		ep_mlx5_signal_add(p, ep_mlx5_signal_sum(slot, 7), more);
+	case GDA_ONE_UNKNOWN:
+		ep_mlx5_build_ctrl(&q, 0, 0x15, p->qpn, 1, 0);
+		ep_mlx5_submit(p, want, q, 1, q, 0, more);
 		break;
 	default:
 		break;
@@ -270,9 +176,6 @@ EP_KERNEL(gda_one, gda_one_args, 32)
 	for (uint32_t i = 0; i < a.times && !p.status; i++) {
 		gda_do(&p, a.what, a.lanes >> ep_lane() & 1, a.more != 0);
 		done += !p.status;
-	}
-	if (a.flush) {
-		ep_mlx5_flush(&p);
 	}
 	if (a.quiet == GDA_QUIET_ALL) {
 		if (!ep_mlx5_quiet_all(a.qp, 1, start, a.timeout_ns)) {

@@ -10,32 +10,22 @@
 /*
  * The heap, local and remote at once, has per warp of all kernels:
  *   tags[32]    u64 per lane: number of the last put of that lane; the NIC sees each exactly once
- *   source[32]  u64 per lane: what is put, or got back
- *   packet[32]  16 bytes per lane
- *   signal      u64: sole writer
- *   sum         u64: how many fetch-adds of 8 bytes
- *   old[32]     u64 per lane: what the fetch-adds returned
- *   sum32       u32: two counters of 16 bits
+ *   source[32]  u64 per lane: what is put
+ *   signal      u64
  */
 struct gda_warp {
 	uint64_t tags[32];
 	uint64_t source[32];
-	uint32_t packet[32][4];
-	uint64_t old[32];
 	uint64_t signal;
-	uint64_t sum;
-	uint32_t sum32;
-	uint32_t pad;
 };
 
 /* What a warp says at its end. */
 struct gda_result {
 	uint64_t tags[32]; /* what heap->tags should be */
-	uint64_t signal, sum;
+	uint64_t signal;
 	uint64_t posted; /* WQEs */
-	uint32_t sum32;
 	uint32_t status; /* enum ep_mlx5_status */
-	uint32_t wrong;  /* data fetched that is not what it should be */
+	uint32_t wrong;  /* data that is not what it should be, of gda_pass */
 	uint32_t ended;  /* the NIC is done with what was posted */
 };
 
@@ -48,22 +38,16 @@ struct gda_post_args {
 	uint32_t first_warp; /* number of this kernel's first warp */
 	uint32_t rounds;
 	uint32_t seed;
-	uint32_t no_masked; /* the queue knows no masked atomics */
-	uint32_t weak; /* 1: WRITEs may overtake WRITEs, 2: atomics may overtake atomics, too */
-	uint32_t pad;
+	uint32_t weak; /* WRITEs may overtake WRITEs */
 };
 
 enum gda_one {
 	GDA_ONE_PUT,    /* 8 bytes */
 	GDA_ONE_PUT_0,  /* no bytes */
 	GDA_ONE_INLINE, /* 28 bytes */
-	GDA_ONE_PACKET,
-	GDA_ONE_GET,
-	GDA_ONE_FETCH_ADD,
-	GDA_ONE_FETCH_ADD32,
 	GDA_ONE_PUT_SIGNAL,
-	GDA_ONE_SIGNAL_VALUE,
-	GDA_ONE_SIGNAL_SUM,
+	GDA_ONE_SIGNAL,
+	GDA_ONE_UNKNOWN, /* an opcode that no kernel of the library posts */
 	GDA_ONE_NOTHING
 };
 
@@ -80,7 +64,7 @@ struct gda_one_args {
 	uint32_t what;
 	uint32_t times;
 	uint32_t lanes; /* that want to */
-	uint32_t more, flush, quiet;
+	uint32_t more, quiet;
 	uint64_t end_ns; /* not 0: then waits so long for the NIC to be done with it */
 };
 

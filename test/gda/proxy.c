@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
-#include "more_wqe.h"
+#include "device/mlx5/wqe.h"
 #include "gda/state.h"
 #include "gda/prm.h"
 #include "support/check.h"
@@ -151,10 +151,10 @@ static void begin(uint32_t room, uint32_t cq_room)
 	NEED(ep_gda_proxy_start(&g, &why));
 }
 
-/* Behind the `n` of them a last one that verbs do not have, if `bad`. */
+/* Behind the `n` of them a last one whose opcode no kernel posts, if `bad`. */
 static void ring_for(uint32_t i, uint32_t n, bool bad)
 {
-	const struct ep_mlx5_mem remote = { 0x1000, 1 }, local = { 0x2000, 2 }, other = { 1, 0 };
+	const struct ep_mlx5_mem remote = { 0x1000, 1 }, local = { 0x2000, 2 };
 
 	for (uint32_t k = 0; k < n + bad; k++) {
 		uint64_t at = FIRST + k;
@@ -164,8 +164,7 @@ static void ring_for(uint32_t i, uint32_t n, bool bad)
 			ep_mlx5_build_write(q, at, queue[i].qpn, EP_MLX5_CE_ALWAYS, remote, local,
 					    8);
 		} else {
-			ep_mlx5_build_fetch_add32(q, at, queue[i].qpn, EP_MLX5_CE_ALWAYS, remote,
-						  other, 0x2000, 2);
+			ep_mlx5_build_ctrl(q, at, 0x15, queue[i].qpn, 1, EP_MLX5_CE_ALWAYS);
 		}
 	}
 	__atomic_store_n(&word[i], FIRST + n + bad, __ATOMIC_RELEASE);

@@ -3,7 +3,7 @@
  * What it costs a warp to post. Each repetition is timed by lane 0 between two looks at the clock;
  * samples stay in shared memory until the end, so that no fence of an operation waits for them.
  */
-#include "more_ops.h"
+#include "device/mlx5/qp.h"
 #include "timing.h"
 
 #ifdef __CUDACC__

@@ -224,18 +224,8 @@ static void vn_caps(uint32_t which, uint8_t *cap)
 		vn_set(cap, 0x334, 1, c->ooo_all && !c->quiet);
 		vn_set(cap, 0x440, 2, c->ib ? c->ts : 0); /* sq_ts_format */
 		break;
-	case 0x20: /* general, second part */
-		vn_set(cap, 0x88, 1, c->ooo_force);
-		break;
-	case 4:                              /* RoCE */
+	default:                             /* RoCE */
 		vn_set(cap, 0x1e, 2, c->ts); /* qp_ts_format */
-		break;
-	case 3:                               /* atomic */
-		vn_set(cap, 0x40, 2, 0);      /* 8 byte operands in the order of the host */
-		vn_set(cap, 0x90, 16, 0xf);   /* CS, FA, masked CS, masked FA */
-		vn_set(cap, 0xb0, 16, 4 | 8); /* of 4 and 8 bytes */
-		break;
-	default:
 		break;
 	}
 }
@@ -249,7 +239,7 @@ static bool vn_cmd_query_cap(struct vn_cmd *cmd)
 	if (!vn_cmd_check(cmd, 16, 16, fields, VN_COUNT(fields), false)) {
 		return false;
 	}
-	if (mod >> 1 != 0 && mod >> 1 != 3 && mod >> 1 != 0x20 && (mod >> 1 != 4 || vn_config.ib)) {
+	if (mod >> 1 != 0 && (mod >> 1 != 4 || vn_config.ib)) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "capabilities of group 0x%x", mod >> 1);
 	}
 	vn_caps(mod >> 1, cap);

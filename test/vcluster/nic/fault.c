@@ -99,7 +99,7 @@ static long vn_opcode_of(const char *name)
 {
 	return !strcmp(name, "write")    ? EP_MLX5_OP_WRITE
 	       : !strcmp(name, "imm")    ? VN_OP_WRITE_IMM
-	       : !strcmp(name, "read")   ? EP_MLX5_OP_READ
+	       : !strcmp(name, "read")   ? VN_OP_READ
 	       : !strcmp(name, "atomic") ? EP_MLX5_OP_FETCH_ADD
 	       : !strcmp(name, "nop")    ? EP_MLX5_OP_NOP
 					 : -2;
@@ -272,14 +272,11 @@ static bool vn_here(const struct vn_rule *r)
 
 static bool vn_matches(struct vn_rule *r, const struct vn_qp *qp, const struct vn_op *op)
 {
-	uint8_t opcode = op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD ? EP_MLX5_OP_FETCH_ADD
-								   : op->opcode;
-
 	if (!vn_here(r) || (r->nic >= 0 && r->nic != qp->nic->index) ||
 	    (r->qp >= 0 && r->qp != (long)qp->made) ||
 	    (r->qpn >= 0 && r->qpn != (long)qp->number) ||
 	    (r->peer >= 0 && r->peer != (long)(qp->remote_ip >> 8 & 0xff)) ||
-	    (r->opcode >= 0 && r->opcode != opcode) || op->len < r->bytes) {
+	    (r->opcode >= 0 && r->opcode != op->opcode) || op->len < r->bytes) {
 		return false;
 	}
 	if (r->met++ < r->skip || r->hit >= r->count ||

@@ -518,7 +518,7 @@ static struct vn_deferred {
 	/* atomics: */
 	struct vn_mr *mr;
 	uint8_t *at;
-	uint64_t add, boundary;
+	uint64_t add;
 	const uint8_t *word; /* where the value will be read */
 	uint64_t old, value; /* before and after */
 } * vn_deferred;
@@ -593,7 +593,7 @@ static void vn_atomics_run(void)
 
 			if (d->mr) {
 				d->old = vn_atomic_old(from, i);
-				d->value = vn_masked_add(d->old, d->add, d->boundary);
+				d->value = d->old + d->add;
 				vn_gpu_write(d->mr->mem.gpu, d->mr, d->at, (uint8_t *)&d->value,
 					     d->answer.len);
 				vn_resp_atomic_done(&d->answer, d->old);
@@ -632,7 +632,6 @@ void vn_place_atomic(struct vn_link *link, const struct vn_packet *answer,
 	d->mr = mr;
 	d->at = at;
 	d->add = request->add;
-	d->boundary = request->boundary;
 	vn_atomics++;
 }
 

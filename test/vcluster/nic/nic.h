@@ -127,7 +127,7 @@ enum vn_kind {
 
 struct vn_packet {
 	uint8_t kind, opcode;
-	uint8_t opmod;    /* answers: tier of the responder */
+	uint8_t tier;     /* answers: the responder's */
 	uint8_t syndrome; /* requests: 1 if packets must come in order */
 	uint32_t dst_qpn, src_qpn;
 	uint32_t psn;
@@ -138,11 +138,11 @@ struct vn_packet {
 	uint16_t pad;
 	uint32_t src_ip;
 	uint64_t raddr;
-	uint64_t add, boundary; /* add: immediate data, too */
-	uint64_t idx;           /* of the requester's WQE; answers repeat it */
-	uint32_t pkt;           /* number of the packet in that WQE */
-	uint32_t dst_ip;        /* requests */
-	uint32_t ece;           /* requests: what the requester does beyond the standard */
+	uint64_t add;    /* immediate data, too */
+	uint64_t idx;    /* of the requester's WQE; answers repeat it */
+	uint32_t pkt;    /* number of the packet in that WQE */
+	uint32_t dst_ip; /* requests */
+	uint32_t ece;    /* requests: what the requester does beyond the standard */
 	uint32_t pad2;
 };
 
@@ -312,8 +312,10 @@ struct vn_uar *vn_uar_find(uint32_t id, const struct vn_context *ctx);
 #define VN_PSN_WINDOW 1024
 #define VN_PSN_MASK 0xffffffu
 #define VN_INLINE 64
-#define VN_OP_WRITE_IMM 0x09 /* beside EP_MLX5_OP_*; queues of verbs only */
-#define VN_REPLAY 64         /* results of atomics that a responder remembers */
+/* beside EP_MLX5_OP_*; queues of verbs only */
+#define VN_OP_WRITE_IMM 0x09
+#define VN_OP_READ 0x10
+#define VN_REPLAY 64 /* results of atomics that a responder remembers */
 
 struct vn_cq {
 	struct ibv_cq ibv; /* first; verbs queues only */
@@ -345,8 +347,8 @@ struct vn_op {
 	uint64_t idx;
 	uint64_t wr_id; /* verbs */
 	uint64_t raddr, laddr;
-	uint64_t add, boundary; /* atomics; compare and swap: swap, compare; immediate data */
-	uint64_t since;         /* for statistics: when it was fetched */
+	uint64_t add;   /* atomics; immediate data */
+	uint64_t since; /* for statistics: when it was fetched */
 	uint32_t rkey, lkey, len;
 	uint32_t psn; /* of its first packet */
 	uint32_t npkts;
@@ -355,7 +357,7 @@ struct vn_op {
 	uint32_t acked;  /* bit i: packet base + i was acknowledged */
 	uint32_t placed; /* READ: packets whose data has come */
 	uint32_t rnr;    /* how often the other end had no receive posted */
-	uint8_t opcode, opmod, fm, syndrome, vendor;
+	uint8_t opcode, fm, syndrome, vendor;
 	bool signaled, is_inline, started;
 	bool unsettled;     /* what it fetched may still be on its way to a GPU */
 	struct vn_gpu *gpu; /* device that the payload in `staged` was copied from */
@@ -656,8 +658,6 @@ void vn_deferred_before(const uint8_t *at, uint32_t len);
 /* What the NIC reads to send it: valid in this turn of the thread only. */
 const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len);
 void vn_store(struct vn_mr *mr, uint8_t *to, const uint8_t *from, uint32_t len);
-/* The bits of `boundary` are the top bits of fields; nothing is carried from one field to the next. */
-uint64_t vn_masked_add(uint64_t a, uint64_t b, uint64_t boundary);
 /* In plain memory. Returns the old value. */
 uint64_t vn_atomic(const struct vn_packet *p, struct vn_mr *mr, uint8_t *at);
 

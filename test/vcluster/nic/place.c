@@ -155,23 +155,14 @@ const uint8_t *vn_payload(struct vn_mr *mr, const uint8_t *at, uint32_t len)
 	return at;
 }
 
-uint64_t vn_masked_add(uint64_t a, uint64_t b, uint64_t boundary)
-{
-	uint64_t low = ~boundary;
-
-	/* Add without the top bit of each field, then put those in without their carry. */
-	return ((a & low) + (b & low)) ^ ((a ^ b) & boundary);
-}
-
 uint64_t vn_atomic(const struct vn_packet *p, struct vn_mr *mr, uint8_t *at)
 {
 	uint64_t old, value;
 
 	/* Atomic among NICs only, as on hardware. */
 	VC_ACQUIRE(at);
-	old = p->len == 4 ? __atomic_load_n((uint32_t *)at, __ATOMIC_ACQUIRE)
-			  : __atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE);
-	value = vn_masked_add(old, p->add, p->boundary);
+	old = __atomic_load_n((uint64_t *)at, __ATOMIC_ACQUIRE);
+	value = old + p->add;
 	vn_store(mr, at, (uint8_t *)&value, p->len);
 	return old;
 }

@@ -350,7 +350,7 @@ static void vn_complete_verbs(struct vn_qp *qp, const struct vn_op *op, uint8_t 
 			     .byte_len = op->len,
 			     .qp_num = qp->number };
 
-	wc.opcode = op->opcode == EP_MLX5_OP_READ        ? IBV_WC_RDMA_READ
+	wc.opcode = op->opcode == VN_OP_READ             ? IBV_WC_RDMA_READ
 		    : op->opcode == EP_MLX5_OP_FETCH_ADD ? IBV_WC_FETCH_ADD
 							 : IBV_WC_RDMA_WRITE;
 	if (vn_config.step && !vn_step_reports(&wc)) {
@@ -682,35 +682,19 @@ static bool vn_parse_write(struct vn_qp *qp, struct vn_op *op, const union ep_ml
 static bool vn_parse_atomic(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
 			    uint32_t ds)
 {
-	bool four = op->opmod == EP_MLX5_OPMOD_MASKED_4;
-
 	if (ds != 4) {
 		VN_BAD(op, "%s: atomic with DS %u", vn_where(qp, op->idx), ds);
 	}
-	if (four) {
-		op->add = be32toh(w->atomic32.atomic.add);
-		op->boundary = be32toh(w->atomic32.atomic.boundary);
-		if (w->atomic32.atomic.reserved[0] || w->atomic32.atomic.reserved[1]) {
-			VN_BAD(op, "%s: masked atomic: reserved words are not 0",
-			       vn_where(qp, op->idx));
-		}
-	} else {
-		op->add = be64toh(w->atomic.atomic.swap_add);
-		op->boundary = op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD
-				       ? be64toh(w->atomic.atomic.compare)
-				       : 0;
-	}
-	if (!vn_parse_data(qp, op, &w->atomic.data, four ? 4 : 8)) {
+	op->add = be64toh(w->atomic.atomic.swap_add);
+	if (!vn_parse_data(qp, op, &w->atomic.data, 8)) {
 		return false;
 	}
-	if (op->raddr % (four ? 4 : 8)) {
+	if (op->raddr % 8) {
 		VN_BAD(op, "%s: atomic at the unaligned address 0x%llx", vn_where(qp, op->idx),
 		       (unsigned long long)op->raddr);
 	}
-	if (!vn_get(qp->qpc, 0x48c, 4) ||
-	    (op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD && vn_get(qp->qpc, 0x48c, 4) < 3)) {
-		VN_BAD(op, "%s: atomic_mode %u does not allow it", vn_where(qp, op->idx),
-		       vn_get(qp->qpc, 0x48c, 4));
+	if (!vn_get(qp->qpc, 0x48c, 4)) {
+		VN_BAD(op, "%s: atomic_mode 0 does not allow it", vn_where(qp, op->idx));
 	}
 	return true;
 }
@@ -719,7 +703,6 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 {
 	const struct ep_mlx5_ctrl_seg *c = &w->ctrl;
 	uint32_t what = be32toh(c->opmod_idx_opcode), who = be32toh(c->qpn_ds), ds = who & 0x3f;
-	bool masked;
 
 	if (what == 0xeeeeeeeeu && who == 0xeeeeeeeeu) {
 		VN_BAD(op, "%s: handed over, but not written since the slot was used last",
@@ -734,10 +717,8 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 		       vn_where(qp, op->idx), who >> 8, what, who);
 	}
 	op->opcode = (uint8_t)what;
-	op->opmod = (uint8_t)(what >> 24);
 	op->fm = c->fm_ce_se >> 5;
 	op->signaled = (c->fm_ce_se & 0xc) == EP_MLX5_CE_ALWAYS;
-	masked = op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD;
 	if (c->signature || c->stream[0] || c->stream[1] || c->imm || c->fm_ce_se & 0x13 ||
 	    op->fm > 4 || ((c->fm_ce_se & 0xc) && !op->signaled)) {
 		VN_BAD(op,
@@ -746,9 +727,8 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 		       vn_where(qp, op->idx), c->signature, c->stream[0], c->stream[1], c->fm_ce_se,
 		       be32toh(c->imm));
 	}
-	if (masked ? op->opmod != EP_MLX5_OPMOD_MASKED_4 && op->opmod != EP_MLX5_OPMOD_MASKED_8
-		   : op->opmod != 0) {
-		VN_BAD(op, "%s: opmod 0x%x with opcode 0x%x", vn_where(qp, op->idx), op->opmod,
+	if (what >> 24) {
+		VN_BAD(op, "%s: opmod 0x%x with opcode 0x%x", vn_where(qp, op->idx), what >> 24,
 		       op->opcode);
 	}
 	if (!ds || ds > 4) {
@@ -796,13 +776,7 @@ static bool vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe
 	switch (op->opcode) {
 	case EP_MLX5_OP_WRITE:
 		return vn_parse_write(qp, op, w, ds);
-	case EP_MLX5_OP_READ:
-		if (ds != 3 || be32toh(w->write.data.byte_count) & EP_MLX5_INLINE) {
-			VN_BAD(op, "%s: READ with DS %u or inline data", vn_where(qp, op->idx), ds);
-		}
-		return vn_parse_data(qp, op, &w->write.data, 0);
 	case EP_MLX5_OP_FETCH_ADD:
-	case EP_MLX5_OP_MASKED_FETCH_ADD:
 		return vn_parse_atomic(qp, op, w, ds);
 	default:
 		VN_BAD(op, "%s: opcode 0x%x", vn_where(qp, op->idx), op->opcode);

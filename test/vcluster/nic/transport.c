@@ -23,12 +23,12 @@ struct vn_op *vn_op_of(struct vn_qp *qp, uint64_t idx)
 
 static bool vn_is_atomic(const struct vn_op *op)
 {
-	return op->opcode == EP_MLX5_OP_FETCH_ADD || op->opcode == EP_MLX5_OP_MASKED_FETCH_ADD;
+	return op->opcode == EP_MLX5_OP_FETCH_ADD;
 }
 
 static bool vn_is_fetching(const struct vn_op *op)
 {
-	return op->opcode == EP_MLX5_OP_READ || vn_is_atomic(op);
+	return op->opcode == VN_OP_READ || vn_is_atomic(op);
 }
 
 static bool vn_op_complete(const struct vn_op *op)
@@ -203,9 +203,8 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 	uint32_t from = pkt * qp->mtu;
 
 	memset(p, 0, sizeof(*p));
-	p->kind = op->opcode == EP_MLX5_OP_READ ? VN_READ : vn_is_atomic(op) ? VN_ATOMIC : VN_WRITE;
+	p->kind = op->opcode == VN_OP_READ ? VN_READ : vn_is_atomic(op) ? VN_ATOMIC : VN_WRITE;
 	p->opcode = op->opcode;
-	p->opmod = op->opmod;
 	p->syndrome = qp->order == EP_MLX5_TIER_IBTA;
 	p->dst_qpn = qp->remote_qpn;
 	p->src_qpn = qp->number;
@@ -219,7 +218,6 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 	p->dst_ip = qp->remote_ip;
 	p->raddr = op->raddr + from;
 	p->add = op->add;
-	p->boundary = op->boundary;
 	p->idx = op->idx;
 	p->pkt = pkt;
 	p->ece = qp->ece;
@@ -578,8 +576,8 @@ void vn_req_answer(const struct vn_packet *p, const uint8_t *payload)
 		return;
 	}
 	vn_qp_stir(qp);
-	if (p->opmod > qp->order) {
-		qp->order = p->opmod;
+	if (p->tier > qp->order) {
+		qp->order = p->tier;
 	}
 	if (p->kind == VN_DROPPED || qp->nic->down || vn_fault_unheard(qp, op)) {
 		vn_refused(qp, op, p->pkt);
@@ -738,7 +736,7 @@ static struct vn_packet vn_answer_to(const struct vn_packet *p, uint8_t kind, ui
 {
 	struct vn_packet a = { .kind = kind,
 			       .opcode = p->opcode,
-			       .opmod = vn_tier_of(p->dst_qpn),
+			       .tier = vn_tier_of(p->dst_qpn),
 			       .dst_qpn = p->src_qpn,
 			       .src_qpn = p->dst_qpn,
 			       .psn = p->psn,
@@ -873,7 +871,7 @@ static void vn_resp_write(struct vn_nic *nic, struct vn_qp *qp, struct vn_link *
 			  const struct vn_packet *p, const uint8_t *payload, bool again)
 {
 	struct vn_packet a = { .kind = VN_ACK,
-			       .opmod = qp->tier,
+			       .tier = qp->tier,
 			       .dst_qpn = p->src_qpn,
 			       .src_qpn = p->dst_qpn,
 			       .psn = p->psn,

@@ -505,7 +505,7 @@ static int vn_post_one(struct vn_qp *qp, const struct ibv_send_wr *wr)
 		op->add = wr->imm_data;
 		break;
 	case IBV_WR_RDMA_READ:
-		op->opcode = EP_MLX5_OP_READ;
+		op->opcode = VN_OP_READ;
 		break;
 	case IBV_WR_ATOMIC_FETCH_AND_ADD:
 		op->opcode = EP_MLX5_OP_FETCH_ADD;

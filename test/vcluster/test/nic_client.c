@@ -293,7 +293,7 @@ void cl_destroy(struct cl_queue *q)
 
 /* -------------------------------------------------------------------------------------- WQEs */
 
-struct ep_mlx5_wqe *cl_slot(struct cl_queue *q)
+static struct ep_mlx5_wqe *cl_slot(struct cl_queue *q)
 {
 	/* Waits for room: all but the last quarter of the queue may be under way. */
 	if (q->pi - q->done >= q->depth - q->depth / 4) {
@@ -302,13 +302,13 @@ struct ep_mlx5_wqe *cl_slot(struct cl_queue *q)
 	return &q->sq[q->pi & (q->depth - 1)];
 }
 
-void cl_ctrl(struct cl_queue *q, struct ep_mlx5_wqe *w, uint32_t opmod, uint32_t opcode,
-	     uint32_t ds, uint8_t flags)
+static void cl_ctrl(struct cl_queue *q, struct ep_mlx5_wqe *w, uint32_t opcode, uint32_t ds,
+		    uint8_t flags)
 {
 	struct ep_mlx5_ctrl_seg *c = (struct ep_mlx5_ctrl_seg *)w;
 
 	memset(w, 0, 16);
-	c->opmod_idx_opcode = htobe32(opmod << 24 | (uint32_t)(q->pi & 0xffff) << 8 | opcode);
+	c->opmod_idx_opcode = htobe32((uint32_t)(q->pi & 0xffff) << 8 | opcode);
 	c->qpn_ds = htobe32(q->qpn << 8 | ds);
 	/* One in a quarter of the queue is signaled: somebody must make room. */
 	c->fm_ce_se = flags | ((q->pi + 1) % (q->depth / 4) == 0 ? CL_SIGNALED : 0);
@@ -339,7 +339,7 @@ void cl_write(struct cl_queue *q, const void *from, uint32_t lkey, uint64_t to, 
 {
 	struct ep_mlx5_wqe *w = cl_slot(q);
 
-	cl_ctrl(q, w, 0, EP_MLX5_OP_WRITE, bytes ? 3 : 2, flags);
+	cl_ctrl(q, w, EP_MLX5_OP_WRITE, bytes ? 3 : 2, flags);
 	cl_raddr(w, to, rkey);
 	if (bytes) {
 		cl_data(w, 32, from, lkey, bytes);
@@ -353,21 +353,11 @@ void cl_inline(struct cl_queue *q, const void *data, uint32_t bytes, uint64_t to
 	struct ep_mlx5_inline_seg *in = (struct ep_mlx5_inline_seg *)((char *)w + 32);
 	uint32_t segments = (bytes + 4 + 15) / 16;
 
-	cl_ctrl(q, w, 0, EP_MLX5_OP_WRITE, 2 + segments, flags);
+	cl_ctrl(q, w, EP_MLX5_OP_WRITE, 2 + segments, flags);
 	cl_raddr(w, to, rkey);
 	memset(in, 0, segments * (size_t)EP_MLX5_SEGMENT);
 	in->byte_count = htobe32(bytes | EP_MLX5_INLINE);
 	memcpy(in->data, data, bytes);
-}
-
-void cl_read(struct cl_queue *q, void *to, uint32_t lkey, uint64_t from, uint32_t rkey,
-	     uint32_t bytes, uint8_t flags)
-{
-	struct ep_mlx5_wqe *w = cl_slot(q);
-
-	cl_ctrl(q, w, 0, EP_MLX5_OP_READ, 3, flags);
-	cl_raddr(w, from, rkey);
-	cl_data(w, 32, to, lkey, bytes);
 }
 
 void cl_add(struct cl_queue *q, void *old, uint32_t lkey, uint64_t at, uint32_t rkey,
@@ -376,37 +366,16 @@ void cl_add(struct cl_queue *q, void *old, uint32_t lkey, uint64_t at, uint32_t 
 	struct ep_mlx5_wqe *w = cl_slot(q);
 	struct ep_mlx5_atomic_seg *a = (struct ep_mlx5_atomic_seg *)((char *)w + 32);
 
-	cl_ctrl(q, w, 0, EP_MLX5_OP_FETCH_ADD, 4, flags);
+	cl_ctrl(q, w, EP_MLX5_OP_FETCH_ADD, 4, flags);
 	cl_raddr(w, at, rkey);
 	a->swap_add = htobe64(value);
 	a->compare = 0;
 	cl_data(w, 48, old, lkey, 8);
 }
 
-void cl_masked_add(struct cl_queue *q, uint32_t bytes, void *old, uint32_t lkey, uint64_t at,
-		   uint32_t rkey, uint64_t value, uint64_t boundary, uint8_t flags)
-{
-	struct ep_mlx5_wqe *w = cl_slot(q);
-
-	cl_ctrl(q, w, bytes == 4 ? EP_MLX5_OPMOD_MASKED_4 : EP_MLX5_OPMOD_MASKED_8,
-		EP_MLX5_OP_MASKED_FETCH_ADD, 4, flags);
-	cl_raddr(w, at, rkey);
-	if (bytes == 4) {
-		w->w[8] = htobe32((uint32_t)value);
-		w->w[9] = htobe32((uint32_t)boundary);
-		w->w[10] = w->w[11] = 0;
-	} else {
-		struct ep_mlx5_atomic_seg *a = (struct ep_mlx5_atomic_seg *)((char *)w + 32);
-
-		a->swap_add = htobe64(value);
-		a->compare = htobe64(boundary);
-	}
-	cl_data(w, 48, old, lkey, bytes);
-}
-
 void cl_nop(struct cl_queue *q, uint8_t flags)
 {
-	cl_ctrl(q, cl_slot(q), 0, EP_MLX5_OP_NOP, 1, flags);
+	cl_ctrl(q, cl_slot(q), EP_MLX5_OP_NOP, 1, flags);
 }
 
 void cl_ring(struct cl_queue *q)

@@ -86,19 +86,12 @@ int cl_modify(struct cl_queue *q, const uint8_t *in, size_t size);
 void cl_allocate(struct cl_queue *q, struct cl_dev *dev, uint32_t depth, bool own_uar);
 
 /* WQEs. flags: fm_ce_se. They are written, not handed over. */
-struct ep_mlx5_wqe *cl_slot(struct cl_queue *q);
-void cl_ctrl(struct cl_queue *q, struct ep_mlx5_wqe *w, uint32_t opmod, uint32_t opcode,
-	     uint32_t ds, uint8_t flags);
 void cl_write(struct cl_queue *q, const void *from, uint32_t lkey, uint64_t to, uint32_t rkey,
 	      uint32_t bytes, uint8_t flags);
 void cl_inline(struct cl_queue *q, const void *data, uint32_t bytes, uint64_t to, uint32_t rkey,
 	       uint8_t flags);
-void cl_read(struct cl_queue *q, void *to, uint32_t lkey, uint64_t from, uint32_t rkey,
-	     uint32_t bytes, uint8_t flags);
 void cl_add(struct cl_queue *q, void *old, uint32_t lkey, uint64_t at, uint32_t rkey,
 	    uint64_t value, uint8_t flags);
-void cl_masked_add(struct cl_queue *q, uint32_t bytes, void *old, uint32_t lkey, uint64_t at,
-		   uint32_t rkey, uint64_t value, uint64_t boundary, uint8_t flags);
 void cl_nop(struct cl_queue *q, uint8_t flags);
 void cl_ring(struct cl_queue *q);
 

@@ -42,8 +42,6 @@ static void post(struct cl_queue *q, const struct access *c)
 
 	if (c->opcode == EP_MLX5_OP_WRITE) {
 		cl_write(q, at, c->lkey, far(c->to), c->rkey, 8, 0);
-	} else if (c->opcode == EP_MLX5_OP_READ) {
-		cl_read(q, at, c->lkey, far(c->to), c->rkey, 8, 0);
 	} else {
 		cl_add(q, at, c->lkey, far(c->to), c->rkey, 8, 0);
 	}
@@ -89,14 +87,14 @@ static void fails(const struct access *c)
 
 static void test_access(void)
 {
-	const uint8_t write = EP_MLX5_OP_WRITE, read = EP_MLX5_OP_READ, add = EP_MLX5_OP_FETCH_ADD;
+	const uint8_t write = EP_MLX5_OP_WRITE, add = EP_MLX5_OP_FETCH_ADD;
 	const uint32_t l = mr->lkey, r = mr->rkey, to = 4096;
 	const uint32_t local = EP_MLX5_SYND_LOCAL_PROT, remote = EP_MLX5_SYND_REMOTE_ACCESS;
 	const struct access cases[] = {
 		{ "bad lkey", write, 0, NO_KEY, to, r, local },
 		{ "rkey as lkey", write, 0, r, to, r, local },
 		{ "local bounds", write, 8190, l, to, r, local },
-		{ "local read-only", read, 0, mr_read->lkey, to, r, local },
+		{ "local read-only", add, 0, mr_read->lkey, to, r, local },
 		{ "local domain", write, 0, mr_other->lkey, to, r, local },
 		{ "bad rkey", write, 0, l, to, NO_KEY, remote },
 		{ "lkey as rkey", write, 0, l, to, l, remote },
@@ -125,7 +123,7 @@ static void test_rd_atomic(void)
 	b = cl_end(&peer);
 	cl_connect(&q, &b, &many);
 	cl_connect(&peer, &a, &few);
-	cl_read(&q, buffer, mr->lkey, far(4096), mr->rkey, 8, 0);
+	cl_add(&q, buffer, mr->lkey, far(4096), mr->rkey, 8, 0);
 	cl_ring(&q);
 	CHECK_INT(cl_wait(&q), EP_MLX5_SYND_REMOTE_INVAL_REQ);
 	cl_destroy(&q);

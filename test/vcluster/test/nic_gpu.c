@@ -31,12 +31,6 @@ static void test_one_by_one(struct cl_queue *q)
 		cl_ring(q);
 		CHECK_INT(cl_wait(q), 0);
 		CHECK(!memcmp(to + 16, from + 8, sizes[i]) && !to[15] && !to[16 + sizes[i]]);
-		memset(from, 0, BYTES);
-		cl_read(q, (void *)(uintptr_t)(gpu_from + 24), mr_from->lkey, gpu_to + 16,
-			mr_to->rkey, sizes[i], CL_SIGNALED);
-		cl_ring(q);
-		CHECK_INT(cl_wait(q), 0);
-		CHECK(!memcmp(to + 16, from + 24, sizes[i]) && !from[23] && !from[24 + sizes[i]]);
 	}
 	value = 40;
 	memcpy(to, &value, 8);
@@ -73,7 +67,7 @@ static void test_batches(struct cl_queue *q, uint32_t copies)
 	CHECK((fake_gpu_calls.waits - before.waits) / BATCHES <= 20);
 }
 
-/* Adds to one word, parts of it and the word after it, and writes between them: one after the other. */
+/* Adds to one word and the word after it, and writes between them: one after the other. */
 static void test_words(struct cl_queue *q)
 {
 	uint64_t set = 100, value, n = 0;
@@ -86,7 +80,6 @@ static void test_words(struct cl_queue *q)
 	for (int i = 0; i < 4; i++) {
 		cl_add(q, &olds[n++], mr_olds->lkey, gpu_to + 8 * (i % 2), mr_to->rkey, 1, 0);
 	}
-	cl_masked_add(q, 4, &olds[n++], mr_olds->lkey, gpu_to + 4, mr_to->rkey, 7, 0, 0);
 	cl_add(q, &olds[n++], mr_olds->lkey, gpu_to, mr_to->rkey, 1, CL_SIGNALED);
 	cl_ring(q);
 	CHECK_INT(cl_wait(q), 0);
@@ -94,10 +87,9 @@ static void test_words(struct cl_queue *q)
 		CHECK_INT(olds[i], 3 * i);
 	}
 	CHECK(olds[5] == 100 && olds[6] == 0 && olds[7] == 101 && olds[8] == 1);
-	CHECK_INT((uint32_t)olds[9], 0);
-	CHECK(olds[10] == (102 | 7ull << 32));
+	CHECK_INT(olds[9], 102);
 	memcpy(&value, to, 8);
-	CHECK(value == (103 | 7ull << 32));
+	CHECK_INT(value, 103);
 	CHECK_INT(to[8], 2);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Processes of several nodes, each with a queue pair to every rank, itself included: data and a
- * signal after it, by every order the tier allows; reads; atomics of all ranks on one word.
+ * signal after it, by every order the tier allows; atomics of all ranks on one word.
  */
 #include <unistd.h>
 #include "nic_client.h"
@@ -142,21 +142,6 @@ static void sums(void)
 	CHECK_INT(signals->sum, 200 * nranks * (nranks + 1) / 2);
 }
 
-static void reads(void)
-{
-	for (int p = 0; p < nranks; p++) {
-		memset(source, 0, SLOT);
-		cl_read(&queue[p], source, mr_source->lkey, all[p].heap + (uint64_t)rank * SLOT,
-			all[p].heap_key, SLOT, CL_SIGNALED);
-		cl_ring(&queue[p]);
-		CHECK_INT(cl_wait(&queue[p]), 0);
-		for (uint32_t i = 0; i < SLOT; i += 997) {
-			CHECK_INT(source[i], pattern(rank, p, ROUNDS, i));
-		}
-	}
-	ranks_meet();
-}
-
 int main(void)
 {
 	int tier = atoi(getenv("VC_NIC_TIER") ? getenv("VC_NIC_TIER") : "1");
@@ -165,7 +150,6 @@ int main(void)
 	set_up();
 	ranks_meet();
 	rounds(tier == 2 ? EP_MLX5_FM_FENCE : 0);
-	reads();
 	sums();
 	ranks_meet();
 	for (int i = 0; i < nranks; i++) {

@@ -29,19 +29,9 @@ static void signaled_write(void)
 	cl_write(&q, buffer, mr->lkey, (uintptr_t)buffer + 4096, mr->rkey, 100, CL_SIGNALED);
 }
 
-static void good_read(void)
-{
-	cl_read(&q, buffer, mr->lkey, (uintptr_t)buffer + 4096, mr->rkey, 8, 0);
-}
-
 static void good_add(void)
 {
 	cl_add(&q, buffer, mr->lkey, (uintptr_t)buffer + 4096, mr->rkey, 1, 0);
-}
-
-static void good_masked_add(void)
-{
-	cl_masked_add(&q, 4, buffer, mr->lkey, (uintptr_t)buffer + 4096, mr->rkey, 1, 0, 0);
 }
 
 static void good_inline_12(void)
@@ -218,8 +208,6 @@ static const struct {
 	{ "count0", good_write, 8, 100 ^ 0, "data segment of 0 bytes" },
 	{ "countbig", good_write, 8, 100 ^ ((1 << 30) + 1), "data segment of 1073741825 bytes" },
 	{ "inline", good_inline_12, 8, 12 ^ 13, "13 bytes inline with DS 3" },
-	{ "inlineread", good_read, 8, EP_MLX5_INLINE, "READ with DS 3 or inline data" },
-	{ "masked", good_masked_add, 11, 1, "reserved words are not 0" },
 	{ "atomiclen", good_add, 12, 8 ^ 4, "data segment of 4 bytes" },
 	{ "padding", good_inline_16, 13, 1, "inline data of 16 bytes is padded with 0x01" },
 	/* slots that were used before */
