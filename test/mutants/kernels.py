@@ -97,6 +97,32 @@ MUTANTS = [
     {"name": "receipt_round", "file": "device/group/step.h",
      "old": "return is_combine && found.receipt.clean_round != found.seq.clean_round ? EP_CAUSE_CLEANED",
      "new": "return 0 ? EP_CAUSE_CLEANED", "tests": ["halves", "clean", "masks"]},
+    # ---- number formats ----
+    # No channel of an MXFP8 group saturates.
+    {"name": "e8m0_down", "file": "device/simt/numeric.h",
+     "old": "uint32_t byte = (b + 0x1fffffu) >> 23;", "new": "uint32_t byte = b >> 23;", "tests": ["numeric"]},
+    # ... nor does the scale grow where the largest is 448 times a power of two.
+    {"name": "e8m0_up", "file": "device/simt/numeric.h",
+     "old": "(b + 0x1fffffu) >> 23", "new": "(b + 0x200000u) >> 23", "tests": ["numeric"]},
+    # An infinite channel stays infinite.
+    {"name": "e8m0_inf", "file": "device/simt/numeric.h",
+     "old": "nan ? 0x7fffffffu : 0x00400000u", "new": "nan ? 0x7fffffffu : 0", "tests": ["numeric"]},
+    # NaN in a group shows.
+    {"name": "amax_nan", "file": "device/simt/numeric.h",
+     "old": "return ep_bits_f32(a > b ? a : b);", "new": "return amax > fabsf(f) ? amax : fabsf(f);",
+     "tests": ["numeric"]},
+    # e2m1 rounds once, ties to even.
+    {"name": "e2m1_twice", "file": "device/simt/numeric.h",
+     "old": "a + (0x1p23f + 2.0f)", "new": "a + 2.0f + 0x1p23f", "tests": ["numeric"]},
+    {"name": "e2m1_sign", "file": "device/simt/numeric.h",
+     "old": "x = x != x ? ep_bits_f32(0x7fffffffu) : x;", "new": "", "tests": ["numeric"]},
+    # A group whose scale is 0 becomes zeros.
+    {"name": "nvfp4_zero", "file": "device/simt/numeric.h",
+     "old": "*inverse = scale == 0.0f ? 0.0f : global / scale;", "new": "*inverse = global / scale;",
+     "tests": ["numeric"]},
+    # A scale of NVFP4 is the nearest e4m3 of the exact quotient.
+    {"name": "nvfp4_sixth", "file": "device/simt/numeric.h",
+     "old": "(amax * (1.0f / 6.0f))", "new": "(amax * 0.166666f)", "tests": ["numeric"]},
     # ---- high throughput ----
     # A unit is announced when its stores are done.
     {"name": "ht_publish_early", "file": "device/ht/dispatch.h",

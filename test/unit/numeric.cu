@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The functions of device/simt/numeric.h for test/unit/numeric.c. */
+#include "device/simt/numeric.h"
+
+extern "C" {
+uint32_t numeric_f32x4_e4m3(const float *f)
+{
+	return ep_f32x4_e4m3(f[0], f[1], f[2], f[3]);
+}
+
+void numeric_e4m3x4_f32(uint32_t w, float *f)
+{
+	ep_e4m3x4_f32(w, f);
+}
+
+uint32_t numeric_f32x8_e2m1(const float *f)
+{
+	return ep_f32x8_e2m1(f);
+}
+
+void numeric_e2m1x8_f32(uint32_t w, float *f)
+{
+	ep_e2m1x8_f32(w, f);
+}
+
+float numeric_amax(float amax, float f)
+{
+	return ep_amax(amax, f);
+}
+
+uint32_t numeric_e8m0_scale(float amax, float *inverse)
+{
+	return ep_e8m0_scale(amax, inverse);
+}
+
+float numeric_e8m0_f32(uint32_t byte)
+{
+	return ep_e8m0_f32(byte);
+}
+
+uint32_t numeric_nvfp4_scale(float amax, float global, float *inverse)
+{
+	return ep_nvfp4_scale(amax, global, inverse);
+}
+}
