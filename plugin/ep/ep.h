@@ -518,8 +518,11 @@ void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot,
 
 #define EP_VERSION_LINE 800
 
-/* The line, for ncclEpExtVersion. It belongs to the thread, until its next call. */
+/* Which library this is. The line is the thread's, until its next call. */
 ncclResult_t ep_version_text(const char **text);
+
+/* Logs that line once in a process: with NCCL_DEBUG=INFO on every rank, with less on rank 0, as NCCL's own version. */
+void ep_version_log(int rank);
 
 /* ---- makes and ends groups ---- */
 
@@ -546,7 +549,13 @@ ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpEx
 void ep_group_free(struct ncclEpGroup *group);
 
 /* Takes the handle off its group's list. */
-void ep_handle_delist(struct ncclEpHandle *handle);
+static inline void ep_handle_delist(struct ncclEpHandle *handle)
+{
+	*handle->link = handle->next;
+	if (handle->next) {
+		handle->next->link = handle->link;
+	}
+}
 
 /* ---- remains of a group that could not be made, or of its growth ---- */
 
@@ -891,8 +900,8 @@ void ep_group_remote_leave(struct ncclEpGroup *group, struct ep_heap_remote *hea
 			   uint64_t timeout_ns);
 
 /*
- * Takes failures of connections that nobody waited for. Fails if the group has failed by that: only
- * without masks. With masks it masks the peer.
+ * Takes failures of connections before a kernel finds them. Without masks it returns an error, which fails the
+ * group. With masks it masks the peer.
  */
 ncclResult_t ep_group_remote_poll(struct ncclEpGroup *group);
 

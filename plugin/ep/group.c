@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group is made, and what it logs of that. */
-#include <dlfcn.h>
-#include <errno.h>
-#include <limits.h>
+/* A group is made: all ranks exchange who they are, each sets up its part, and the log gets what came of it. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/uio.h>
-#include <unistd.h>
 #include "core/bootstrap.h"
-#include "core/build.h"
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
@@ -53,93 +47,6 @@ void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot,
 		 times_ms(times->own_ns[EP_TIME_KERNELS]), times_ms(times->own_ns[EP_TIME_MEMORY]),
 		 times_ms(times->own_ns[EP_TIME_NICS]), boot->exchanges,
 		 times_ms(boot->exchanged_ns), times_ms(boot->first_ns));
-}
-
-#define EP_STRING_(x) #x
-#define EP_STRING(x) EP_STRING_(x)
-#define EP_VERSION_TEXT                                                                            \
-	EP_STRING(NCCL_EP_MAJOR) "." EP_STRING(NCCL_EP_MINOR) "." EP_STRING(NCCL_EP_PATCH)
-
-/*
- * Programs look for this line in the library's file, to compare the CUDA version with NCCL's.
- * CUDA's headers have it as a number only: meson.build makes EP_CUDA_TEXT of that.
- */
-static const char banner[] = "NCCL EP version " EP_VERSION_TEXT "+cuda" EP_CUDA_TEXT "\n";
-
-/* The file that this very code was loaded from. */
-static void version_path(char path[PATH_MAX])
-{
-	Dl_info info;
-
-	strcpy(path, "unknown file");
-	if (!dladdr(ep_build_text, &info) || !info.dli_fname) {
-		return;
-	}
-	if (!realpath(info.dli_fname, path)) { /* it was removed, or named from another directory */
-		snprintf(path, PATH_MAX, "%s", info.dli_fname);
-	}
-}
-
-/* Which library this is, in one line: its build, what it is for, the API, the process's NCCL, and its file. */
-static void version_describe(char *line, size_t size)
-{
-	char nccl[40] = "no NCCL yet", path[PATH_MAX];
-	int v = 0;
-
-	if (ep_nccl_version(&v)) {
-		snprintf(nccl, sizeof(nccl), "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
-	}
-	version_path(path);
-	snprintf(line, size,
-		 "%s, for %s, NCCL EP " EP_VERSION_TEXT " (API %d), CUDA " EP_CUDA_TEXT ", %s, %s",
-		 ep_build_text, EP_FLAVOUR, NCCL_EP_API_VERSION, nccl, path);
-}
-
-ncclResult_t ep_version_text(const char **text)
-{
-	static __thread char line[EP_VERSION_LINE];
-
-	if (!text) {
-		return ep_fail(ncclInvalidArgument, "ncclEpExtVersion: text is NULL");
-	}
-	version_describe(line, sizeof(line));
-	*text = line;
-	return ncclSuccess;
-}
-
-/* Logs the line once in a process: with NCCL_DEBUG=INFO on every rank, with less on rank 0, as NCCL's own version. */
-static void version_log(int rank)
-{
-	static atomic_flag logged = ATOMIC_FLAG_INIT;
-	enum ep_log_level level = ep_log_enabled(EP_LOG_INFO, EP_LOG_INIT) ? EP_LOG_INFO
-									   : EP_LOG_VERSION;
-	char line[EP_VERSION_LINE];
-
-	if (!ep_log_enabled(level, EP_LOG_INIT) || (level == EP_LOG_VERSION && rank != 0) ||
-	    atomic_flag_test_and_set(&logged)) {
-		return;
-	}
-	version_describe(line, sizeof(line));
-	ep_log(level, EP_LOG_INIT, "%s", line);
-}
-
-__attribute__((constructor)) static void ep_banner_print(void)
-{
-	const char *text = getenv(ep_param_table[EP_PARAM_DEBUG].name);
-	char line[EP_VERSION_LINE + 1];
-	struct iovec parts[2];
-	int64_t on = 0;
-
-	if (!text || ep_param_parse(EP_PARAM_DEBUG, text, &on) != ncclSuccess || !on) {
-		return;
-	}
-	version_describe(line, EP_VERSION_LINE);
-	strcat(line, "\n");
-	parts[0] = (struct iovec){ (void *)banner, sizeof(banner) - 1 };
-	parts[1] = (struct iovec){ line, strlen(line) };
-	if (writev(STDERR_FILENO, parts, 2) < 0) {
-		return; /* no standard error, no banner */
-	}
 }
 
 /* The first message of each rank to the others. */
@@ -542,7 +449,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
 	mine = group_select_device(comm, &device, mine);
 	EP_CHECK(ep_boot_open(&boot, comm, group_boot_timeout(), &mine));
-	version_log(boot.rank);
+	ep_version_log(boot.rank);
 	ep_times_phase(&times, &boot, EP_TIME_MEMORY);
 	if (mine == ncclSuccess) {
 		g = group_new(comm, &boot, device);
@@ -573,89 +480,5 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_watch_begin(g);
 	ep_registry_made(g, EP_REGISTRY_GROUP);
 	*ep_group = g;
-	return ncclSuccess;
-}
-
-/*
- * Our kernels read peers' memory and write it; none may run any more. Their waits end by the
- * timeout, three times at most; what else is on the device need not end at all.
- */
-static ncclResult_t group_rest(struct ncclEpGroup *g)
-{
-	uint64_t limit = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
-			 (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
-	char text[EP_THREAD_ERROR_TEXT];
-	cudaError_t err;
-	int error = ep_device_wait(g->device, limit, &err);
-
-	if (error == ETIMEDOUT) {
-		return ep_fail(ncclSystemError,
-			       "ncclEpGroupDestroy: rank %d's GPU %s is still busy after %llu ms: "
-			       "see what does not end on it (a collective that waits for a lost "
-			       "rank? Abort its communicator), then destroy the group again. "
-			       "NCCL_EP_CLOSE_TIMEOUT_MS adds to the limit",
-			       g->rank, g->idents[g->rank].bus_id,
-			       (unsigned long long)(limit / 1000000));
-	}
-	if (error) {
-		return ep_fail(ncclSystemError,
-			       "ncclEpGroupDestroy: rank %d cannot start a thread that waits for "
-			       "its GPU %s: %s; once it can, destroy the group again",
-			       g->rank, g->idents[g->rank].bus_id,
-			       ep_thread_error_print(error, text));
-	}
-	if (err >= cudaErrorStreamCaptureUnsupported && err <= cudaErrorStreamCaptureWrongThread) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"ncclEpGroupDestroy: a stream of rank %d's GPU %s is being captured, "
-			"so nobody can wait for the group's kernels there (%s): end the "
-			"capture, then destroy the group again",
-			g->rank, g->idents[g->rank].bus_id, cudaGetErrorString(err));
-	}
-	if (err != cudaSuccess) {
-		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
-			(void *)g, g->rank, cudaGetErrorString(err));
-	}
-	return ncclSuccess;
-}
-
-/*
- * Leaves the group: writes farewells to its peers, unmaps their heaps, and gives up its own heap and its
- * connections, which the process frees when nobody can write to them any more.
- */
-static void group_depart(struct ncclEpGroup *g)
-{
-	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
-	struct ep_heap_remote remote = { .deadline_ns = ep_now_ns() + timeout_ns };
-
-	/* First the peers of this node: a remote rank that is lost takes the timeout. */
-	ep_heap_farewell(&g->peer_heap);
-	ep_group_remote_leave(g, &remote, timeout_ns);
-	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote_ranks ? &remote : NULL);
-}
-
-ncclResult_t ep_group_destroy(struct ep_call *call)
-{
-	struct ncclEpGroup *g = call->group;
-	ncclResult_t result;
-
-	result = g->reset ? ncclSuccess : group_rest(g);
-	if (result == ncclSuccess) {
-		group_depart(g);
-		ep_call_retire(g);
-	} else {
-		ep_call_stay(g);
-	}
-	ep_call_end(call, result);
-	if (result != ncclSuccess) {
-		return result;
-	}
-	if (call->device >= 0 && cudaSetDevice(g->device) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	ep_group_free(g);
-	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
 	return ncclSuccess;
 }

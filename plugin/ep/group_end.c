@@ -1,141 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group ends, or what is left of one that could not be made. */
+/* A group ends: its kernels come to rest, its peers are told, and what it holds is freed. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
+#include "core/bootstrap.h"
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/registry.h"
-#include "core/timed_call.h"
 #include "ep/ep.h"
-#include "gda/gda.h"
 #include "peer/peer.h"
-
-struct remains {
-	struct ep_boot boot;
-	int device;
-	struct ncclEpGroup *group; /* NULL: none, and then */
-	struct ep_heap heap;
-	struct remains *next;
-};
-
-/* Work that waits for a thread. */
-static struct remains *remains_list;
-static pthread_mutex_t remains_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Ends early if a collective gets stuck in it. */
-static void remains_clear(struct remains *remains)
-{
-	if (remains->group) {
-		ep_gda_close(remains->group->gda); /* first: NICs may still reach the heap */
-		remains->group->gda = NULL;
-	}
-	ep_heap_close(remains->group ? &remains->group->peer_heap : &remains->heap, &remains->boot);
-	if (remains->boot.stuck || remains->boot.busy) {
-		return;
-	}
-	if (remains->group) {
-		ep_group_free(remains->group);
-	}
-	ep_boot_close(&remains->boot);
-}
-
-static void remains_clear_late(void *arg)
-{
-	struct remains *r = arg;
-
-	ep_boot_rest(&r->boot, r->device);
-	if (r->group) {
-		r->group->reset = ep_context_ended(&r->group->context);
-	}
-	remains_clear(r);
-}
-
-/* The caller's allocator is not called any more once the call has returned. */
-static void remains_leave(struct remains *remains)
-{
-	if (remains->group && remains->group->workspace && remains->group->config.alloc.free_fn) {
-		EP_WARN("rank %d: memory of alloc_fn for the group's own state is not given back: "
-			"free_fn may wait for the device, which a collective holds up",
-			remains->boot.rank);
-		remains->group->workspace = NULL;
-	}
-}
-
-/* False: no thread can be started, or there is no memory for it. */
-static bool remains_start(struct remains *remains)
-{
-	int error = ep_timed_call(remains_clear_late, remains, sizeof(*remains), 0);
-
-	return !error || error == ETIMEDOUT;
-}
-
-static void remains_enlist(struct remains *remains)
-{
-	pthread_mutex_lock(&remains_lock);
-	remains->next = remains_list;
-	remains_list = remains;
-	pthread_mutex_unlock(&remains_lock);
-}
-
-void ep_group_give_up_again(void)
-{
-	struct remains *all, *r;
-
-	pthread_mutex_lock(&remains_lock);
-	all = remains_list;
-	remains_list = NULL;
-	pthread_mutex_unlock(&remains_lock);
-	while ((r = all)) {
-		all = r->next;
-		if (remains_start(r)) {
-			free(r);
-		} else {
-			remains_enlist(r);
-		}
-	}
-}
-
-void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *group,
-		      struct ep_heap *heap)
-{
-	struct remains r = { .boot = *boot, .device = device, .group = group }, *copy;
-
-	if (heap) {
-		r.heap = *heap;
-	}
-	if (!boot->stuck) {
-		remains_clear(&r);
-		*boot = r.boot;
-	}
-	if (!boot->stuck && !boot->busy) {
-		return;
-	}
-	remains_leave(&r);
-	if (remains_start(&r)) {
-		return;
-	}
-	copy = malloc(sizeof(*copy));
-	if (!copy) {
-		EP_WARN("rank %d: memory stays allocated: no thread can wait for the device, nor "
-			"is there memory to note that",
-			boot->rank);
-		return;
-	}
-	*copy = r;
-	remains_enlist(copy);
-}
-
-/* ---- frees what a group holds, with what is left of its handles ---- */
-
-void ep_handle_delist(struct ncclEpHandle *handle)
-{
-	*handle->link = handle->next;
-	if (handle->next) {
-		handle->next->link = handle->link;
-	}
-}
 
 /* The group goes: its handles have none any more, and their memory of the library is freed. */
 static void handles_orphan(struct ncclEpGroup *g)
@@ -184,4 +57,88 @@ void ep_group_free(struct ncclEpGroup *g)
 	ep_error_slot_destroy(&g->errors);
 	pthread_mutex_destroy(&g->lock);
 	free(g);
+}
+
+/*
+ * Our kernels read peers' memory and write it; none may run any more. Their waits end by the
+ * timeout, three times at most; what else is on the device need not end at all.
+ */
+static ncclResult_t group_rest(struct ncclEpGroup *g)
+{
+	uint64_t limit = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
+			 (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
+	char text[EP_THREAD_ERROR_TEXT];
+	cudaError_t err;
+	int error = ep_device_wait(g->device, limit, &err);
+
+	if (error == ETIMEDOUT) {
+		return ep_fail(ncclSystemError,
+			       "ncclEpGroupDestroy: rank %d's GPU %s is still busy after %llu ms: "
+			       "see what does not end on it (a collective that waits for a lost "
+			       "rank? Abort its communicator), then destroy the group again. "
+			       "NCCL_EP_CLOSE_TIMEOUT_MS adds to the limit",
+			       g->rank, g->idents[g->rank].bus_id,
+			       (unsigned long long)(limit / 1000000));
+	}
+	if (error) {
+		return ep_fail(ncclSystemError,
+			       "ncclEpGroupDestroy: rank %d cannot start a thread that waits for "
+			       "its GPU %s: %s; once it can, destroy the group again",
+			       g->rank, g->idents[g->rank].bus_id,
+			       ep_thread_error_print(error, text));
+	}
+	if (err >= cudaErrorStreamCaptureUnsupported && err <= cudaErrorStreamCaptureWrongThread) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"ncclEpGroupDestroy: a stream of rank %d's GPU %s is being captured, "
+			"so nobody can wait for the group's kernels there (%s): end the "
+			"capture, then destroy the group again",
+			g->rank, g->idents[g->rank].bus_id, cudaGetErrorString(err));
+	}
+	if (err != cudaSuccess) {
+		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
+			(void *)g, g->rank, cudaGetErrorString(err));
+	}
+	return ncclSuccess;
+}
+
+/*
+ * Leaves the group: writes farewells to its peers, unmaps their heaps, and gives up its own heap and its
+ * connections, which the process frees when nobody can write to them any more.
+ */
+static void group_depart(struct ncclEpGroup *g)
+{
+	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
+	struct ep_heap_remote remote = { .deadline_ns = ep_now_ns() + timeout_ns };
+
+	/* First the peers of this node: a remote rank that is lost takes the timeout. */
+	ep_heap_farewell(&g->peer_heap);
+	ep_group_remote_leave(g, &remote, timeout_ns);
+	ep_heap_leave(&g->peer_heap, timeout_ns, g->remote_ranks ? &remote : NULL);
+}
+
+ncclResult_t ep_group_destroy(struct ep_call *call)
+{
+	struct ncclEpGroup *g = call->group;
+	ncclResult_t result;
+
+	result = g->reset ? ncclSuccess : group_rest(g);
+	if (result == ncclSuccess) {
+		group_depart(g);
+		ep_call_retire(g);
+	} else {
+		ep_call_stay(g);
+	}
+	ep_call_end(call, result);
+	if (result != ncclSuccess) {
+		return result;
+	}
+	if (call->device >= 0 && cudaSetDevice(g->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_group_free(g);
+	if (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	return ncclSuccess;
 }

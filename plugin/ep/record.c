@@ -390,6 +390,14 @@ static void record_routing(struct ncclEpGroup *group, const struct ep_record *re
 		      (long long)record->value, (long long)record->expected - 1);
 }
 
+void ep_group_fail(struct ncclEpGroup *group)
+{
+	group->failed = true;
+	ep_error_get(NULL, &group->failure);
+	ep_show_failure(&group->show, group->failure.text);
+	__atomic_store_n(group->async_error, 1, __ATOMIC_RELEASE);
+}
+
 ncclResult_t ep_record_poll(struct ncclEpGroup *group)
 {
 	struct ep_record r;
@@ -403,10 +411,11 @@ ncclResult_t ep_record_poll(struct ncclEpGroup *group)
 	if (group->failed) {
 		return ep_fail_again(&group->failure);
 	}
-	if (!record_take(group, EP_RECORD_FATAL, &r)) {
-		return ep_group_remote_poll(group);
+	if (record_take(group, EP_RECORD_FATAL, &r)) {
+		(void)record_fatal(group, &r);
+	} else if (ep_group_remote_poll(group) == ncclSuccess) {
+		return ncclSuccess;
 	}
-	(void)record_fatal(group, &r);
 	ep_group_fail(group);
 	return group->failure.code;
 }

@@ -311,9 +311,7 @@ ncclResult_t ep_group_remote_poll(struct ncclEpGroup *g)
 			remote_mask(g, failure.peer);
 			continue;
 		}
-		(void)ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
-		ep_group_fail(g);
-		return g->failure.code;
+		return ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
 	}
 	return ncclSuccess;
 }

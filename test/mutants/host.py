@@ -28,13 +28,13 @@ MUTANTS = [
     {"name": "create_alone", "file": "plugin/ep/handle.c",
      "old": "\tif (mine == ncclSuccess && !out) {", "new": "\tEP_CHECK(mine);\n\tif (!out) {", "tests": ["mismatch"]},
     # A thread that cannot start is no busy GPU.
-    {"name": "thread_busy", "file": "plugin/ep/group.c",
+    {"name": "thread_busy", "file": "plugin/ep/group_end.c",
      "old": "\tif (error == ETIMEDOUT) {", "new": "\tif (error) {", "tests": ["nth_thread"]},
     # Who cannot ask whether all have let go of a heap keeps it.
     {"name": "kept_unasked", "file": "plugin/peer/leave.c",
      "old": "return lost ? -1 : entry->rank;", "new": "(void)lost;\n\t\treturn -1;", "tests": ["nth_kept"]},
     # What a collective holds up comes back when it has ended.
-    {"name": "stuck_forgotten", "file": "plugin/ep/group_end.c",
+    {"name": "stuck_forgotten", "file": "plugin/ep/remains.c",
      "old": "\tif (remains_start(&r)) {\n\t\treturn;",
      "new": "\tif (true) {\n\t\treturn;", "tests": ["nth_call_each"]},
     # ... also where the thread for that can only be had later.
@@ -167,7 +167,7 @@ MUTANTS += [
      "old": "\tif (call->device >= 0 && cudaSetDevice(call->device) != cudaSuccess) {\n\t\t(void)cudaGetLastError();\n\t}\n\tep_show_end",
      "new": "\tep_show_end", "tests": ["proto/misuse"]},
     # A stream of another device is refused by name.
-    {"name": "stream_elsewhere", "file": "plugin/ep/resident.c",
+    {"name": "stream_elsewhere", "file": "plugin/ep/kernel.c",
      "old": "device < 0 || device == current", "new": "device < 1000", "tests": ["proto/misuse"]},
     # A window's offset near 2^64 does not begin again at the window's start.
     {"name": "window_wraps", "file": "plugin/ep/tensor.c",

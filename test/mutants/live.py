@@ -54,7 +54,7 @@ MUTANTS = [
     # ... or the timeout.
     {"name": "stale_for_ever", "file": "tools/ep_info_live.c",
      "old": "pages->now_ns - b->seen_ns < b->timeout_ns", "new": "true", "tests": ["live"]},
-    {"name": "stale_unseen", "file": "plugin/ep/show.c",
+    {"name": "stale_unseen", "file": "plugin/ep/watch.c",
      "old": "\t\tboard->seen_ns = ep_board_now();\n", "new": "", "tests": ["group_watch"]},
     # What a page holds reaches no terminal as it is, breaks no JSON, and is all that is read.
     {"name": "page_text_raw", "file": "tools/ep_info_live.c",
@@ -81,13 +81,13 @@ MUTANTS = [
     {"name": "exchange_unended", "file": "plugin/core/bootstrap.c",
      "old": "\tep_board_end_exchange(boot->board);\n", "new": "", "tests": ["seen_stopped_make"]},
     # The log has a wait at a tenth of the timeout ...
-    {"name": "wait_unlogged", "file": "plugin/ep/show.c",
-     "old": "\t\twatch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\twatch_say(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
+    {"name": "wait_unlogged", "file": "plugin/ep/watch.c",
+     "old": "\t\twatch_log(g, &late);\n", "new": "\t\tif (!g) {\n\t\t\twatch_log(g, &late);\n\t\t}\n", "tests": ["seen_stopped"]},
     # ... once.
-    {"name": "wait_logged_again", "file": "plugin/ep/show.c",
+    {"name": "wait_logged_again", "file": "plugin/ep/watch.c",
      "old": "\t\twatch->logged[r] = step;\n", "new": "", "tests": ["seen_stopped"]},
     # It names each rank that is late.
-    {"name": "wait_names", "file": "plugin/ep/show.c",
+    {"name": "wait_names", "file": "plugin/ep/watch.c",
      "old": "late.rank[late.count] = (uint32_t)r;", "new": "late.rank[0] = late.count ? late.rank[0] : (uint32_t)r;",
      "tests": ["group_watch"]},
     # Calls are shown.

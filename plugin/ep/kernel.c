@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Kernels are loaded, given shared memory, and launched: the same for those of every algorithm. */
+#include "core/cuda.h"
+#include "core/util.h"
+#include "ep/ep.h"
+
+ncclResult_t ep_kernels_load(const void *const *kernels, size_t count)
+{
+	struct cudaFuncAttributes attributes;
+
+	for (size_t i = 0; i < count; i++) {
+		cudaError_t err = cudaFuncGetAttributes(&attributes, kernels[i]);
+
+		if (err != cudaSuccess) {
+			(void)cudaGetLastError();
+			return ep_fail(ncclUnhandledCudaError,
+				       "no kernel can be loaded on this GPU: %s; the library needs "
+				       "compute capability 8.0 or later",
+				       cudaGetErrorString(err));
+		}
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int device, uint32_t *bytes)
+{
+	struct cudaFuncAttributes attributes;
+	size_t fixed = 0;
+	int most = 0;
+
+	EP_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+		"asking for the device's shared memory");
+	for (size_t i = 0; i < count; i++) {
+		EP_CUDA(cudaFuncGetAttributes(&attributes, kernels[i]),
+			"asking for a kernel's shared memory");
+		fixed = ep_max_u64(fixed, attributes.sharedSizeBytes);
+	}
+	*bytes = (uint32_t)most - (uint32_t)ep_min_u64(fixed, (uint64_t)most);
+	for (size_t i = 0; i < count; i++) {
+		EP_CUDA(cudaFuncSetAttribute(kernels[i],
+					     cudaFuncAttributeMaxDynamicSharedMemorySize,
+					     (int)*bytes),
+			"making room in shared memory");
+	}
+	return ncclSuccess;
+}
+
+/* A launch has failed: perhaps since the stream is of another device. */
+static ncclResult_t kernel_refused(cudaError_t err, cudaStream_t stream, const char *what)
+{
+	int device = ep_context_stream_device(stream), current = -1;
+
+	if (cudaGetDevice(&current) != cudaSuccess || device < 0 || device == current) {
+		return ep_fail_cuda(err, what);
+	}
+	(void)cudaGetLastError();
+	return ep_fail(ncclInvalidUsage,
+		       "%s: the stream is of device %d, and the group of device %d: pass a stream "
+		       "that was made on the group's device",
+		       what, device, current);
+}
+
+ncclResult_t ep_kernel_launch(const void *kernel, void *args, uint32_t blocks, uint32_t threads,
+			      uint32_t shared_bytes, cudaStream_t stream, const char *what)
+{
+	void *params[] = { args };
+	cudaLaunchConfig_t config = {
+		.gridDim = { blocks, 1, 1 },
+		.blockDim = { threads, 1, 1 },
+		.dynamicSmemBytes = shared_bytes,
+		.stream = stream,
+	};
+
+	cudaError_t err = cudaLaunchKernelExC(&config, kernel, params);
+
+	return err == cudaSuccess ? ncclSuccess : kernel_refused(err, stream, what);
+}
