@@ -173,7 +173,7 @@ struct ep_net_path {
 	bool proved;     /* all of them have come */
 	uint32_t number[EP_NET_MAX_QPS];
 
-	/* what p2p_data.c has noted */
+	/* what p2p_completions.c has noted */
 	bool probed, failed;
 	struct ibv_wc failure;
 };
@@ -225,7 +225,7 @@ struct ep_net_comm {
 	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
 	uint32_t again_first, again_last; /* with room for all that there can be */
 	bool leaving;                     /* the other end closes the connection */
-	bool due;                         /* p2p_data.c has noted something of a path */
+	bool due;                         /* p2p_completions.c has noted something of a path */
 	bool async;
 
 	struct ep_error failed; /* code: not ncclSuccess once something has failed */
@@ -401,8 +401,6 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
 /* Chooses those that messages go over: the queue pairs of open paths. */
 void ep_net_qps_choose(struct ep_net_comm *c);
-/* Makes a port's queue pair that is connected to itself, by which iflush reads. */
-ncclResult_t ep_net_flush_open(struct ep_net_local *port);
 /* Posts n receives of no length, which take the immediate data. */
 ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n);
 
@@ -484,8 +482,16 @@ ncclResult_t ep_net_irecv(void *recv_comm, int n, void **data, size_t *sizes, in
 
 /* Posts waiting flushes, as far as queues have room. */
 ncclResult_t ep_net_flushes_push(struct ep_net_comm *c);
+/* A flush has read by a port, or never will. */
+void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request);
 /* Ends the flushes of a device that has failed: it returns none of them. */
 void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
+/* Ends reading by a port that no path goes by any more. What is under way comes back as failed. */
+void ep_net_flush_stop(struct ep_net_local *port);
+/* Permits reading by the port again. Returns false if what was under way has not come back: it may, later. */
+bool ep_net_flush_restart(struct ep_net_local *port);
+/* Destroys the port's queue pair for flushes, if it has one. */
+void ep_net_flush_close(struct ep_net_local *port);
 
 /* For NCCL. */
 ncclResult_t ep_net_iflush(void *recv_comm, int n, void **data, int *sizes, void **mr,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The file of counts of this process, and the entry that a connection has there. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -144,11 +144,8 @@ static ncclResult_t path_drain(struct ep_net_comm *c, uint32_t path)
 		 (any ||
 		  (ep_now_ns() < until && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED))));
 	c->path[path].drained = true;
-	if (l->flush_qp && !local_in_use(c, l)) {
-		struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
-
-		(void)l->dev->nic.v->ibv_modify_qp(l->flush_qp, &attr, IBV_QP_STATE);
-		l->flush_ended = true;
+	if (!local_in_use(c, l)) {
+		ep_net_flush_stop(l);
 	}
 	return ncclSuccess;
 }
@@ -358,20 +355,6 @@ static ncclResult_t recovery_offer(struct ep_net_comm *c, uint32_t path)
 	return ctrl_send(c, EP_NET_OFFER, path, &msg);
 }
 
-/* A port that no path went by is used again: so is what flushes there, when all of it has come back. */
-static bool recovery_flush(struct ep_net_local *port)
-{
-	if (port->flush_qp && port->flush_ended) {
-		if (port->flush_room < port->flush_depth) {
-			return false;
-		}
-		port->dev->nic.v->ibv_destroy_qp(port->flush_qp);
-		port->flush_qp = NULL; /* it is made when one is asked for */
-	}
-	port->flush_ended = false;
-	return true;
-}
-
 static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
 	struct ep_net_path *r = &c->path[path];
@@ -388,7 +371,7 @@ static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_
 	}
 	r->since = now;
 	r->again = now + r->rest;
-	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !recovery_flush(l) ||
+	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !ep_net_flush_restart(l) ||
 	    !recovery_make(c, l, qp)) {
 		return ncclSuccess; /* (it may be possible later) */
 	}
@@ -579,7 +562,7 @@ static ncclResult_t recovery_check(struct ep_net_comm *c, uint64_t now)
 }
 
 /*
- * Looks after the paths of a connection: acts on what p2p_data.c has noted, receives control messages, sees
+ * Looks after the paths of a connection: acts on what p2p_completions.c has noted, receives control messages, sees
  * how ports are.
  */
 

@@ -148,9 +148,7 @@ static void local_free(struct ep_net_local *port)
 {
 	const struct ep_verbs *v = port->dev->nic.v;
 
-	if (port->flush_qp) {
-		v->ibv_destroy_qp(port->flush_qp);
-	}
+	ep_net_flush_close(port);
 	if (port->cq) {
 		v->ibv_destroy_cq(port->cq);
 	}

@@ -193,7 +193,7 @@ MUTANTS = [
      "new": "*pkey = nic_pkey(nic, env->pkey);", "tests": ["host_refused_no_pkey_value", "inside_pkey"]},
     # ---- the network plugin ----
     # A flush goes by each port that data may have come from.
-    {"name": "flush_first", "file": "plugin/net/p2p_data.c",
+    {"name": "flush_first", "file": "plugin/net/p2p_flush.c",
      "old": "\tuint32_t ports = flush_ports(c), i;",
      "new": "\tuint32_t ports = flush_ports(c) & 1, i;", "tests": ["ports", "merged_flush"]},
     # A long message goes ahead of its notice where packets find ways of their own.
@@ -209,10 +209,10 @@ MUTANTS = [
      "old": "(ep_net_env()->relaxed && !mem->strict ? IBV_ACCESS_RELAXED_ORDERING : 0)",
      "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_ib"]},
     # A receiver has as many slots again as its sender was told of.
-    {"name": "slots_lost", "file": "plugin/net/p2p_data.c",
+    {"name": "slots_lost", "file": "plugin/net/p2p_completions.c",
      "old": "c->slots_acked += number;", "new": "c->slots_acked += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
-    {"name": "old_generations", "file": "plugin/net/p2p_data.c",
+    {"name": "old_generations", "file": "plugin/net/p2p_completions.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
     # A receiver that is not ready is asked again, as often as it takes.
@@ -343,13 +343,13 @@ MUTANTS = [
     {"name": "abandons_all", "file": "plugin/net/plugin.c",
      "old": "ep_net_sweep(last ? NULL : ctx);", "new": "ep_net_sweep(NULL);", "tests": ["setup"]},
     # A port that no path goes by is named, and no other one.
-    {"name": "idle_port", "file": "plugin/net/p2p_qp.c",
+    {"name": "idle_port", "file": "plugin/net/p2p_fail.c",
      "old": "return EP_NET_WR_FLUSH_QP(local);", "new": "return 0;", "tests": ["ports"]},
     # What a device that broke was to read for a flush is not waited for.
     {"name": "no_give_up", "file": "plugin/net/p2p_paths.c",
      "old": "\t\t\tep_net_flushes_give_up(c, i);", "new": "\t\t\t;", "tests": ["ports"]},
     # What comes after this end has sent how much came is sent again: it does not count twice.
-    {"name": "late_counts", "file": "plugin/net/p2p_data.c",
+    {"name": "late_counts", "file": "plugin/net/p2p_completions.c",
      "old": "if (c->path && c->path[q->path].drained) {", "new": "if (false) {", "tests": ["ports"]},
     # The last path that fails is the connection's end.
     {"name": "never_lost", "file": "plugin/net/p2p_paths.c",
