@@ -848,6 +848,8 @@ typedef struct {
  *   DS_FP8E3M4: Low latency only. Tokens are bf16 in and e4m3 out, and H is a multiple of 128.
  *     `outputs->scales` is fp32 with H/128 in place of H. Per 128 elements, with a = max(largest
  *     magnitude, 1e-4), the scale is a/448, or the next power of two with round_scales.
+ *   NCCL_EP_EXT_DISP_QUANT_MXFP8, NCCL_EP_EXT_DISP_QUANT_NVFP4: Low latency only; nccl_ep/ext.h has
+ *     the details.
  *
  * In low latency a `config` of API version 1, or NULL, means DS_FP8E3M4 if `outputs->scales` is
  * given and NONE otherwise. Its scales are stored [L][H/128][R*B] or [R][H/128][B], whatever their
@@ -899,7 +901,7 @@ typedef struct {
 	unsigned int magic;
 	ncclEpTensor_t *tokens;       /* Shaped as outputs->tokens of dispatch. Required. */
 	ncclEpTensor_t *topk_weights; /* High throughput, backward: as dispatch wrote it. */
-	ncclEpTensor_t *scales; /* Since API version 2. NULL: recipe NVFP4 is not available. */
+	ncclEpTensor_t *scales; /* Since API version 2. Recipe NVFP4: a scale per row. Else NULL. */
 } ncclEpCombineInputs_t;
 
 #define NCCL_EP_COMBINE_INPUTS_INIT NCCL_EP_STRUCT_INIT(ncclEpCombineInputs_t, NCCL_EP_MAGIC)
@@ -966,6 +968,28 @@ typedef struct {
  * Backward (pass_direction BWD_PASS): also returns `inputs->topk_weights`, flat fp32 [N, K] packed
  * as dispatch packs it, expert-major fp32 [N]. outputs->topk_weights[t][k], fp32 [T, K], gets the
  * entry of t and its k-th expert, and 0 for negative ids and dropped rows.
+ *
+ * Recipes
+ *
+ * Rows are quantised on their way to the token's rank, also those that stay on the rank, and sums
+ * take the quantised values. The rest is as without a recipe.
+ *
+ *   NONE: Rows travel as they are, and `inputs->scales` is NULL.
+ *   NVFP4: Low latency only. Tokens are bf16, and H is a multiple of 32. `inputs->scales` has one
+ *     scale g per row: fp32 with 1 in place of H. Per 16 elements, with a = largest magnitude, the
+ *     scale s is g*a/6 as e4m3, and x becomes x*g/s as e2m1. The sum takes e2m1 * s / g in place
+ *     of x. A g of 2688 / (largest magnitude of the row) uses the whole range; it is positive and
+ *     at most 2^112.
+ *   MXFP8: High throughput only, expert-major, with all ranks in one NVLink domain. Tokens are
+ *     bf16, H is a multiple of 512, and `inputs->scales` is NULL. The sum that a rank returns for a
+ *     token is not rounded to bf16. Per 32 elements of it, with a = largest magnitude, the scale is
+ *     the smallest power of two 2^n with a / 2^n <= 448, at least 2^-127, and x becomes x / 2^n
+ *     as e4m3. Backward, the weights' gradients are not quantised.
+ *   NCCL_EP_EXT_COMB_QUANT_FP8: Low latency only; nccl_ep/ext.h has the details.
+ *
+ * Values are rounded to the nearest, ties to even. A zero keeps its sign. A NaN makes all elements
+ * NaN that share its scale. Infinity stays infinite in MXFP8. In NVFP4 it becomes the largest
+ * value, 2688 / g.
  *
  * Results
  *

@@ -334,8 +334,8 @@ EP_DEV uint32_t ep_permute(uint32_t lo, uint32_t hi, uint32_t select)
 #endif
 
 /*
- * Eight e2m1 values to floats, the lowest 4 bits first. The two upper bytes of each float come from
- * tables of eight bytes, one look-up for four values.
+ * Eight e2m1 values to floats, the lowest 4 bits first. The two bytes of their bf16 come from tables
+ * of eight bytes, one look-up for four values.
  */
 EP_DEV void ep_e2m1x8_f32(uint32_t w, float *f)
 {
@@ -347,9 +347,11 @@ EP_DEV void ep_e2m1x8_f32(uint32_t w, float *f)
 		uint32_t lower = ep_permute(0xc0800000u, 0xc0804000u, select);
 
 		EP_UNROLL()
-		for (int i = 0; i < 4; i++) {
-			f[4 * half + i] = ep_bits_f32((upper >> 8 * i & 0xffu) << 24 |
-						      (lower >> 8 * i & 0xffu) << 16);
+		for (int i = 0; i < 4; i += 2) {
+			uint32_t pair = ep_permute(lower, upper, i ? 0x7362 : 0x5140);
+
+			f[4 * half + i] = ep_bf16_lo_f32(pair);
+			f[4 * half + i + 1] = ep_bf16_hi_f32(pair);
 		}
 	}
 }

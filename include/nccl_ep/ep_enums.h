@@ -67,10 +67,16 @@ typedef enum {
 	NCCL_EP_DISP_QUANT_DS_FP8E3M4 = 2
 } ncclEpDispQuant_t;
 
-/* What combine does to tokens in transit. */
+/* What combine does to tokens in transit: ncclEpCombine has the details. */
 typedef enum {
-	NCCL_EP_COMB_QUANT_NONE = 0, /* Rows are copied. */
-	NCCL_EP_COMB_QUANT_NVFP4 = 1 /* Not available: calls refuse it. */
+	/* Rows are copied. */
+	NCCL_EP_COMB_QUANT_NONE = 0,
+	/* Low latency: bf16 rows travel as 4-bit floating point e2m1, with one e4m3 scale per 16
+	 * elements and one fp32 scale per row. */
+	NCCL_EP_COMB_QUANT_NVFP4 = 1,
+	/* Since API version 3. High throughput, expert-major: bf16 sums travel as e4m3, with one
+	 * E8M0 scale per 32 elements. */
+	NCCL_EP_COMB_QUANT_MXFP8 = 2
 } ncclEpCombQuant_t;
 
 #endif

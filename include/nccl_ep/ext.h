@@ -16,6 +16,36 @@ extern "C" {
 #endif
 
 /*
+ * Recipes of dispatch beyond ncclEpDispQuant_t. Low latency only. Tokens are bf16 in, shapes are
+ * those of ncclEpDispatch, and round_scales is 0.
+ *
+ * MXFP8: `outputs->tokens` is e4m3, and `outputs->scales` uint8 with H/32 in place of H. Byte b is
+ * the scale 2^(b - 127) (E8M0). H is a multiple of 128. Per 32 elements, with a = largest
+ * magnitude, the scale s is the smallest power of two with a / s <= 448, at least 2^-127, and x
+ * becomes x / s. A group that has NaN has byte 255 and is NaN. An infinite x becomes 448 with byte
+ * 254, whose product is infinite.
+ *
+ * NVFP4: `outputs->tokens` is fp4x2 (e2m1, two elements to a byte, the first in its low half) with
+ * H/2 in place of H, and `outputs->scales` e4m3 with H/16. `inputs->scales` is the tensor's scale
+ * g: one fp32 in device memory, positive, at most 2^112. Ranks may pass different ones; a receiver
+ * has to know them. H is a multiple of 64. Per 16 elements, with a = largest magnitude, the scale s
+ * is g*a/6, and x becomes x*g/s. A reader gets x back from e2m1 * s / g. A group that has NaN has
+ * scale NaN. An infinite x becomes 6 with the largest scale, 448.
+ *
+ * Values are rounded to the nearest, ties to even, and saturate. A zero keeps its sign.
+ */
+#define NCCL_EP_EXT_DISP_QUANT_MXFP8 ((ncclEpDispQuant_t)1001)
+#define NCCL_EP_EXT_DISP_QUANT_NVFP4 ((ncclEpDispQuant_t)1002)
+
+/*
+ * A recipe of combine beyond ncclEpCombQuant_t. Low latency only. Tokens are bf16, H is a multiple
+ * of 128, and `inputs->scales` is NULL. Rows travel as e4m3 with one fp32 scale per 128 elements,
+ * as recipe DS_FP8E3M4 of dispatch makes them: with a = max(largest magnitude, 1e-4), the scale is
+ * a/448, and x becomes x*448/a. An infinite x makes its group NaN. A NaN concerns no other element.
+ */
+#define NCCL_EP_EXT_COMB_QUANT_FP8 ((ncclEpCombQuant_t)1001)
+
+/*
  * Returns the code and text of the last failure.
  *
  * With a group: the last failure of a call on the group or of its operations on the device. With
@@ -124,7 +154,7 @@ typedef struct {
 	int num_topk;                   /* Of the handle. */
 	unsigned int hidden;            /* Elements of a token. */
 	ncclDataType_t datatype;        /* Of inputs->tokens. */
-	ncclEpDispQuant_t quant_recipe; /* NONE or DS_FP8E3M4. */
+	ncclEpDispQuant_t quant_recipe; /* Any but FWD. */
 	unsigned int alignment;         /* dispatch_output_per_expert_alignment of the handle. */
 	unsigned int remote_ranks;      /* As in ncclEpExtMemory_t. */
 	unsigned int node_ranks;        /* As in ncclEpExtMemory_t. */
