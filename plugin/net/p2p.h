@@ -75,6 +75,10 @@ struct ep_net_part {
 	uint8_t number;
 };
 
+/*
+ * A queue pair. p2p_qp.c makes it, and p2p_paths.c replaces it. p2p_data.c counts what it posts, and
+ * p2p_completions.c counts what ends.
+ */
 struct ep_net_qp {
 	struct ibv_qp *qp;
 	uint32_t remote_qpn;
@@ -99,6 +103,12 @@ struct ep_net_message {
 	uint32_t entry, parts, request;
 };
 
+/* What a flush reads, by which ports it still has to, and by which it does; of p2p_flush.c. */
+struct ep_net_flush {
+	uint64_t at;
+	uint32_t ports, reads, rkey[EP_NET_NIC_PORTS];
+};
+
 struct ep_net_request {
 	uint32_t use;  /* how often; odd ones are under way */
 	uint32_t next; /* free one */
@@ -109,9 +119,14 @@ struct ep_net_request {
 	uint8_t seen[EP_NET_MAX_RECVS], parts[EP_NET_MAX_RECVS];
 	bool done[EP_NET_MAX_RECVS];
 	struct ep_net_message message; /* sends */
-	/* flushes: what is read, by which ports it still has to be, and by which it is */
-	uint64_t at;
-	uint32_t ports, reads, rkey[EP_NET_NIC_PORTS];
+	struct ep_net_flush flush;     /* flushes */
+};
+
+/* A port's queue pair for flushes; of p2p_flush.c. */
+struct ep_net_flush_qp {
+	struct ibv_qp *qp; /* NULL: none was asked for yet */
+	uint32_t room, depth;
+	bool ended; /* no path goes by the port any more: what it was to read has come back, or does */
 };
 
 /* A port of this end's NIC, and what the connection has there. */
@@ -124,9 +139,7 @@ struct ep_net_local {
 	struct ibv_mr *shared_mr;
 	struct ibv_cq *cq;
 	uint32_t cq_lost; /* atomic: the NIC has lost completions */
-	struct ibv_qp *flush_qp;
-	uint32_t flush_room, flush_depth;
-	bool flush_ended; /* no path goes by the port any more: all that it was to read has come back, or does */
+	struct ep_net_flush_qp flush;
 };
 
 /* A port of the other end's NIC. Travels between ends. */
@@ -153,6 +166,13 @@ enum ep_net_path_why {
 	EP_NET_WHY_LAST /* the connection itself is being closed */
 };
 
+/* What p2p_completions.c has noted of a path; p2p_paths.c takes it up. */
+struct ep_net_noted {
+	bool probed, failed;
+	struct ibv_wc failure;
+};
+
+/* A path; of p2p_paths.c. */
 struct ep_net_path {
 	enum ep_net_path_state state;
 	uint8_t local_port, remote_port;
@@ -169,68 +189,104 @@ struct ep_net_path {
 	bool offered;    /* the other end has new queue pairs: these numbers, */
 	bool ready;      /* which are connected */
 	uint32_t psn, remote_psn;
-	uint32_t probes; /* sender: under way */
+	uint32_t probes; /* sender: under way; p2p_completions.c counts them down */
 	bool proved;     /* all of them have come */
 	uint32_t number[EP_NET_MAX_QPS];
 
-	/* what p2p_completions.c has noted */
-	bool probed, failed;
-	struct ibv_wc failure;
+	struct ep_net_noted noted;
 };
 
 struct ep_net_ctrl;
 
+/*
+ * Which queue pairs messages go over: those of open paths. p2p_qp.c chooses them, and p2p_data.c
+ * uses them in turn.
+ */
+struct ep_net_open {
+	uint32_t *qp, n, next; /* next: the place of the one to be used next */
+	uint32_t paths;
+};
+
+/* How many requests are under way, and which one is free; of p2p_data.c. */
+struct ep_net_pool {
+	uint32_t free; /* the first one */
+	uint32_t pending, flushes;
+};
+
+/* Groups of receives. p2p_calls.c begins them; p2p_completions.c ends those of a receiver. */
+struct ep_net_groups {
+	uint64_t n;       /* receiver: posted; sender: all of whose messages are sent */
+	uint32_t matched; /* sender: bit i: receive i of the next group has its message */
+	uint32_t open;    /* receiver: under way */
+	uint32_t request[EP_NET_SLOTS];
+};
+
+/* How the receiver announces groups. p2p_data.c writes slots; p2p_completions.c notes their arrival. */
+struct ep_net_slots {
+	uint32_t qp;                            /* which slots are written over */
+	uint64_t posted;                        /* groups whose slot was written; */
+	uint64_t acked;                         /* whose slot is known to have arrived */
+	uint32_t unsignaled, unsignaled_groups; /* WRITEs since the last with a completion */
+};
+
+/* Parts that the sender posts again: a ring with room for all that there can be; of p2p_data.c. */
+struct ep_net_again {
+	struct ep_net_part *part;
+	uint32_t first, last, room;
+};
+
+/* Flushes that wait for room, in order: their first and their last request; of p2p_flush.c. */
+struct ep_net_flushes {
+	uint32_t first, last;
+};
+
+/* What all paths share; of p2p_paths.c. */
+struct ep_net_paths {
+	struct ep_net_ctrl *ctrl; /* with the other end, over TCP */
+	bool due;                 /* p2p_completions.c has noted something of a path */
+	bool leaving;             /* the other end closes the connection */
+	bool async;               /* the plugin's thread looks after them */
+};
+
+/* When this end last looked for the other one: p2p_calls.c, and p2p_paths.c where there are several. */
+struct ep_net_watch {
+	uint32_t idle;
+	uint64_t checked, gone;
+};
+
 struct ep_net_comm {
+	/* as its making leaves it; of p2p_setup.c and p2p_qp.c */
 	bool sender;
+	bool split; /* each message over all queue pairs */
 	const struct ep_net_nic *nic;
 	void *handle;
 	int fd; /* TCP: shows when the other end is gone */
 	char peer[EP_NET_PEER];
 	uint32_t rank, nranks; /* in collectives: the sender's, and of how many */
-	uint32_t nlocals, nremotes, npaths;
-	struct ep_net_local local[EP_NET_NIC_PORTS];
-	struct ep_net_remote remote[EP_NET_NIC_PORTS];
-
+	uint32_t nlocals, nremotes, npaths, nqps, nrequests;
+	uint32_t sq_depth, rq_depth, inline_bytes;
+	uint64_t plain_limit; /* longer messages are followed by a record */
 	struct ep_net_shared *shared;
 	uint64_t remote_shared;
+	pthread_mutex_t lock; /* of connections with several paths */
 
-	struct ep_net_qp *qp;
-	uint32_t nqps; /* queue pair i is of path i modulo npaths */
-	uint32_t *open_qp, nopen,
-		next_open; /* those of open paths; the place of the next to be used */
-	uint32_t nopen_paths;
-	uint32_t slot_qp; /* receiver: announces receives to the sender */
-	uint32_t sq_depth, rq_depth, inline_bytes;
-	bool split;
-	uint64_t plain_limit; /* longer messages are followed by a record */
-
+	/* what it has: each struct says who writes it */
+	struct ep_net_local local[EP_NET_NIC_PORTS];
+	struct ep_net_remote remote[EP_NET_NIC_PORTS];
+	struct ep_net_path *path; /* NULL: it has a single one */
+	struct ep_net_qp *qp;     /* number i is of path i modulo npaths */
 	struct ep_net_request *request;
-	uint32_t nrequests, free, pending;
-	uint32_t nflushes;
-	uint32_t flush_first, flush_last; /* of those that wait for room, in order */
 
-	uint64_t groups;       /* receiver: posted; sender: all of whose messages are sent */
-	uint32_t matched;      /* sender: bit i: receive i of the next group has its message */
-	uint32_t open;         /* receiver: groups under way */
-	uint64_t slots_posted; /* receiver: groups whose slot was written; */
-	uint64_t slots_acked;  /* whose slot is known to have arrived */
-	uint32_t unsignaled,
-		unsignaled_groups; /* WRITEs of slots since the last with a completion */
-	uint32_t slot_request[EP_NET_SLOTS];
-
-	/* of connections with several paths; else NULL */
-	struct ep_net_path *path;
-	struct ep_net_ctrl *ctrl; /* with the other end, over TCP */
-	pthread_mutex_t lock;
-	struct ep_net_part *again;        /* sender: ring of parts that are to be posted again, */
-	uint32_t again_first, again_last; /* with room for all that there can be */
-	bool leaving;                     /* the other end closes the connection */
-	bool due;                         /* p2p_completions.c has noted something of a path */
-	bool async;
-
-	struct ep_error failed; /* code: not ncclSuccess once something has failed */
-	uint32_t idle;
-	uint64_t checked, gone; /* when: for the other end; when it was found gone */
+	/* how far it is */
+	struct ep_net_open open;
+	struct ep_net_pool pool;
+	struct ep_net_groups groups;
+	struct ep_net_slots slots;
+	struct ep_net_again again;
+	struct ep_net_flushes flushes;
+	struct ep_net_paths paths;
+	struct ep_net_watch watch;
+	struct ep_error failed; /* code: not ncclSuccess once something has failed; of p2p_fail.c */
 	struct ep_net_counts *counts;
 	struct ep_net_counts own_counts; /* where nobody reads them */
 };
@@ -438,8 +494,11 @@ void ep_net_connect_end(struct ep_net_handle *handle);
 
 /* ---- requests of a connection ---- */
 
-/* Returns the number of a free request, or EP_NET_NO_REQUEST. */
-uint32_t ep_net_request_new(struct ep_net_comm *c);
+/*
+ * Returns the number of a free request, or EP_NET_NO_REQUEST. `n`: how many receives it is for; 0
+ * for a send or a flush.
+ */
+uint32_t ep_net_request_new(struct ep_net_comm *c, uint32_t n);
 void ep_net_request_free(struct ep_net_comm *c, uint32_t i);
 void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i);
 /* Finds the connection that receives by its handle, and checks the number of receives. */
@@ -449,11 +508,17 @@ ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **com
 
 /* Announces groups of receives, unless the sender knows of enough for now. */
 ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
+/* Has slots written over queue pair `qp` from now on: first those again that may not have arrived. */
+void ep_net_slots_restart(struct ep_net_comm *c, uint32_t qp);
 
-/* ---- parts of messages ---- */
+/* ---- messages, which are posted in parts ---- */
 
-ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
-			      uint32_t qp, uint32_t number);
+/* Divides a message into parts. Returns whether the open queue pairs have room for them. */
+bool ep_net_message_divide(const struct ep_net_comm *c, struct ep_net_message *message);
+/* Posts all parts of a message. */
+ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *message);
+/* Takes the parts that a closed path has brought for sent, and keeps the others to be posted again. */
+ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t path);
 /* Posts again the parts that a closed path has not brought, as far as queues have room. */
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
 
@@ -516,7 +581,7 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c);
  */
 ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char *what);
 
-/* Does what is due after completions were taken up: c->due. */
+/* Does what is due after completions were taken up: c->paths.due. */
 ncclResult_t ep_net_paths_act(struct ep_net_comm *c);
 /* Receives control messages about paths, and checks ports. */
 ncclResult_t ep_net_paths_check(struct ep_net_comm *c);

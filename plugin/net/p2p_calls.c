@@ -12,10 +12,10 @@ static ncclResult_t poll_slow(struct ep_net_comm *c)
 {
 	uint64_t now = ep_now_ns();
 
-	if (now - c->checked < EP_NET_CHECK_NS) {
+	if (now - c->watch.checked < EP_NET_CHECK_NS) {
 		return ncclSuccess;
 	}
-	c->checked = now;
+	c->watch.checked = now;
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_dev_events(c->local[i].dev);
 		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
@@ -28,15 +28,15 @@ static ncclResult_t poll_slow(struct ep_net_comm *c)
 		EP_CHECK(ep_net_paths_check(c));
 	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
 		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
-	} else if (!c->gone && ep_net_gone(c->fd)) {
-		c->gone = now;
+	} else if (!c->watch.gone && ep_net_gone(c->fd)) {
+		c->watch.gone = now;
 	}
 	/* (it may have been found gone since `now`) */
-	if (c->gone && now >= c->gone + EP_NET_GRACE_NS) {
+	if (c->watch.gone && now >= c->watch.gone + EP_NET_GRACE_NS) {
 		return ep_net_comm_fail(c, ncclRemoteError, 0,
 					"the peer has closed the connection or has ended, %u "
 					"requests are under way here: see its log",
-					c->pending);
+					c->pool.pending);
 	}
 	return ncclSuccess;
 }
@@ -50,20 +50,20 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 		EP_CHECK(ep_net_poll(c, &c->local[i], &some));
 		any |= some;
 	}
-	if (c->due) {
+	if (c->paths.due) {
 		EP_CHECK(ep_net_paths_act(c));
 	}
-	if (c->again_first != c->again_last) {
+	if (c->again.first != c->again.last) {
 		EP_CHECK(ep_net_parts_resend(c));
 	}
-	if (c->flush_first != EP_NET_NO_REQUEST) {
+	if (c->flushes.first != EP_NET_NO_REQUEST) {
 		EP_CHECK(ep_net_flushes_push(c));
 	}
-	if (c->slots_posted != c->groups && !c->sender) {
+	if (c->slots.posted != c->groups.n && !c->sender) {
 		EP_CHECK(ep_net_slots_post(c));
 	}
 	/* (a port that comes back is not waited for until there is nothing to do) */
-	return (any && !c->path) || ++c->idle % EP_NET_IDLE ? ncclSuccess : poll_slow(c);
+	return (any && !c->path) || ++c->watch.idle % EP_NET_IDLE ? ncclSuccess : poll_slow(c);
 }
 
 /* ---- which receive a message is for ---- */
@@ -71,8 +71,8 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c)
 /* The slot of the next group, if all of it is there. */
 static ncclResult_t slot_get(struct ep_net_comm *c, const struct ep_net_slot_entry **slot)
 {
-	const struct ep_net_slot_entry *e = c->shared->slot[c->groups % EP_NET_SLOTS];
-	uint64_t seq = c->groups + 1;
+	const struct ep_net_slot_entry *e = c->shared->slot[c->groups.n % EP_NET_SLOTS];
+	uint64_t seq = c->groups.n + 1;
 
 	*slot = NULL;
 	if (__atomic_load_n(&e[0].seq, __ATOMIC_ACQUIRE) != seq) {
@@ -97,49 +97,10 @@ static uint32_t match(const struct ep_net_comm *c, const struct ep_net_slot_entr
 {
 	uint32_t i = 0;
 
-	while (i < slot[0].n && (c->matched >> i & 1 || slot[i].tag != tag)) {
+	while (i < slot[0].n && (c->groups.matched >> i & 1 || slot[i].tag != tag)) {
 		i++;
 	}
 	return i;
-}
-
-/* ---- its parts ---- */
-
-/* Over how many queue pairs a message goes, and how much over each but the last. */
-static void divide(const struct ep_net_comm *c, struct ep_net_message *message)
-{
-	uint32_t paths = c->split ? c->nopen : message->size > EP_NET_ONE_PATH ? c->nopen_paths : 1;
-
-	message->parts = 1;
-	message->each = message->size;
-	if (paths > 1 && message->size > EP_NET_PART) {
-		message->parts =
-			(uint32_t)ep_min_u64(paths, ep_ceil_div(message->size, EP_NET_PART));
-		message->each = (uint32_t)ep_round_up(ep_ceil_div(message->size, message->parts),
-						      EP_NET_PART);
-		message->parts = ep_ceil_div(message->size, message->each);
-	}
-}
-
-static bool has_room(const struct ep_net_comm *c, uint32_t parts)
-{
-	for (uint32_t i = 0; c->nopen && i < parts; i++) {
-		if (c->qp[c->open_qp[(c->next_open + i) % c->nopen]].room < EP_NET_PART_WR) {
-			return false;
-		}
-	}
-	return c->nopen && c->free != EP_NET_NO_REQUEST;
-}
-
-static ncclResult_t message_post(struct ep_net_comm *c, const struct ep_net_message *message)
-{
-	for (uint32_t i = 0; i < message->parts; i++) {
-		uint32_t qp = c->open_qp[c->next_open];
-
-		c->next_open = (c->next_open + 1) % c->nopen;
-		EP_CHECK(ep_net_part_post(c, message, qp, i));
-	}
-	return ncclSuccess;
 }
 
 /* ---- for NCCL ---- */
@@ -151,31 +112,30 @@ static ncclResult_t send_to(struct ep_net_comm *c, const struct ep_net_slot_entr
 	struct ep_net_request *r;
 
 	message->to = &slot[message->entry];
-	message->group = c->groups;
+	message->group = c->groups.n;
 	if (message->size > message->to->size) {
 		return ep_fail(ncclInvalidUsage,
 			       "%u bytes with tag %d are sent to %s, whose receive has room "
 			       "for %u: both ends must mean the same message",
 			       message->size, message->to->tag, c->peer, message->to->size);
 	}
-	divide(c, message);
-	if (!has_room(c, message->parts)) {
+	if (!ep_net_message_divide(c, message) || c->pool.free == EP_NET_NO_REQUEST) {
 		c->counts->full++;
 		return ep_net_progress(c);
 	}
-	message->request = ep_net_request_new(c);
+	message->request = ep_net_request_new(c, 0);
 	r = &c->request[message->request];
 	r->left = message->parts;
 	r->size[0] = message->size;
 	r->message = *message;
-	EP_CHECK(message_post(c, message));
+	EP_CHECK(ep_net_message_post(c, message));
 	c->counts->messages++;
 	c->counts->bytes += message->size;
 	*request = ep_net_request_handle_of(c, message->request);
-	c->matched |= 1u << message->entry;
-	if (c->matched == (1u << slot[0].n) - 1) {
-		c->matched = 0;
-		c->groups++;
+	c->groups.matched |= 1u << message->entry;
+	if (c->groups.matched == (1u << slot[0].n) - 1) {
+		c->groups.matched = 0;
+		c->groups.n++;
 	}
 	return ncclSuccess;
 }
@@ -206,7 +166,7 @@ static ncclResult_t slot_ask(struct ep_net_comm *c, struct ep_net_asked *asked)
 	if (!slot) {
 		return ep_net_progress(c);
 	}
-	slot += __builtin_ctz(~c->matched);
+	slot += __builtin_ctz(~c->groups.matched);
 	*asked = (struct ep_net_asked){ slot->tag, slot->size };
 	return ncclSuccess;
 }
@@ -287,10 +247,10 @@ ncclResult_t ep_net_test(void *request, int *done, int *sizes)
 static bool recv_room(const struct ep_net_comm *c)
 {
 	/* The slot's place is free when what was written there before has been taken. */
-	return c->open < EP_NET_GROUPS &&
-	       c->groups - c->slots_acked < EP_NET_SLOTS - EP_NET_SIGNAL_EVERY &&
-	       c->slot_request[c->groups % EP_NET_SLOTS] == EP_NET_NO_REQUEST &&
-	       c->free != EP_NET_NO_REQUEST;
+	return c->groups.open < EP_NET_GROUPS &&
+	       c->groups.n - c->slots.acked < EP_NET_SLOTS - EP_NET_SIGNAL_EVERY &&
+	       c->groups.request[c->groups.n % EP_NET_SLOTS] == EP_NET_NO_REQUEST &&
+	       c->pool.free != EP_NET_NO_REQUEST;
 }
 
 static ncclResult_t recv_post(struct ep_net_comm *c, int n, void **data, const size_t *sizes,
@@ -310,27 +270,27 @@ static ncclResult_t recv_post(struct ep_net_comm *c, int n, void **data, const s
 		c->counts->full++;
 		return ep_net_progress(c);
 	}
-	i = ep_net_request_new(c);
+	i = ep_net_request_new(c, (uint32_t)n);
 	r = &c->request[i];
-	r->n = r->left = (uint32_t)n;
+	r->left = (uint32_t)n;
 	memset(r->size, 0, sizeof(r->size));
 	memset(r->seen, 0, sizeof(r->seen));
 	memset(r->done, 0, sizeof(r->done));
-	slot = c->shared->slot[c->groups % EP_NET_SLOTS];
+	slot = c->shared->slot[c->groups.n % EP_NET_SLOTS];
 	for (int k = 0; k < n; k++) {
 		r->limit[k] = (uint32_t)ep_min_u64(sizes[k], EP_NET_MAX_BYTES);
 		slot[k] = (struct ep_net_slot_entry){ .addr = (uintptr_t)data[k],
 						      .size = r->limit[k],
 						      .tag = tags[k],
 						      .n = (uint32_t)n,
-						      .seq = c->groups + 1 };
+						      .seq = c->groups.n + 1 };
 		for (uint32_t p = 0; region[k] && p < c->nlocals; p++) {
 			slot[k].rkey[p] = region[k]->rkey[p];
 		}
 	}
-	c->slot_request[c->groups % EP_NET_SLOTS] = i;
-	c->groups++;
-	c->open++;
+	c->groups.request[c->groups.n % EP_NET_SLOTS] = i;
+	c->groups.n++;
+	c->groups.open++;
 	EP_CHECK(ep_net_slots_post(c));
 	*request = ep_net_request_handle_of(c, i);
 	return ncclSuccess;

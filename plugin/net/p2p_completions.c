@@ -13,7 +13,7 @@ static void probed_note(struct ep_net_comm *c, uint32_t path)
 	struct ep_net_path *r = &c->path[path];
 
 	if (r->state == EP_NET_PATH_PROBING && --r->probes == 0) {
-		r->probed = c->due = true;
+		r->noted.probed = c->paths.due = true;
 	}
 }
 
@@ -24,7 +24,7 @@ static ncclResult_t arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint
 	uint32_t entry = EP_NET_IMM_ENTRY(imm), i;
 	struct ep_net_request *r;
 
-	i = slot < EP_NET_SLOTS ? c->slot_request[slot] : EP_NET_NO_REQUEST;
+	i = slot < EP_NET_SLOTS ? c->groups.request[slot] : EP_NET_NO_REQUEST;
 	r = i == EP_NET_NO_REQUEST ? NULL : &c->request[i];
 	if (!r || entry >= r->n || r->done[entry] || EP_NET_IMM_PARTS(imm) > c->nqps ||
 	    (r->seen[entry] && r->parts[entry] != EP_NET_IMM_PARTS(imm))) {
@@ -50,8 +50,8 @@ static ncclResult_t arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint
 		c->counts->messages++;
 		c->counts->bytes += r->size[entry];
 		if (--r->left == 0) {
-			c->slot_request[slot] = EP_NET_NO_REQUEST;
-			c->open--;
+			c->groups.request[slot] = EP_NET_NO_REQUEST;
+			c->groups.open--;
 		}
 	}
 	return ncclSuccess;
@@ -93,7 +93,7 @@ static ncclResult_t completed(struct ep_net_comm *c, const struct ibv_wc *wc)
 	case EP_NET_WORK_SLOT:
 		if (ep_net_path_is_open(c, c->qp[qp].path)) {
 			c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
-			c->slots_acked += number;
+			c->slots.acked += number;
 		}
 		return ncclSuccess;
 	case EP_NET_WORK_PROBE:
@@ -116,10 +116,10 @@ static void failure_note(struct ep_net_comm *c, uint32_t path, const struct ibv_
 	struct ep_net_path *r = &c->path[path];
 
 	if (ep_net_path_lives(c, path) &&
-	    (!r->failed ||
-	     (r->failure.status == IBV_WC_WR_FLUSH_ERR && wc->status != IBV_WC_WR_FLUSH_ERR))) {
-		r->failure = *wc;
-		r->failed = c->due = true;
+	    (!r->noted.failed || (r->noted.failure.status == IBV_WC_WR_FLUSH_ERR &&
+				  wc->status != IBV_WC_WR_FLUSH_ERR))) {
+		r->noted.failure = *wc;
+		r->noted.failed = c->paths.due = true;
 	}
 }
 

@@ -5,18 +5,19 @@
 #include "core/log.h"
 #include "net/p2p.h"
 
-uint32_t ep_net_request_new(struct ep_net_comm *c)
+uint32_t ep_net_request_new(struct ep_net_comm *c, uint32_t n)
 {
-	uint32_t i = c->free;
+	uint32_t i = c->pool.free;
 
 	if (i != EP_NET_NO_REQUEST) {
 		struct ep_net_request *r = &c->request[i];
 
-		c->free = r->next;
+		c->pool.free = r->next;
 		r->use = ep_net_use_next(r->use);
-		r->n = 0;
+		r->n = n;
 		r->left = 0;
-		c->pending++;
+		c->pool.pending++;
+		c->pool.flushes += !c->sender && n == 0;
 	}
 	return i;
 }
@@ -26,10 +27,10 @@ void ep_net_request_free(struct ep_net_comm *c, uint32_t i)
 	struct ep_net_request *r = &c->request[i];
 
 	r->use = ep_net_use_next(r->use);
-	r->next = c->free;
-	c->free = i;
-	c->pending--;
-	c->nflushes -= !c->sender && r->n == 0;
+	r->next = c->pool.free;
+	c->pool.free = i;
+	c->pool.pending--;
+	c->pool.flushes -= !c->sender && r->n == 0;
 }
 
 void *ep_net_request_handle_of(const struct ep_net_comm *c, uint32_t i)
@@ -62,16 +63,16 @@ ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **com
 /* The slots of n groups, which lie one behind the other. What lies between them is old, there and here. */
 static ncclResult_t slots_write(struct ep_net_comm *c, uint32_t n)
 {
-	struct ep_net_slot_entry *first = c->shared->slot[c->slots_posted % EP_NET_SLOTS];
-	struct ep_net_slot_entry *last = c->shared->slot[(c->slots_posted + n - 1) % EP_NET_SLOTS];
-	struct ep_net_qp *q = &c->qp[c->slot_qp];
-	bool signaled = c->unsignaled_groups + n >= EP_NET_SIGNAL_EVERY;
+	struct ep_net_slot_entry *first = c->shared->slot[c->slots.posted % EP_NET_SLOTS];
+	struct ep_net_slot_entry *last = c->shared->slot[(c->slots.posted + n - 1) % EP_NET_SLOTS];
+	struct ep_net_qp *q = &c->qp[c->slots.qp];
+	bool signaled = c->slots.unsignaled_groups + n >= EP_NET_SIGNAL_EVERY;
 	struct ibv_sge sge = { (uintptr_t)first,
 			       (uint32_t)((uintptr_t)(last + last->n) - (uintptr_t)first),
 			       c->local[q->local_port].shared_mr->lkey };
 	struct ibv_send_wr wr = {
-		.wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, c->slot_qp, c->unsignaled + 1,
-				      c->unsignaled_groups + n) |
+		.wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, c->slots.qp, c->slots.unsignaled + 1,
+				      c->slots.unsignaled_groups + n) |
 			 EP_NET_WR_GENERATION_OF(q),
 		.sg_list = &sge,
 		.num_sge = 1,
@@ -86,35 +87,42 @@ static ncclResult_t slots_write(struct ep_net_comm *c, uint32_t n)
 	int error = ibv_post_send(q->qp, &wr, &bad);
 
 	if (error) {
-		return ep_net_comm_fail(c, ncclSystemError, c->slot_qp,
+		return ep_net_comm_fail(c, ncclSystemError, c->slots.qp,
 					"a receive cannot be announced to the sender: %s",
 					strerror(error));
 	}
 	q->room--;
-	c->slots_posted += n;
-	c->unsignaled = signaled ? 0 : c->unsignaled + 1;
-	c->unsignaled_groups = signaled ? 0 : c->unsignaled_groups + n;
+	c->slots.posted += n;
+	c->slots.unsignaled = signaled ? 0 : c->slots.unsignaled + 1;
+	c->slots.unsignaled_groups = signaled ? 0 : c->slots.unsignaled_groups + n;
 	return ncclSuccess;
 }
 
 ncclResult_t ep_net_slots_post(struct ep_net_comm *c)
 {
-	const struct ep_net_qp *q = &c->qp[c->slot_qp];
-	uint64_t unpublished = c->groups - c->slots_posted;
+	const struct ep_net_qp *q = &c->qp[c->slots.qp];
+	uint64_t unpublished = c->groups.n - c->slots.posted;
 
-	if (unpublished < EP_NET_TOGETHER && c->open >= unpublished + EP_NET_AHEAD) {
+	if (unpublished < EP_NET_TOGETHER && c->groups.open >= unpublished + EP_NET_AHEAD) {
 		return ncclSuccess;
 	}
-	while (c->slots_posted < c->groups && q->room && ep_net_path_is_open(c, q->path)) {
-		uint64_t n = ep_min_u64(c->groups - c->slots_posted, EP_NET_TOGETHER);
+	while (c->slots.posted < c->groups.n && q->room && ep_net_path_is_open(c, q->path)) {
+		uint64_t n = ep_min_u64(c->groups.n - c->slots.posted, EP_NET_TOGETHER);
 
-		n = ep_min_u64(n, EP_NET_SLOTS - c->slots_posted % EP_NET_SLOTS);
+		n = ep_min_u64(n, EP_NET_SLOTS - c->slots.posted % EP_NET_SLOTS);
 		EP_CHECK(slots_write(c, (uint32_t)n));
 	}
 	return ncclSuccess;
 }
 
-/* ---- parts of messages, posted once more if a closed path has not brought them ---- */
+void ep_net_slots_restart(struct ep_net_comm *c, uint32_t qp)
+{
+	c->slots.qp = qp;
+	c->slots.posted = c->slots.acked;
+	c->slots.unsignaled = c->slots.unsignaled_groups = 0;
+}
+
+/* ---- parts of messages ---- */
 
 /* The end of a part: the record and the immediate data, or the data itself with it. */
 static void part_end(struct ep_net_comm *c, const struct ep_net_message *message,
@@ -141,19 +149,7 @@ static void part_end(struct ep_net_comm *c, const struct ep_net_message *message
 	}
 }
 
-static void part_posted(struct ep_net_comm *c, struct ep_net_qp *qp, uint32_t request,
-			uint32_t number, uint32_t size)
-{
-	if (qp->part) {
-		qp->part[qp->posted % c->sq_depth] =
-			(struct ep_net_part){ (uint16_t)request, (uint8_t)number };
-	}
-	qp->posted++;
-	c->counts->path[qp->path].parts++;
-	c->counts->path[qp->path].bytes += size;
-}
-
-ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message *message,
+static ncclResult_t part_post(struct ep_net_comm *c, const struct ep_net_message *message,
 			      uint32_t qp, uint32_t number)
 {
 	struct ep_net_qp *q = &c->qp[qp];
@@ -195,17 +191,88 @@ ncclResult_t ep_net_part_post(struct ep_net_comm *c, const struct ep_net_message
 					strerror(error));
 	}
 	q->room -= n;
-	part_posted(c, q, message->request, number, size);
+	if (q->part) {
+		q->part[q->posted % c->sq_depth] =
+			(struct ep_net_part){ (uint16_t)message->request, (uint8_t)number };
+	}
+	q->posted++;
+	c->counts->path[q->path].parts++;
+	c->counts->path[q->path].bytes += size;
 	return ncclSuccess;
 }
 
-/* A queue pair that has room for a part; nqps: none. */
+bool ep_net_message_divide(const struct ep_net_comm *c, struct ep_net_message *message)
+{
+	uint32_t paths = c->split ? c->open.n : message->size > EP_NET_ONE_PATH ? c->open.paths : 1;
+
+	message->parts = 1;
+	message->each = message->size;
+	if (paths > 1 && message->size > EP_NET_PART) {
+		message->parts =
+			(uint32_t)ep_min_u64(paths, ep_ceil_div(message->size, EP_NET_PART));
+		message->each = (uint32_t)ep_round_up(ep_ceil_div(message->size, message->parts),
+						      EP_NET_PART);
+		message->parts = ep_ceil_div(message->size, message->each);
+	}
+	for (uint32_t i = 0; c->open.n && i < message->parts; i++) {
+		if (c->qp[c->open.qp[(c->open.next + i) % c->open.n]].room < EP_NET_PART_WR) {
+			return false;
+		}
+	}
+	return c->open.n != 0;
+}
+
+/* Returns the next of the open queue pairs in turn. */
+static uint32_t qp_next(struct ep_net_comm *c)
+{
+	uint32_t qp = c->open.qp[c->open.next];
+
+	c->open.next = (c->open.next + 1) % c->open.n;
+	return qp;
+}
+
+ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *message)
+{
+	for (uint32_t i = 0; i < message->parts; i++) {
+		EP_CHECK(part_post(c, message, qp_next(c), i));
+	}
+	return ncclSuccess;
+}
+
+/* ---- parts that a closed path has not brought: they are posted again ---- */
+
+ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t path)
+{
+	uint32_t k = 0;
+
+	for (uint32_t i = path; i < c->nqps; i += c->npaths, k++) {
+		struct ep_net_qp *q = &c->qp[i];
+		uint32_t received = c->path[path].received[k];
+
+		if (received - q->first > q->posted - q->first) {
+			return ep_net_comm_fail(
+				c, ncclRemoteError, i,
+				"the peer has had %u parts of messages of this queue "
+				"pair, %u were sent",
+				received, q->posted);
+		}
+		for (; q->first != received; q->first++) {
+			c->request[q->part[q->first % c->sq_depth].request].left--;
+		}
+		for (; q->first != q->posted; q->first++) {
+			c->again.part[c->again.last++ % c->again.room] =
+				q->part[q->first % c->sq_depth];
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Returns the next open queue pair that has room for a part; nqps: there is none. */
 static uint32_t qp_with_room(struct ep_net_comm *c)
 {
-	for (uint32_t i = 0; i < c->nopen; i++) {
-		uint32_t qp = c->open_qp[c->next_open];
+	for (uint32_t i = 0; i < c->open.n; i++) {
+		uint32_t qp = qp_next(c);
 
-		c->next_open = (c->next_open + 1) % c->nopen;
 		if (c->qp[qp].room >= EP_NET_PART_WR) {
 			return qp;
 		}
@@ -215,15 +282,14 @@ static uint32_t qp_with_room(struct ep_net_comm *c)
 
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c)
 {
-	for (; c->again_first != c->again_last; c->again_first++) {
-		const struct ep_net_part *part =
-			&c->again[c->again_first % (c->nrequests * c->nqps)];
+	for (; c->again.first != c->again.last; c->again.first++) {
+		const struct ep_net_part *part = &c->again.part[c->again.first % c->again.room];
 		uint32_t to = qp_with_room(c);
 
 		if (to == c->nqps) {
 			return ncclSuccess;
 		}
-		EP_CHECK(ep_net_part_post(c, &c->request[part->request].message, to, part->number));
+		EP_CHECK(part_post(c, &c->request[part->request].message, to, part->number));
 		c->counts->resent++;
 	}
 	return ncclSuccess;

@@ -33,8 +33,8 @@ static ncclResult_t flush_open(struct ep_net_local *port)
 		port->dev->nic.v->ibv_destroy_qp(qp);
 		return result;
 	}
-	port->flush_qp = qp;
-	port->flush_room = port->flush_depth = room.sq;
+	port->flush.qp = qp;
+	port->flush.room = port->flush.depth = room.sq;
 	return ncclSuccess;
 }
 
@@ -42,29 +42,29 @@ void ep_net_flush_stop(struct ep_net_local *port)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
-	if (port->flush_qp) {
-		(void)port->dev->nic.v->ibv_modify_qp(port->flush_qp, &attr, IBV_QP_STATE);
-		port->flush_ended = true;
+	if (port->flush.qp) {
+		(void)port->dev->nic.v->ibv_modify_qp(port->flush.qp, &attr, IBV_QP_STATE);
+		port->flush.ended = true;
 	}
 }
 
 bool ep_net_flush_restart(struct ep_net_local *port)
 {
-	if (port->flush_qp && port->flush_ended) {
-		if (port->flush_room < port->flush_depth) {
+	if (port->flush.qp && port->flush.ended) {
+		if (port->flush.room < port->flush.depth) {
 			return false;
 		}
 		ep_net_flush_close(port); /* it is made when one is asked for */
 	}
-	port->flush_ended = false;
+	port->flush.ended = false;
 	return true;
 }
 
 void ep_net_flush_close(struct ep_net_local *port)
 {
-	if (port->flush_qp) {
-		port->dev->nic.v->ibv_destroy_qp(port->flush_qp);
-		port->flush_qp = NULL;
+	if (port->flush.qp) {
+		port->dev->nic.v->ibv_destroy_qp(port->flush.qp);
+		port->flush.qp = NULL;
 	}
 }
 
@@ -81,18 +81,18 @@ static ncclResult_t flush_port(struct ep_net_comm *c, uint32_t local, uint32_t r
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_READ,
 		.send_flags = IBV_SEND_SIGNALED,
-		.wr.rdma = { .remote_addr = r->at, .rkey = r->rkey[local] },
+		.wr.rdma = { .remote_addr = r->flush.at, .rkey = r->flush.rkey[local] },
 	};
 	struct ibv_send_wr *bad;
-	int error = ibv_post_send(l->flush_qp, &wr, &bad);
+	int error = ibv_post_send(l->flush.qp, &wr, &bad);
 
 	if (error) {
 		return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, local),
 					"a flush cannot be posted: %s", strerror(error));
 	}
-	l->flush_room--;
-	r->ports &= ~(1u << local);
-	r->reads |= 1u << local;
+	l->flush.room--;
+	r->flush.ports &= ~(1u << local);
+	r->flush.reads |= 1u << local;
 	return ncclSuccess;
 }
 
@@ -101,16 +101,16 @@ void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request)
 	struct ep_net_request *r = &c->request[request];
 
 	/* (a device that is broken may still report what was given up) */
-	if (r->reads >> local & 1) {
-		r->reads &= ~(1u << local);
+	if (r->flush.reads >> local & 1) {
+		r->flush.reads &= ~(1u << local);
 		r->left--;
-		c->local[local].flush_room++;
+		c->local[local].flush.room++;
 	}
 }
 
 void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local)
 {
-	for (uint32_t i = 0; c->nflushes && i < c->nrequests; i++) {
+	for (uint32_t i = 0; c->pool.flushes && i < c->nrequests; i++) {
 		ep_net_flush_ended(c, local, i);
 	}
 }
@@ -132,30 +132,30 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 {
 	uint32_t open = flush_ports(c);
 
-	while (c->flush_first != EP_NET_NO_REQUEST) {
-		struct ep_net_request *r = &c->request[c->flush_first];
+	while (c->flushes.first != EP_NET_NO_REQUEST) {
+		struct ep_net_request *r = &c->request[c->flushes.first];
 
 		for (uint32_t p = 0; p < c->nlocals; p++) {
-			if (!(r->ports >> p & 1)) {
+			if (!(r->flush.ports >> p & 1)) {
 				continue;
 			}
 			if (!(open >> p & 1)) {
 				/* (all that was received by a port has been waited for when it failed) */
-				r->ports &= ~(1u << p);
+				r->flush.ports &= ~(1u << p);
 				r->left--;
 				continue;
 			}
-			if (!c->local[p].flush_qp) {
+			if (!c->local[p].flush.qp) {
 				EP_CHECK(flush_open(&c->local[p])); /* the port was away */
 			}
-			if (c->local[p].flush_room) {
-				EP_CHECK(flush_port(c, p, c->flush_first));
+			if (c->local[p].flush.room) {
+				EP_CHECK(flush_port(c, p, c->flushes.first));
 			}
 		}
-		if (r->ports) {
+		if (r->flush.ports) {
 			return ncclSuccess;
 		}
-		c->flush_first = r->next;
+		c->flushes.first = r->next;
 	}
 	return ncclSuccess;
 }
@@ -168,31 +168,30 @@ static ncclResult_t flush_post(struct ep_net_comm *c, const struct ep_net_mr *re
 	struct ep_net_request *r;
 
 	/* (NULL would mean that there is nothing to wait for) */
-	if (c->nflushes == EP_NET_FLUSHES) {
+	if (c->pool.flushes == EP_NET_FLUSHES) {
 		return ep_fail(ncclInternalError, "more than %u flushes are under way",
 			       EP_NET_FLUSHES);
 	}
 	for (uint32_t p = 0; p < c->nlocals; p++) {
-		if (ports >> p & 1 && !c->local[p].flush_qp) {
+		if (ports >> p & 1 && !c->local[p].flush.qp) {
 			EP_CHECK(flush_open(&c->local[p]));
 		}
 	}
 	c->counts->flushes++;
-	c->nflushes++;
-	i = ep_net_request_new(c);
+	i = ep_net_request_new(c, 0);
 	r = &c->request[i];
-	r->at = (uintptr_t)at;
-	memcpy(r->rkey, region->rkey, sizeof(r->rkey));
-	r->ports = ports;
-	r->reads = 0;
+	r->flush.at = (uintptr_t)at;
+	memcpy(r->flush.rkey, region->rkey, sizeof(r->flush.rkey));
+	r->flush.ports = ports;
+	r->flush.reads = 0;
 	r->left = (uint32_t)__builtin_popcount(ports);
 	r->next = EP_NET_NO_REQUEST;
-	if (c->flush_first == EP_NET_NO_REQUEST) {
-		c->flush_first = i;
+	if (c->flushes.first == EP_NET_NO_REQUEST) {
+		c->flushes.first = i;
 	} else {
-		c->request[c->flush_last].next = i;
+		c->request[c->flushes.last].next = i;
 	}
-	c->flush_last = i;
+	c->flushes.last = i;
 	EP_CHECK(ep_net_flushes_push(c));
 	*request = ep_net_request_handle_of(c, i);
 	return ncclSuccess;

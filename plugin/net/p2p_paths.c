@@ -12,7 +12,7 @@ static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c);
 static ncclResult_t ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind, uint32_t path,
 			      struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_ctrl *t = c->ctrl;
+	struct ep_net_ctrl *t = c->paths.ctrl;
 
 	msg->magic = EP_NET_CTRL_MAGIC;
 	msg->kind = kind;
@@ -33,7 +33,7 @@ static ncclResult_t ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind,
 /* Sends what is to be sent as far as the socket has room. */
 static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c)
 {
-	struct ep_net_ctrl *t = c->ctrl;
+	struct ep_net_ctrl *t = c->paths.ctrl;
 
 	while (t->sent < t->nout) {
 		enum ep_net_io_state state = ep_net_put(c->fd, &t->out[t->sent % EP_NET_CTRL_MSGS],
@@ -51,7 +51,7 @@ static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c)
 /* Takes the next message, when all of it is there. */
 static enum ep_net_io_state ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_msg *msg)
 {
-	struct ep_net_ctrl *t = c->ctrl;
+	struct ep_net_ctrl *t = c->paths.ctrl;
 	enum ep_net_io_state state = ep_net_take(c->fd, &t->in, sizeof(t->in), &t->in_at);
 
 	if (state == EP_NET_IO_DONE) {
@@ -165,32 +165,6 @@ static ncclResult_t path_send_closed(struct ep_net_comm *c, uint32_t path, enum 
 
 /* ---- 3. what both know now ---- */
 
-static ncclResult_t parts_settle(struct ep_net_comm *c, uint32_t path)
-{
-	uint32_t k = 0;
-
-	for (uint32_t i = path; i < c->nqps; i += c->npaths, k++) {
-		struct ep_net_qp *q = &c->qp[i];
-		uint32_t received = c->path[path].received[k];
-
-		if (received - q->first > q->posted - q->first) {
-			return ep_net_comm_fail(
-				c, ncclRemoteError, i,
-				"the peer has had %u parts of messages of this queue "
-				"pair, %u were sent",
-				received, q->posted);
-		}
-		for (; q->first != received; q->first++) {
-			c->request[q->part[q->first % c->sq_depth].request].left--;
-		}
-		for (; q->first != q->posted; q->first++) {
-			c->again[c->again_last++ % (c->nrequests * c->nqps)] =
-				q->part[q->first % c->sq_depth];
-		}
-	}
-	return ncclSuccess;
-}
-
 static ncclResult_t path_settle(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
@@ -200,11 +174,9 @@ static ncclResult_t path_settle(struct ep_net_comm *c, uint32_t path)
 	}
 	r->state = EP_NET_PATH_CLOSED;
 	if (c->sender) {
-		EP_CHECK(parts_settle(c, path));
-	} else if (c->qp[c->slot_qp].path == path && c->nopen) {
-		c->slot_qp = c->open_qp[0];
-		c->slots_posted = c->slots_acked;
-		c->unsignaled = c->unsignaled_groups = 0;
+		EP_CHECK(ep_net_parts_settle(c, path));
+	} else if (c->qp[c->slots.qp].path == path && c->open.n) {
+		ep_net_slots_restart(c, c->open.qp[0]);
 	}
 	return ncclSuccess;
 }
@@ -234,14 +206,14 @@ static void path_close_print(const struct ep_net_comm *c, uint32_t path, const c
 	ep_net_qp_print(c, path, which);
 	if (!was_open) {
 		EP_INFO(EP_LOG_NET, "%s: the path is not used again yet: %s%s", which, what, state);
-	} else if (c->nopen) {
-		const struct ep_net_qp *q = &c->qp[c->open_qp[0]];
+	} else if (c->open.n) {
+		const struct ep_net_qp *q = &c->qp[c->open.qp[0]];
 		const struct ep_nic_end *end = &c->local[q->local_port].end,
 					*remote = &c->remote[q->remote_port].end;
 
 		EP_WARN("%s: %s%s; the connection goes on over %s:%d and %s:%u there%s", which,
 			what, state, end->name, end->port, remote->name, remote->port,
-			c->nopen_paths > 1 ? ", and others" : "");
+			c->open.paths > 1 ? ", and others" : "");
 	} else {
 		EP_WARN("%s: %s%s; no path is left", which, what, state);
 	}
@@ -254,7 +226,7 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char 
 
 	r->state = EP_NET_PATH_CLOSING;
 	r->since = ep_now_ns();
-	r->offered = r->ready = r->proved = r->probed = r->failed = false;
+	r->offered = r->ready = r->proved = r->noted.probed = r->noted.failed = false;
 	path_rest(r, was_open);
 	c->counts->failovers += was_open;
 	c->counts->path[path].open = 0;
@@ -504,7 +476,7 @@ static ncclResult_t recovery_probe(struct ep_net_comm *c, uint32_t path)
 static ncclResult_t recovery_open(struct ep_net_comm *c, uint32_t path)
 {
 	struct ep_net_path *r = &c->path[path];
-	enum ep_net_path_state slots = c->path[c->qp[c->slot_qp].path].state;
+	enum ep_net_path_state slots = c->path[c->qp[c->slots.qp].path].state;
 	char which[EP_NET_WHICH];
 
 	r->state = EP_NET_PATH_OPEN;
@@ -514,9 +486,7 @@ static ncclResult_t recovery_open(struct ep_net_comm *c, uint32_t path)
 	ep_net_qps_choose(c);
 	/* (where another path was open, it has taken over long ago) */
 	if (!c->sender && slots != EP_NET_PATH_OPEN && slots != EP_NET_PATH_CLOSING) {
-		c->slot_qp = path;
-		c->slots_posted = c->slots_acked;
-		c->unsignaled = c->unsignaled_groups = 0;
+		ep_net_slots_restart(c, path);
 	}
 	EP_INFO(EP_LOG_NET, "%s: the path is used again", ep_net_qp_print(c, path, which));
 	return ncclSuccess;
@@ -578,7 +548,7 @@ static ncclResult_t path_failed(struct ep_net_comm *c, uint32_t path, const stru
 	if (!ep_net_path_lives(c, path)) {
 		return ncclSuccess;
 	}
-	if (c->nopen_paths == 1 && ep_net_path_is_open(c, path)) {
+	if (c->open.paths == 1 && ep_net_path_is_open(c, path)) {
 		return wc ? ep_net_comm_fail_wc(c, wc)
 			  : ep_net_comm_fail(c, ncclSystemError, path, "the connection is lost");
 	}
@@ -601,19 +571,19 @@ static ncclResult_t path_prove(struct ep_net_comm *c, uint32_t path)
 ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 {
 	/* (who closes a path takes up completions of others) */
-	while (c->due) {
-		c->due = false;
+	while (c->paths.due) {
+		c->paths.due = false;
 		for (uint32_t i = 0; i < c->npaths; i++) {
 			struct ep_net_path *r = &c->path[i];
 
-			if (r->failed) {
-				struct ibv_wc wc = r->failure;
+			if (r->noted.failed) {
+				struct ibv_wc wc = r->noted.failure;
 
-				r->failed = false;
+				r->noted.failed = false;
 				EP_CHECK(path_failed(c, i, &wc));
 			}
-			if (r->probed) {
-				r->probed = false;
+			if (r->noted.probed) {
+				r->noted.probed = false;
 				EP_CHECK(path_prove(c, i));
 			}
 		}
@@ -662,7 +632,7 @@ static ncclResult_t closed_receive(struct ep_net_comm *c, const struct ep_net_ct
 	memcpy(r->received, msg->number, sizeof(r->received));
 	if (msg->why == EP_NET_WHY_LAST) {
 		/* Nothing more goes to it, so that nothing has to be waited for here. */
-		c->leaving = true;
+		c->paths.leaving = true;
 		r->state = EP_NET_PATH_CLOSING;
 		r->drained = true;
 		ep_net_qps_choose(c);
@@ -675,7 +645,7 @@ static ncclResult_t closed_receive(struct ep_net_comm *c, const struct ep_net_ct
 		EP_CHECK(ep_net_path_close(c, msg->path, "the peer has noticed a failure"));
 	}
 	EP_CHECK(path_settle(c, msg->path));
-	return c->nopen_paths
+	return c->open.paths
 		       ? ncclSuccess
 		       : ep_net_comm_fail(c, ncclRemoteError, msg->path,
 					  "all ports of the NIC or of the peer's have failed");
@@ -707,10 +677,10 @@ static ncclResult_t ports_check(struct ep_net_comm *c, uint64_t now)
 		const struct ep_net_dev *dev = c->local[c->path[i].local_port].dev;
 
 		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
-		    (ep_net_dev_down(dev) && c->nopen_paths > 1)) {
+		    (ep_net_dev_down(dev) && c->open.paths > 1)) {
 			EP_CHECK(path_failed(c, i, NULL));
 		}
-		if (c->path[i].state == EP_NET_PATH_CLOSING && !c->gone &&
+		if (c->path[i].state == EP_NET_PATH_CLOSING && !c->watch.gone &&
 		    now > c->path[i].since + ep_net_setup_ns()) {
 			return ep_net_comm_fail(c, ncclRemoteError, i,
 						"waited %llu ms for the peer to close its end of a "
@@ -727,16 +697,16 @@ ncclResult_t ep_net_paths_check(struct ep_net_comm *c)
 	enum ep_net_io_state state = EP_NET_IO_AGAIN;
 	struct ep_net_ctrl_msg msg;
 
-	while (!c->gone && (state = ctrl_recv(c, &msg)) == EP_NET_IO_DONE) {
+	while (!c->watch.gone && (state = ctrl_recv(c, &msg)) == EP_NET_IO_DONE) {
 		EP_CHECK(ctrl_take(c, &msg));
 	}
-	if (!c->gone && state != EP_NET_IO_AGAIN) {
-		c->gone = ep_now_ns();
+	if (!c->watch.gone && state != EP_NET_IO_AGAIN) {
+		c->watch.gone = ep_now_ns();
 	}
 	EP_CHECK(ports_check(c, ep_now_ns()));
 	EP_CHECK(ep_net_paths_act(c));
-	if (!c->gone) {
-		if (!c->leaving) {
+	if (!c->watch.gone) {
+		if (!c->paths.leaving) {
 			EP_CHECK(recovery_check(c, ep_now_ns()));
 			EP_CHECK(ep_net_paths_act(c));
 		}
@@ -758,7 +728,7 @@ static void paths_async(const struct ep_net_async *a, void *object)
 	if (c->failed.code == ncclSuccess) {
 		(void)ep_net_paths_check(c); /* the next call returns what fails */
 	}
-	if (c->failed.code != ncclSuccess || c->gone) {
+	if (c->failed.code != ncclSuccess || c->watch.gone) {
 		ep_net_async_skip(a, c->fd);
 	}
 	pthread_mutex_unlock(&c->lock);
@@ -768,7 +738,7 @@ ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c)
 {
 	if (c->path) {
 		EP_CHECK(ep_net_async_add(c->handle, c->fd, paths_async));
-		c->async = true;
+		c->paths.async = true;
 	}
 	return ncclSuccess;
 }
@@ -777,9 +747,9 @@ ncclResult_t ep_net_paths_async_add(struct ep_net_comm *c)
 
 void ep_net_paths_close(struct ep_net_comm *c)
 {
-	if (c->async) {
+	if (c->paths.async) {
 		ep_net_async_remove(c->fd);
-		c->async = false;
+		c->paths.async = false;
 	}
 	if (c->fd < 0 || !c->handle) {
 		return; /* it was never made */

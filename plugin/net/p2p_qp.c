@@ -49,8 +49,8 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 		.inline_bytes = EP_NET_INLINE,
 	};
 	c->qp = calloc(c->nqps, sizeof(*c->qp));
-	c->open_qp = calloc(c->nqps, sizeof(*c->open_qp));
-	if (!c->qp || !c->open_qp) {
+	c->open.qp = calloc(c->nqps, sizeof(*c->open.qp));
+	if (!c->qp || !c->open.qp) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
 	for (uint32_t i = 0; i < c->nlocals; i++) {
@@ -155,14 +155,14 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 
 void ep_net_qps_choose(struct ep_net_comm *c)
 {
-	c->nopen = c->nopen_paths = 0;
+	c->open.n = c->open.paths = 0;
 	for (uint32_t i = 0; i < c->npaths; i++) {
-		c->nopen_paths += !c->path || c->path[i].state == EP_NET_PATH_OPEN;
+		c->open.paths += !c->path || c->path[i].state == EP_NET_PATH_OPEN;
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		if (!c->path || c->path[c->qp[i].path].state == EP_NET_PATH_OPEN) {
-			c->open_qp[c->nopen++] = i;
+			c->open.qp[c->open.n++] = i;
 		}
 	}
-	c->next_open = 0;
+	c->open.next = 0;
 }

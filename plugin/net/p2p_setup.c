@@ -32,13 +32,14 @@ static ncclResult_t comm_requests(struct ep_net_comm *c)
 {
 	uint32_t use = ep_net_use_first();
 
-	c->flush_first = c->flush_last = EP_NET_NO_REQUEST;
+	c->flushes.first = c->flushes.last = EP_NET_NO_REQUEST;
 	c->nrequests = c->sender ? EP_NET_SENDS : EP_NET_GROUPS + EP_NET_FLUSHES;
 	c->request = calloc(c->nrequests, sizeof(*c->request));
 	if (c->path && c->sender) {
-		c->again = calloc((size_t)c->nrequests * c->nqps, sizeof(*c->again));
+		c->again.room = c->nrequests * c->nqps;
+		c->again.part = calloc(c->again.room, sizeof(*c->again.part));
 	}
-	if (!c->request || (c->path && c->sender && !c->again)) {
+	if (!c->request || (c->path && c->sender && !c->again.part)) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
 	for (uint32_t i = 0; i < c->nrequests; i++) {
@@ -81,11 +82,11 @@ static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 static ncclResult_t comm_paths(struct ep_net_comm *c)
 {
 	pthread_mutex_init(&c->lock, NULL);
-	c->nopen_paths = c->npaths;
+	c->open.paths = c->npaths;
 	if (c->npaths > 1) {
 		c->path = calloc(c->npaths, sizeof(*c->path));
-		c->ctrl = calloc(1, sizeof(*c->ctrl));
-		if (!c->path || !c->ctrl) {
+		c->paths.ctrl = calloc(1, sizeof(*c->paths.ctrl));
+		if (!c->path || !c->paths.ctrl) {
 			return ep_fail(ncclSystemError, "out of host memory for a connection");
 		}
 	}
@@ -108,7 +109,7 @@ ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t
 	c->npaths = npaths;
 	c->nqps = nqps;
 	c->counts = &c->own_counts;
-	memset(c->slot_request, 0xff, sizeof(c->slot_request)); /* EP_NET_NO_REQUEST */
+	memset(c->groups.request, 0xff, sizeof(c->groups.request)); /* EP_NET_NO_REQUEST */
 	result = ep_net_nic_hold(nic);
 	if (result != ncclSuccess) {
 		free(c);
@@ -180,10 +181,10 @@ void ep_net_comm_free(struct ep_net_comm *c)
 	ep_net_counts_close(c);
 	ep_net_nic_drop(c->nic);
 	pthread_mutex_destroy(&c->lock);
-	free(c->ctrl);
+	free(c->paths.ctrl);
 	free(c->path);
-	free(c->again);
-	free(c->open_qp);
+	free(c->again.part);
+	free(c->open.qp);
 	free(c->qp);
 	free(c->request);
 	free(c->shared);

@@ -210,7 +210,7 @@ MUTANTS = [
      "new": "(ep_net_env()->relaxed ? IBV_ACCESS_RELAXED_ORDERING : 0)", "tests": ["gin", "gin_ib"]},
     # A receiver has as many slots again as its sender was told of.
     {"name": "slots_lost", "file": "plugin/net/p2p_completions.c",
-     "old": "c->slots_acked += number;", "new": "c->slots_acked += number / 2;", "tests": ["ahead", "traffic"]},
+     "old": "c->slots.acked += number;", "new": "c->slots.acked += number / 2;", "tests": ["ahead", "traffic"]},
     # What completes late is not taken for work of the queue pair that has the number now.
     {"name": "old_generations", "file": "plugin/net/p2p_completions.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
@@ -353,7 +353,7 @@ MUTANTS = [
      "old": "if (c->path && c->path[q->path].drained) {", "new": "if (false) {", "tests": ["ports"]},
     # The last path that fails is the connection's end.
     {"name": "never_lost", "file": "plugin/net/p2p_paths.c",
-     "old": "if (c->nopen_paths == 1 && ep_net_path_is_open(c, path)) {", "new": "if (false) {", "tests": ["ports"]},
+     "old": "if (c->open.paths == 1 && ep_net_path_is_open(c, path)) {", "new": "if (false) {", "tests": ["ports"]},
     # A port that comes back may have another address.
     {"name": "gid_old", "file": "plugin/net/p2p_paths.c",
      "old": "\tc->remote[r->remote_port].end = msg->end;\n", "new": "", "tests": ["ports"]},

@@ -94,8 +94,8 @@ static void test_flush_early(enum ep_net_path_state state, bool reads)
 	t.c->path[0].state = state;
 	ep_net_qps_choose(t.c);
 	CHECK(ends(two_flush(&t)), "it does not end");
-	CHECK(t.c->local[1].flush_qp, "nothing is read by the port that is open");
-	CHECK(!t.c->local[0].flush_qp == !reads, "%p", (void *)t.c->local[0].flush_qp);
+	CHECK(t.c->local[1].flush.qp, "nothing is read by the port that is open");
+	CHECK(!t.c->local[0].flush.qp == !reads, "%p", (void *)t.c->local[0].flush.qp);
 	two_close(&t);
 }
 
@@ -246,7 +246,7 @@ static void test_generations(void)
 	two_send(&t, EP_NET_READY_TOO, 1);
 	two_send(&t, EP_NET_PROVED, 1);
 	CHECK_INT(t.c->path[0].state, EP_NET_PATH_OPEN);
-	CHECK_INT(t.c->nopen_paths, 1);
+	CHECK_INT(t.c->open.paths, 1);
 	two_close(&t);
 }
 
@@ -285,7 +285,7 @@ static void test_flush_first(void)
 	ends_no_reads = true;
 	request = two_flush(&t);
 	ends_no_reads = false;
-	t.c->local[0].flush_ended = true;
+	t.c->local[0].flush.ended = true;
 	t.c->path[0].state = EP_NET_PATH_CLOSED;
 	ep_net_qps_choose(t.c);
 	two_send(&t, EP_NET_OFFER, 1);
@@ -363,8 +363,8 @@ static void test_flush_gathered(void)
 		  ncclSuccess);
 	NEED(request);
 	ends_settle();
-	CHECK(!t.c->local[0].flush_qp && t.c->local[1].flush_qp, "the lost port is read by");
-	CHECK(other[1]->local[0].flush_qp, "a port that may have brought data is not read by");
+	CHECK(!t.c->local[0].flush.qp && t.c->local[1].flush.qp, "the lost port is read by");
+	CHECK(other[1]->local[0].flush.qp, "a port that may have brought data is not read by");
 	CHECK(ends_by(request, coll_test), "it does not end");
 	ep_net_handle_drop(EP_NET_COLL, coll.handle);
 	t.to->dev[0]->broken = t.to->dev[1]->broken = true;
@@ -498,10 +498,10 @@ static void test_thread_sleeps(void)
 	two_open(&t);
 	CHECK_INT(ep_net_paths_async_add(t.c), ncclSuccess);
 	close(t.fd[1]);
-	while (!__atomic_load_n(&t.c->gone, __ATOMIC_RELAXED) && ep_now_ns() < until) {
+	while (!__atomic_load_n(&t.c->watch.gone, __ATOMIC_RELAXED) && ep_now_ns() < until) {
 		usleep(100);
 	}
-	CHECK(t.c->gone, "the thread has not seen that the other end is gone");
+	CHECK(t.c->watch.gone, "the thread has not seen that the other end is gone");
 	usleep(1000); /* (it has the lock still) */
 	pthread_mutex_lock(&t.c->lock);
 	pthread_mutex_unlock(&t.c->lock);

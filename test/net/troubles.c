@@ -273,7 +273,7 @@ static void test_no_flush(void)
 		CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request),
 			  ncclSystemError);
 		CHECK(!request);
-		CHECK_INT(pair[1]->pending, 0);
+		CHECK_INT(pair[1]->pool.pending, 0);
 		calls->fails = 0;
 	}
 	CHECK_INT(ep_net_iflush(pair[1]->handle, 1, &data, &size, &handle, &request), ncclSuccess);
@@ -304,7 +304,7 @@ static void test_flushes(uint32_t paths)
 				  i < EP_NET_FLUSHES ? ncclSuccess : ncclInternalError);
 			CHECK(!request[i] == (i == EP_NET_FLUSHES));
 		}
-		CHECK(pair[1]->local[0].flush_room == 0, "%u", pair[1]->local[0].flush_room);
+		CHECK(pair[1]->local[0].flush.room == 0, "%u", pair[1]->local[0].flush.room);
 		for (uint32_t i = 0; i < EP_NET_FLUSHES; i++) {
 			uint32_t k = (i * 77 + round) % EP_NET_FLUSHES;
 
@@ -314,8 +314,8 @@ static void test_flushes(uint32_t paths)
 			}
 			CHECK(done, "flush %u", k);
 		}
-		CHECK_INT(pair[1]->pending, 0);
-		CHECK_INT(pair[1]->local[0].flush_room, EP_NET_FLUSH_DEPTH);
+		CHECK_INT(pair[1]->pool.pending, 0);
+		CHECK_INT(pair[1]->local[0].flush.room, EP_NET_FLUSH_DEPTH);
 	}
 	ep_net_handle_drop(EP_NET_MR, handle);
 	ep_net_mr_free(mr);
