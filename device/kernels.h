@@ -15,17 +15,25 @@ extern "C" {
 #define EP_KERNEL_DECL(name) extern void name(void)
 
 /* struct ep_ll_dispatch_args */
-EP_KERNEL_DECL(ep_ll_dispatch_kernel);        /* rows forwarded as bytes */
-EP_KERNEL_DECL(ep_ll_dispatch_fp8_kernel);    /* bf16 quantised to e4m3 per 128 channels */
+EP_KERNEL_DECL(ep_ll_dispatch_kernel);     /* rows forwarded as bytes */
+EP_KERNEL_DECL(ep_ll_dispatch_fp8_kernel); /* bf16 quantised: the formats of formats.h */
+EP_KERNEL_DECL(ep_ll_dispatch_mxfp8_kernel);
+EP_KERNEL_DECL(ep_ll_dispatch_nvfp4_kernel);
 EP_KERNEL_DECL(ep_ll_dispatch_remote_kernel); /* the same for groups with remote ranks */
 EP_KERNEL_DECL(ep_ll_dispatch_fp8_remote_kernel);
+EP_KERNEL_DECL(ep_ll_dispatch_mxfp8_remote_kernel);
+EP_KERNEL_DECL(ep_ll_dispatch_nvfp4_remote_kernel);
 /* struct ep_ll_combine_args */
 EP_KERNEL_DECL(ep_ll_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp16_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_kernel);
+EP_KERNEL_DECL(ep_ll_combine_fp8_kernel);
+EP_KERNEL_DECL(ep_ll_combine_nvfp4_kernel);
 EP_KERNEL_DECL(ep_ll_combine_bf16_remote_kernel); /* the same for groups with remote ranks */
 EP_KERNEL_DECL(ep_ll_combine_fp16_remote_kernel);
 EP_KERNEL_DECL(ep_ll_combine_fp32_remote_kernel);
+EP_KERNEL_DECL(ep_ll_combine_fp8_remote_kernel);
+EP_KERNEL_DECL(ep_ll_combine_nvfp4_remote_kernel);
 /* struct ep_ht_route_args */
 EP_KERNEL_DECL(ep_ht_route_kernel);
 EP_KERNEL_DECL(ep_ht_route_nodes_kernel); /* the same for groups of several nodes */

@@ -103,6 +103,15 @@ enum ep_dtype {
 	EP_FP32
 };
 
+/* How a row travels: the bytes of its tensor, or made of bf16 elements by the kernels. */
+enum ep_row_format {
+	EP_ROW_COPIED,
+	EP_ROW_FP8,   /* e4m3, an fp32 scale for 128 of them */
+	EP_ROW_MXFP8, /* e4m3, an e8m0 scale for 32 */
+	EP_ROW_NVFP4, /* e2m1, an e4m3 scale for 16, and a global one */
+	EP_ROW_FORMATS
+};
+
 /*
  * The step after that one. 0 means never. The largest number is left out, too: it stands for none in
  * words (EP_SIGNATURE_REFUSED, EP_MASK_STEP_UNKNOWN).

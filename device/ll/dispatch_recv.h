@@ -367,66 +367,53 @@ struct ep_ll_placing {
 	uint32_t hits;
 };
 
-/* Where scale g of an output row goes, row-major or (API 1) column-major within its plane. */
+/* Where scale word g of an output row goes, row-major or (API 1, FP8) column-major within its plane. */
 EP_DEV uint32_t *scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t g)
 {
-	uint32_t groups = a.hidden / 128;
 	uint32_t *out = (uint32_t *)a.out_scales;
 
 	if (!a.scale_columns) {
-		return out + (size_t)row * groups + g;
+		return out + (size_t)row * a.scale_words + g;
 	}
 	uint32_t plane_rows = a.c.layout == EP_LL_EXPERT_MAJOR ? a.c.g.nranks * a.c.max_tokens
 							       : a.c.max_tokens;
 	uint32_t plane = row / plane_rows;
 
-	return out + ((size_t)plane * groups + g) * plane_rows + (row - plane * plane_rows);
-}
-
-_Static_assert(EP_LL_TILE_QUADS == 2 && EP_LL_TILE_CHANNELS >= 512,
-	       "the second vecs have the scales");
-_Static_assert(EP_LL_TILE_BYTES <= 2 * 16 * EP_WARP_SIZE, "a tile has two vecs of a lane");
-
-/*
- * Gives lane g < 7 the scale of a tile's g-th group. They lie behind the channels, in two vecs of
- * neighbouring lanes; `o` is where the lane's second vec lies.
- */
-EP_DEV uint32_t tile_scale(uint32_t o, struct ep_vec16 vec)
-{
-	uint32_t from = ep_ctz(ep_ballot(EP_FULL_MASK, o == EP_LL_TILE_CHANNELS));
-	uint32_t lane = from + (ep_lane() >> 2 & 1), i = ep_lane() & 3;
-	uint32_t x = ep_shfl_u32(EP_FULL_MASK, vec.x, lane),
-		 y = ep_shfl_u32(EP_FULL_MASK, vec.y, lane);
-	uint32_t z = ep_shfl_u32(EP_FULL_MASK, vec.z, lane),
-		 w = ep_shfl_u32(EP_FULL_MASK, vec.w, lane);
-
-	return i < 2 ? (i ? y : x) : (i == 2 ? z : w);
+	return out + ((size_t)plane * a.scale_words + g) * plane_rows + (row - plane * plane_rows);
 }
 
 /*
- * Stores a tile of a quantised row to every placed row: channels by the lanes that have them, then
- * scales. The lane's two vecs lie at bytes o[] of the tile. One warp.
+ * Stores N quads of a quantised row, from `quad` on and before `end`, to every placed row: elements by
+ * the lanes that have them, then scale words, by lanes of their own. The lane's vecs lie at `off` of each
+ * quad. One warp.
  */
-EP_DEV void place_tile(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &placing,
-		       uint32_t tile, const uint32_t *o, const struct ep_vec16 *vec, bool narrow)
+template <class F, bool LINES, int N>
+EP_DEV void place_quantised(const struct ep_ll_dispatch_args &a,
+			    const struct ep_ll_placing &placing, uint32_t quad, uint32_t end,
+			    uint32_t off, const struct ep_vec16 *vec)
 {
-	uint32_t scale = tile_scale(o[1], vec[1]);
-	uint32_t channel = tile * EP_LL_TILE_CHANNELS, group = tile * EP_LL_TILE_GROUPS + ep_lane();
-	bool scales = ep_lane() < EP_LL_TILE_GROUPS && group < a.hidden / 128;
+	uint32_t i = ep_min_u32(ep_lane(), F::scale_words - 1), scale[N];
 
+	EP_UNROLL()
+	for (int j = 0; j < N; j++) {
+		scale[j] = ll_quad_word<LINES>(vec[j], F::payload, F::payload + 4 * i);
+	}
 	for (uint32_t m = placing.hits; m; m &= m - 1) {
 		uint32_t row = ep_shfl_u32(EP_FULL_MASK, placing.row, ep_ctz(m));
 		unsigned char *out =
-			(unsigned char *)a.out_tokens + (size_t)row * a.hidden + channel;
+			(unsigned char *)a.out_tokens + (size_t)row * a.out_token_bytes;
 
 		EP_UNROLL()
-		for (int j = 0; j < EP_LL_TILE_QUADS; j++) {
-			if (o[j] < EP_LL_TILE_CHANNELS && channel + o[j] < a.hidden) {
-				ep_ll_tensor_store(out + o[j], vec[j], narrow);
+		for (int j = 0; j < N; j++) {
+			uint32_t at = (quad + j) * F::payload + off;
+			uint32_t index = F::scale_index(quad + j, i);
+
+			if (quad + j < end && off < F::payload && at < a.out_token_bytes) {
+				ep_st16(out + at, vec[j]);
 			}
-		}
-		if (scales) {
-			*scale_out(a, row, group) = scale;
+			if (quad + j < end && i == ep_lane() && index < a.scale_words) {
+				*scale_out(a, row, index) = scale[j];
+			}
 		}
 	}
 }
@@ -463,6 +450,13 @@ EP_DEV void place_batch(const struct ep_ll_dispatch_args &a, const struct ep_ll_
 	}
 }
 
+/* Quads that a warp receives at a time. */
+template <class F> struct ep_ll_recv_batch {
+	enum {
+		quads = F::quantised ? EP_LL_TILE_QUADS : EP_LL_BATCH
+	};
+};
+
 /* Where a part of a received row lies, and what shows that it is there. */
 struct ep_ll_arrival {
 	const unsigned char *row;
@@ -475,13 +469,11 @@ struct ep_ll_arrival {
  * Receives a part sent as lines; `b` holds the first batch. False when the source
  * failed on the way: what had arrived is placed, the rest is not.
  */
-template <bool FP8, int N>
+template <class F, int N>
 EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 		       const struct ep_ll_placing &placing, const struct ep_ll_arrival &arrival,
 		       uint32_t src, struct ep_ll_lines<N> *b)
 {
-	uint32_t off[N];
-
 	for (uint32_t q = arrival.first; q < arrival.end; q += N) {
 		if (q != arrival.first) {
 			ep_ll_lines_load(arrival.row, q, arrival.end, b);
@@ -489,13 +481,16 @@ EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &
 		if (!ep_ll_lines_wait(a.c, op, arrival.row, q, arrival.end, src, b)) {
 			return false;
 		}
-		EP_UNROLL()
-		for (int j = 0; j < N; j++) {
-			off[j] = (FP8 ? j : q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
-		}
-		if (FP8) {
-			place_tile(a, placing, q / N, off, b->v, ep_ll_lane_narrow());
+		if constexpr (F::quantised) {
+			place_quantised<F, true, N>(a, placing, q, arrival.end,
+						    ep_line_offset(ep_lane()), b->v);
 		} else {
+			uint32_t off[N];
+
+			EP_UNROLL()
+			for (int j = 0; j < N; j++) {
+				off[j] = (q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
+			}
 			place_batch(a, placing, off, b->v, ep_min_u32(arrival.end - q, N),
 				    ep_ll_lane_narrow());
 		}
@@ -503,34 +498,52 @@ EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &
 	return true;
 }
 
-/* Receives a part sent as bytes, whose flag has arrived. */
-template <bool FP8>
-EP_DEV void recv_bytes(const struct ep_ll_dispatch_args &a, const struct ep_ll_placing &placing,
-		       const struct ep_ll_arrival &arrival)
+/* Receives a part of a quantised row sent as bytes, whose flag has arrived. */
+template <class F>
+EP_DEV void recv_quantised_bytes(const struct ep_ll_dispatch_args &a,
+				 const struct ep_ll_placing &placing,
+				 const struct ep_ll_arrival &arrival)
 {
-	constexpr int N = EP_LL_BATCH_OF(FP8);
-	constexpr uint32_t STEP = FP8 ? N * EP_LL_QUAD_VECS : N * EP_WARP_SIZE;
-	uint32_t last = arrival.end * EP_LL_QUAD_VECS;
+	constexpr int N = ep_ll_recv_batch<F>::quads;
 
-	for (uint32_t v0 = arrival.first * EP_LL_QUAD_VECS; v0 < last; v0 += STEP) {
+	for (uint32_t q = arrival.first; q < arrival.end; q += N) {
 		struct ep_vec16 v[N] EP_UNSET;
-		uint32_t off[N], n = 0;
 
 		EP_UNROLL()
-		for (int j = 0; j < N; j++) {
-			uint32_t i = j * EP_WARP_SIZE + ep_lane();
+		for (uint32_t j = 0; j < N; j++) {
+			if (q + j < arrival.end && ep_lane() < EP_LL_QUAD_VECS) {
+				v[j] = ep_ld16_fresh(arrival.row +
+						     (size_t)(q + j) * EP_LL_QUAD_BYTES +
+						     16 * ep_lane());
+			}
+		}
+		place_quantised<F, false, N>(a, placing, q, arrival.end, 16 * ep_lane(), v);
+	}
+}
 
-			off[j] = 16 * (FP8 ? i : v0 + i);
-			if (v0 + i < last && i < STEP) {
-				v[j] = ep_ld16_fresh(arrival.row + 16 * (size_t)(v0 + i));
+/* The same for a row that was copied. */
+EP_DEV void recv_copied_bytes(const struct ep_ll_dispatch_args &a,
+			      const struct ep_ll_placing &placing,
+			      const struct ep_ll_arrival &arrival)
+{
+	uint32_t last = arrival.end * EP_LL_QUAD_VECS;
+
+	for (uint32_t v0 = arrival.first * EP_LL_QUAD_VECS; v0 < last;
+	     v0 += EP_LL_BATCH * EP_WARP_SIZE) {
+		struct ep_vec16 v[EP_LL_BATCH] EP_UNSET;
+		uint32_t off[EP_LL_BATCH], n = 0;
+
+		EP_UNROLL()
+		for (int j = 0; j < EP_LL_BATCH; j++) {
+			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
+
+			off[j] = 16 * i;
+			if (i < last) {
+				v[j] = ep_ld16_fresh(arrival.row + 16 * (size_t)i);
 				n++;
 			}
 		}
-		if (FP8) {
-			place_tile(a, placing, v0 / STEP, off, v, false);
-		} else {
-			place_batch(a, placing, off, v, n, false);
-		}
+		place_batch(a, placing, off, v, n, false);
 	}
 }
 
@@ -661,7 +674,7 @@ EP_DEV uint32_t arrival_at(const struct ep_ll_common &c, const struct ep_ll_recv
 	return (REMOTE ? c.g.remote->places[item.src].here : item.src) * c.max_tokens + item.slot;
 }
 
-template <bool FP8, bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV struct ep_ll_arrival arrival_make(const struct ep_ll_common &c, const struct ep_op &op,
 					 const struct ep_ll_recv_tables &tables,
 					 const struct ep_ll_recv_item &item)
@@ -674,8 +687,7 @@ EP_DEV struct ep_ll_arrival arrival_make(const struct ep_ll_common &c, const str
 	p.row = p.remote ? c.g.own + ep_ll_remote_row(c, op, at) : ep_ll_row(c, op, c.g.own, at);
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_part_quads
-			   : ep_ll_part_quads(c.row_quads, tables.parts[item.src],
-					      FP8 ? EP_LL_TILE_QUADS : 1),
+			   : ep_ll_part_quads(c.row_quads, tables.parts[item.src], F::tile_quads),
 		   item.part, &p.first, &p.end);
 	return p;
 }
@@ -731,16 +743,16 @@ enum ep_ll_recv_result {
 };
 
 /* One part of one row. One warp. */
-template <bool FP8, bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV enum ep_ll_recv_result recv_part(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 					const struct ep_ll_recv_tables &tables,
 					const struct ep_ll_recv_item &item,
 					struct ep_ll_decisions *decisions)
 {
 	const struct ep_ll_common &c = a.c;
-	struct ep_ll_arrival p = arrival_make<FP8, REMOTE>(c, op, tables, item);
+	struct ep_ll_arrival p = arrival_make<F, REMOTE>(c, op, tables, item);
 	bool expert_major = c.layout == EP_LL_EXPERT_MAJOR;
-	struct ep_ll_lines<EP_LL_BATCH_OF(FP8)> lines;
+	struct ep_ll_lines<ep_ll_recv_batch<F>::quads> lines;
 	struct ep_ll_placing w;
 	uint32_t d0, d1;
 
@@ -759,13 +771,17 @@ EP_DEV enum ep_ll_recv_result recv_part(const struct ep_ll_dispatch_args &a, con
 	w = expert_major ? place_expert_major(c, op, tables, d0, d1, item)
 			 : place_rank_major(a, d0, d1, item);
 	if (p.lines) {
-		return recv_lines<FP8>(a, op, w, p, item.src, &lines) ? EP_LL_RECV_DONE
-								      : EP_LL_RECV_FAILED;
+		return recv_lines<F>(a, op, w, p, item.src, &lines) ? EP_LL_RECV_DONE
+								    : EP_LL_RECV_FAILED;
 	}
 	if (!arrival_wait<REMOTE>(c, op, tables, item, p, expert_major ? d0 : d0 >> 16)) {
 		return EP_LL_RECV_FAILED;
 	}
-	recv_bytes<FP8>(a, w, p);
+	if constexpr (F::quantised) {
+		recv_quantised_bytes<F>(a, w, p);
+	} else {
+		recv_copied_bytes(a, w, p);
+	}
 	return EP_LL_RECV_DONE;
 }
 
@@ -786,7 +802,7 @@ EP_DEV void recv_unused(const struct ep_ll_dispatch_args &a, const struct ep_ll_
 }
 
 /* The warp's share of all parts. The result is the same for all warps of a block, if it is AGAIN. */
-template <bool FP8, bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV enum ep_ll_recv_result recv_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 					const struct ep_ll_recv_tables &tables, uint32_t worker,
 					uint32_t workers)
@@ -811,7 +827,7 @@ EP_DEV enum ep_ll_recv_result recv_rows(const struct ep_ll_dispatch_args &a, con
 		if (w.slot >= tables.rows[w.src]) {
 			continue;
 		}
-		result = recv_part<FP8, REMOTE>(a, op, tables, w, &decisions);
+		result = recv_part<F, REMOTE>(a, op, tables, w, &decisions);
 		if (result == EP_LL_RECV_AGAIN) {
 			return result;
 		}
@@ -822,7 +838,7 @@ EP_DEV enum ep_ll_recv_result recv_rows(const struct ep_ll_dispatch_args &a, con
 	return decisions_agree(a, op, tables, &decisions) ? result : EP_LL_RECV_AGAIN;
 }
 
-template <bool FP8, bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				uint32_t block, uint32_t blocks)
 {
@@ -843,7 +859,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		if (!recv_resolve(a, op, t, remembers, &failed)) {
 			return;
 		}
-		result = recv_rows<FP8, REMOTE>(a, op, t, worker, workers);
+		result = recv_rows<F, REMOTE>(a, op, t, worker, workers);
 		if (result != EP_LL_RECV_AGAIN) {
 			break;
 		}

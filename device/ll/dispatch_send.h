@@ -8,8 +8,8 @@
 #define EP_DEVICE_LL_DISPATCH_SEND_H
 
 #include "device/group/remote.h"
+#include "device/ll/formats.h"
 #include "device/ll/rows.h"
-#include "device/simt/numeric.h"
 
 /*
  * Block-shared tables of the send half. Places follow from bits: a token's slot at a rank is the
@@ -24,7 +24,7 @@ struct ep_ll_send_tables {
 	uint32_t *rank_base;    /* [R] rows for the rank before the span */
 	uint16_t *repeat;       /* selections of an expert that their token has named already, */
 	uint32_t *repeats;      /* and how many these are, which one bit cannot show */
-	unsigned char *scratch; /* FP8: one tile for each warp */
+	unsigned char *scratch; /* one tile for each warp, when quantising */
 	uint32_t words; /* of bits for each expert and rank: as many as the fullest span needs */
 };
 
@@ -52,7 +52,7 @@ EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common
 	t.repeats = repeats;
 	t.words = (ep_min_u32(c.span, c.num_tokens) + 31) / 32;
 	t.scratch = p; /* first, for its alignment */
-	p += EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_QUADS * EP_LL_QUAD_BYTES;
+	p += EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_BYTES;
 	t.id = (int32_t *)p;
 	t.expert_bits = (uint32_t *)(t.id + c.span * c.topk);
 	t.rank_bits = t.expert_bits + experts * t.words;
@@ -459,7 +459,7 @@ EP_DEV unsigned char *fanout_row(const struct ep_ll_common &c, const struct ep_o
 
 /* Where the wire row of one token comes from. */
 struct ep_ll_source {
-	const unsigned char *token; /* FP8: the quantised tile, in scratch */
+	const unsigned char *token; /* or the quantised tile, in scratch */
 	const unsigned char *scale;
 	uint32_t token_bytes;
 	uint32_t bytes; /* token and scales; the rest of the last quad is padding */
@@ -477,10 +477,10 @@ EP_DEV struct ep_ll_source ep_ll_source_make(const struct ep_ll_dispatch_args &a
 }
 
 /* The lane's vec of the wire row at `off`; a multiple of its size never straddles parts. */
-template <bool FP8>
+template <class F>
 EP_DEV struct ep_vec16 source_vec(const struct ep_ll_source &source, uint32_t off, bool narrow)
 {
-	if (FP8) {
+	if constexpr (F::quantised) {
 		struct ep_vec16 v = *(const struct ep_vec16 *)(source.token + (off & ~15u));
 
 		return narrow ? ep_ll_vec_narrow(v, off) : v;
@@ -493,12 +493,12 @@ EP_DEV struct ep_vec16 source_vec(const struct ep_ll_source &source, uint32_t of
 }
 
 /* Quads [first, end) of the wire row as lines; source offsets begin at quad `origin`. */
-template <bool FP8>
+template <class F>
 EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &op,
 			     const struct ep_ll_source &source, const struct ep_ll_fanout &fanout,
 			     uint32_t origin, uint32_t first, uint32_t end)
 {
-	constexpr int N = EP_LL_BATCH_OF(FP8);
+	constexpr int N = F::quantised ? F::tile_quads : EP_LL_BATCH;
 	bool narrow = ep_ll_lane_narrow();
 
 	for (uint32_t q = first; q < end; q += N) {
@@ -510,7 +510,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 				uint32_t off = (q + j - origin) * EP_LL_QUAD_BYTES +
 					       ep_line_offset(ep_lane());
 
-				v[j] = source_vec<FP8>(source, off, narrow);
+				v[j] = source_vec<F>(source, off, narrow);
 			}
 		}
 		for (uint32_t m = fanout.hits; m; m &= m - 1) {
@@ -528,12 +528,12 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 }
 
 /* The same as bytes; the caller announces the part with flags. */
-template <bool FP8>
+template <class F>
 EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &op,
 			     const struct ep_ll_source &source, const struct ep_ll_fanout &fanout,
 			     uint32_t origin, uint32_t first, uint32_t end)
 {
-	constexpr int N = EP_LL_BATCH_OF(FP8);
+	constexpr int N = F::quantised ? F::tile_quads : EP_LL_BATCH;
 	uint32_t last = end * EP_LL_QUAD_VECS, base = origin * EP_LL_QUAD_VECS;
 
 	for (uint32_t v0 = first * EP_LL_QUAD_VECS; v0 < last; v0 += N * EP_WARP_SIZE) {
@@ -544,7 +544,7 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 			uint32_t i = v0 + j * EP_WARP_SIZE + ep_lane();
 
 			if (i < last) {
-				v[j] = source_vec<FP8>(source, 16 * (i - base), false);
+				v[j] = source_vec<F>(source, 16 * (i - base), false);
 			}
 		}
 		for (uint32_t m = fanout.hits; m; m &= m - 1) {
@@ -562,82 +562,16 @@ EP_DEV void ep_ll_send_bytes(const struct ep_ll_common &c, const struct ep_op &o
 	}
 }
 
-/*
- * Quantises 16 bf16 channels of each lane; 8 lanes share a group of 128. All lanes call it; *scale
- * is the same in the 8 lanes of a group.
- */
-EP_DEV struct ep_vec16 ll_quantise(struct ep_vec16 lo, struct ep_vec16 hi, bool round_up,
-				   float *scale)
+/* Quantises tile `tile` of a token into the warp's scratch. One warp. */
+template <class F>
+EP_DEV void ep_ll_token_quantise(const struct ep_ll_dispatch_args &a, uint32_t token, uint32_t tile,
+				 unsigned char *scratch)
 {
-	uint32_t w[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
-	float f[16], amax = 0.0f, inverse;
+	struct ep_ll_quantiser z = { a.round_scales != 0,
+				     a.scales ? *(const float *)a.scales : 1.0f };
+	const unsigned char *row = (const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
 
-	EP_UNROLL()
-	for (int i = 0; i < 8; i++) {
-		f[2 * i] = ep_bf16_lo_f32(w[i]);
-		f[2 * i + 1] = ep_bf16_hi_f32(w[i]);
-	}
-	EP_UNROLL()
-	for (int i = 0; i < 16; i++) {
-		float m = f[i] < 0.0f ? -f[i] : f[i];
-
-		amax = m > amax ? m : amax;
-	}
-	EP_UNROLL()
-	for (int x = 1; x < 8; x *= 2) {
-		float m = ep_shfl_xor_f32(EP_FULL_MASK, amax, x);
-
-		amax = m > amax ? m : amax;
-	}
-	*scale = ep_e4m3_scale(amax, round_up, &inverse);
-
-	struct ep_vec16 q;
-
-	q.x = ep_f32x4_e4m3(f[0] * inverse, f[1] * inverse, f[2] * inverse, f[3] * inverse);
-	q.y = ep_f32x4_e4m3(f[4] * inverse, f[5] * inverse, f[6] * inverse, f[7] * inverse);
-	q.z = ep_f32x4_e4m3(f[8] * inverse, f[9] * inverse, f[10] * inverse, f[11] * inverse);
-	q.w = ep_f32x4_e4m3(f[12] * inverse, f[13] * inverse, f[14] * inverse, f[15] * inverse);
-	return q;
-}
-
-#define EP_LL_TILE_STEPS ((EP_LL_TILE_CHANNELS + 511) / 512)
-
-/* Quantises tile `tile` of a token into the warp's scratch, in the order of the wire. */
-EP_DEV void ep_ll_quantise_tile(const struct ep_ll_dispatch_args &a, unsigned char *scratch,
-				uint32_t token, uint32_t tile)
-{
-	const unsigned char *src = (const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
-	struct ep_vec16 lo[EP_LL_TILE_STEPS], hi[EP_LL_TILE_STEPS];
-	const struct ep_vec16 zero = { 0, 0, 0, 0 };
-
-	EP_UNROLL()
-	for (int j = 0; j < EP_LL_TILE_STEPS; j++) {
-		uint32_t in_tile = j * 512 + ep_lane() * 16;
-		uint32_t channel = tile * EP_LL_TILE_CHANNELS + in_tile;
-		bool mine = in_tile < EP_LL_TILE_CHANNELS && channel < a.hidden;
-
-		lo[j] = mine ? ep_ld16_nc(src + 2 * (size_t)channel) : zero;
-		hi[j] = mine ? ep_ld16_nc(src + 2 * (size_t)channel + 16) : zero;
-	}
-	EP_UNROLL()
-	for (int j = 0; j < EP_LL_TILE_STEPS; j++) {
-		uint32_t in_tile = j * 512 + ep_lane() * 16;
-		float scale;
-		struct ep_vec16 q = ll_quantise(lo[j], hi[j], a.round_scales, &scale);
-
-		if (in_tile < EP_LL_TILE_CHANNELS) {
-			*(struct ep_vec16 *)(scratch + in_tile) = q;
-			if ((ep_lane() & 7) == 0) {
-				*(uint32_t *)(scratch + EP_LL_TILE_CHANNELS + in_tile / 32) =
-					ep_f32_bits(scale);
-			}
-		}
-	}
-	if (ep_lane() < (EP_LL_TILE_BYTES - EP_LL_TILE_CHANNELS) / 4 - EP_LL_TILE_GROUPS) {
-		*(uint32_t *)(scratch + EP_LL_TILE_CHANNELS + 4 * EP_LL_TILE_GROUPS +
-			      4 * ep_lane()) = 0;
-	}
-	ep_warp_sync(EP_FULL_MASK);
+	ep_ll_tile_quantise<F>(z, ep_ll_raw_tile_load<F>(row, a.token_bytes, tile), scratch);
 }
 
 /* ---- what goes to remote peers: counts, and tokens in batches ---- */
@@ -680,21 +614,22 @@ EP_DEV void ep_ll_remote_post_counts(const struct ep_ll_dispatch_args &a, const 
 }
 
 /* Quads [first, end) of a token's row to the stage. One warp. */
-template <bool FP8>
+template <class F>
 EP_DEV void remote_stage_part(const struct ep_ll_dispatch_args &a,
 			      const struct ep_ll_send_tables &tables, uint32_t token,
 			      unsigned char *row, uint32_t first, uint32_t end)
 {
 	struct ep_ll_source s;
 
-	if (FP8) {
+	if constexpr (F::quantised) {
 		s.token = tables.scratch + ep_warp() * EP_LL_TILE_BYTES;
-		for (uint32_t q = first; q < end; q += EP_LL_TILE_QUADS) {
-			ep_ll_quantise_tile(a, tables.scratch + ep_warp() * EP_LL_TILE_BYTES, token,
-					    q / EP_LL_TILE_QUADS);
-			for (uint32_t i = ep_lane(); i < EP_LL_TILE_BYTES / 16; i += EP_WARP_SIZE) {
+		for (uint32_t q = first; q < end; q += F::tile_quads) {
+			ep_ll_token_quantise<F>(a, token, q / F::tile_quads,
+						tables.scratch + ep_warp() * EP_LL_TILE_BYTES);
+			for (uint32_t i = ep_lane(); i < F::tile_quads * EP_LL_QUAD_VECS;
+			     i += EP_WARP_SIZE) {
 				ep_st16(row + (size_t)q * EP_LL_QUAD_BYTES + 16 * i,
-					source_vec<true>(s, 16 * i, false));
+					source_vec<F>(s, 16 * i, false));
 			}
 			ep_warp_sync(EP_FULL_MASK);
 		}
@@ -707,8 +642,7 @@ EP_DEV void remote_stage_part(const struct ep_ll_dispatch_args &a,
 
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
-			v[j] = source_vec<false>(s, 16 * (v0 + j * EP_WARP_SIZE + ep_lane()),
-						 false);
+			v[j] = source_vec<F>(s, 16 * (v0 + j * EP_WARP_SIZE + ep_lane()), false);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_BATCH; j++) {
@@ -770,17 +704,17 @@ EP_DEV bool remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_ta
 }
 
 /* Headers of the batch, and its rows unless the NIC reads them from the caller's tensor. One block. */
-template <bool FP8>
+template <class F>
 EP_DEV void remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			       const struct ep_ll_send_tables &tables,
 			       const struct ep_ll_remote_batch &batch)
 {
 	const struct ep_ll_common &c = a.c;
-	bool copied = FP8 || !a.source.addr;
+	bool copied = F::quantised || !a.source.addr;
 	uint32_t part_quads = 0, parts = 1, repeats = *tables.repeats;
 
 	if (copied) {
-		parts = ep_ll_stage_parts(c, batch.n, FP8 ? EP_LL_TILE_QUADS : 1, &part_quads);
+		parts = ep_ll_stage_parts(c, batch.n, F::tile_quads, &part_quads);
 	}
 
 	for (uint32_t i = ep_warp(); i < batch.n * parts; i += ep_nwarps()) {
@@ -798,12 +732,12 @@ EP_DEV void remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct
 			continue;
 		}
 		ep_ll_part(c.row_quads, part_quads, part, &first, &end);
-		remote_stage_part<FP8>(a, tables, batch.token + n, row, first, end);
+		remote_stage_part<F>(a, tables, batch.token + n, row, first, end);
 	}
 }
 
 /* The batch's headers, rows and signal to own peer d. One warp. */
-template <bool FP8>
+template <class F>
 EP_DEV void remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			       const struct ep_ll_send_tables &tables,
 			       const struct ep_ll_remote_batch &batch, uint32_t d)
@@ -828,7 +762,8 @@ EP_DEV void remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct
 	struct ep_mlx5_mem from =
 		ep_mlx5_local(&p, EP_MLX5_REGION_HEAP, batch.stage + (uint64_t)ep_lane() * stride);
 
-	if (!FP8 && a.source.addr) { /* there is nothing behind the last row: it is not padded */
+	if (!F::quantised &&
+	    a.source.addr) { /* there is nothing behind the last row: it is not padded */
 		from = ep_mlx5_source(&p, a.source,
 				      (uint64_t)(batch.token + ep_lane()) * a.token_bytes);
 	}
@@ -842,7 +777,7 @@ EP_DEV void remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct
 	    !ep_mlx5_put_signal(&p, slot != EP_LL_NO_ROW,
 				ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP,
 					       ep_ll_remote_row(c, op, at)),
-				from, !FP8 && a.source.addr ? a.token_bytes : stride,
+				from, !F::quantised && a.source.addr ? a.token_bytes : stride,
 				ep_remote_signal(c.g, p, d, batch.channel,
 						 ep_remote_signal_off(c.g, batch.channel),
 						 ep_remote_signal_word(op, batch.done)))) {
@@ -855,7 +790,7 @@ EP_DEV void remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct
  * Sends the rows of the span to remote peers, those of the channels index, index + stride, ...
  * One block; the span is marked. *side: where the next batch goes.
  */
-template <bool FP8>
+template <class F>
 EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 				   const struct ep_ll_send_tables &tables,
 				   const struct ep_ll_span &span, uint32_t index, uint32_t stride,
@@ -881,11 +816,11 @@ EP_DEV void ep_ll_remote_send_span(const struct ep_ll_dispatch_args &a, const st
 			if (!ep_stage_claim(c.g, op, ch, b.side)) {
 				return;
 			}
-			remote_stage_batch<FP8>(a, op, tables, b);
+			remote_stage_batch<F>(a, op, tables, b);
 			ep_block_sync();
 			for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 			     d = ep_remote_peer(c.g, d + ep_nwarps())) {
-				remote_post_tokens<FP8>(a, op, tables, b, d);
+				remote_post_tokens<F>(a, op, tables, b, d);
 			}
 		}
 	}

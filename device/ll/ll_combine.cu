@@ -2,13 +2,14 @@
 /*
  * Low-latency combine. Senders push each row of the caller's tensor to the slot (token, k) of its
  * source; receivers reduce a token's rows in ascending k as their parts land, in fp32, and round
- * once. Rows whose source is this rank are read where they lie.
+ * once. Rows whose source is this rank are read where they lie. If rows are quantised these go the
+ * way of the others instead, through this rank's heap: a sum has the same bits wherever experts are.
  *
  * Bytes: expert-major one row per remote (token, expert), rank-major one per remote (token, rank).
  */
-#include "device/group/numbers.h"
 #include "device/group/remote.h"
 #include "device/group/step.h"
+#include "device/ll/formats.h"
 #include "device/ll/rows.h"
 
 #include "device/kernels.h"
@@ -128,6 +129,115 @@ EP_DEV void return_bytes(const struct ep_ll_combine_args &a, uint32_t row, unsig
 	}
 }
 
+/* ---- send half: rows that are quantised ---- */
+
+/* The warp's scratch: a tile. */
+EP_DEV unsigned char *return_scratch(void)
+{
+	return (unsigned char *)ep_dynamic_shared() + ep_warp() * EP_LL_TILE_BYTES;
+}
+
+/* Tile `tile` of a row of the caller's tensor. Nothing waits for the loads. */
+template <class F>
+EP_DEV struct ep_ll_raw_tile tensor_tile(const struct ep_ll_combine_args &a, uint32_t row,
+					 uint32_t tile)
+{
+	bool there = row != EP_LL_ZERO_ROW;
+
+	return ep_ll_raw_tile_load<F>((const unsigned char *)a.tokens +
+					      (there ? (size_t)row * a.token_bytes : 0),
+				      there ? a.token_bytes : 0, tile);
+}
+
+EP_DEV struct ep_ll_quantiser return_quantiser(const struct ep_ll_combine_args &a, uint32_t row)
+{
+	struct ep_ll_quantiser z = { false, 1.0f };
+
+	if (a.scales && row != EP_LL_ZERO_ROW) {
+		z.global = a.scales[row];
+	}
+	return z;
+}
+
+/* The quantised tile that lies in the warp's scratch, to `out`, where its quads are. One warp. */
+template <class F, bool LINES>
+EP_DEV void tile_store(const struct ep_op &op, uint32_t flag, unsigned char *out)
+{
+	const unsigned char *scratch = return_scratch();
+	uint32_t off = LINES ? ep_line_offset(ep_lane()) : 16 * ep_lane();
+
+	EP_UNROLL()
+	for (uint32_t q = 0; q < F::tile_quads; q++) {
+		const unsigned char *from = scratch + q * EP_LL_QUAD_BYTES + (off & ~15u);
+
+		if (LINES) {
+			struct ep_vec16 v = *(const struct ep_vec16 *)from;
+
+			ep_st_line(out + q * EP_LL_QUAD_LINE_BYTES,
+				   ep_ll_lane_narrow() ? ep_ll_vec_narrow(v, off) : v, op.epoch,
+				   flag);
+		} else if (off < EP_LL_QUAD_BYTES) {
+			ep_st16(out + q * EP_LL_QUAD_BYTES + off, *(const struct ep_vec16 *)from);
+		}
+	}
+	ep_warp_sync(EP_FULL_MASK); /* the scratch may be written again */
+}
+
+/*
+ * Quads [first, end), whole tiles, of several rows, to the source's slots; as return_lines(). A tile
+ * is loaded while the one before is quantised. Also for rows as bytes, which the caller announces.
+ */
+template <class F, bool LINES>
+EP_DEV void return_tiles(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			 const struct ep_ll_return &ret, uint32_t row, uint32_t first, uint32_t end)
+{
+	unsigned char *heap = ep_heap_of(a.c.g, ret.src);
+	uint32_t at = EP_LL_SLOT_TOKEN(ret.token) * a.c.topk, quad = first;
+	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
+	uint32_t next = rows ? ep_shfl_u32(EP_FULL_MASK, row, ep_ctz(rows)) : 0;
+	struct ep_ll_raw_tile raw = {};
+	struct ep_ll_quantiser z = {};
+
+	if (rows) {
+		raw = tensor_tile<F>(a, next, quad / F::tile_quads);
+		z = return_quantiser(a, next);
+	}
+	while (rows) {
+		unsigned char *out =
+			ep_ll_row(a.c, op, heap, at + ep_ctz(rows)) +
+			(size_t)quad * (LINES ? EP_LL_QUAD_LINE_BYTES : EP_LL_QUAD_BYTES);
+		struct ep_ll_raw_tile now = raw;
+		struct ep_ll_quantiser now_z = z;
+
+		quad += F::tile_quads;
+		if (quad >= end) {
+			quad = first;
+			rows &= rows - 1;
+			next = rows ? ep_shfl_u32(EP_FULL_MASK, row, ep_ctz(rows)) : 0;
+		}
+		if (rows) {
+			raw = tensor_tile<F>(a, next, quad / F::tile_quads);
+			z = return_quantiser(a, next);
+		}
+		ep_ll_tile_quantise<F>(now_z, now, return_scratch());
+		tile_store<F, LINES>(op, flag, out);
+	}
+}
+
+/* Quads [first, end) of one row, as bytes to `out`, where the row is. One warp. */
+template <class F>
+EP_DEV void stage_tiles(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t row,
+			unsigned char *out, uint32_t first, uint32_t end)
+{
+	struct ep_ll_quantiser z = return_quantiser(a, row);
+
+	for (uint32_t q = first; q < end; q += F::tile_quads) {
+		ep_ll_tile_quantise<F>(z, tensor_tile<F>(a, row, q / F::tile_quads),
+				       return_scratch());
+		tile_store<F, false>(op, 0, out + (size_t)q * EP_LL_QUAD_BYTES);
+	}
+}
+
 /*
  * ---- send half: what returns to remote sources ----
  *
@@ -219,32 +329,40 @@ EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remo
 }
 
 /* Does the NIC read this row from the caller's tensor? */
-EP_DEV bool remote_in_place(const struct ep_ll_combine_args &a, uint32_t row)
+template <class F> EP_DEV bool remote_in_place(const struct ep_ll_combine_args &a, uint32_t row)
 {
-	return a.source.addr && row != EP_LL_ZERO_ROW;
+	return !F::quantised && a.source.addr && row != EP_LL_ZERO_ROW;
 }
 
 /* Copies the listed rows to the stage, but those that are read in their place. One block. */
-EP_DEV void remote_stage_rows(const struct ep_ll_combine_args &a,
+template <class F>
+EP_DEV void remote_stage_rows(const struct ep_ll_combine_args &a, const struct ep_op &op,
 			      const struct ep_ll_remote_list &list, uint32_t rows,
 			      unsigned char *out)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t part_quads, parts = rows ? ep_ll_stage_parts(c, rows, 1, &part_quads) : 0;
+	uint32_t part_quads;
+	uint32_t parts = rows ? ep_ll_stage_parts(c, rows, F::tile_quads, &part_quads) : 0;
 
 	for (uint32_t i = ep_warp(); i < rows * parts; i += ep_nwarps()) {
 		uint32_t n = i / parts, first, end;
 
-		if (remote_in_place(a, list.row[n])) {
+		unsigned char *row = out + (size_t)n * ep_ll_row_stride(c.row_quads, 0);
+
+		if (remote_in_place<F>(a, list.row[n])) {
 			continue;
 		}
 		ep_ll_part(c.row_quads, part_quads, i - n * parts, &first, &end);
-		return_bytes(a, list.row[n], out + (size_t)n * ep_ll_row_stride(c.row_quads, 0),
-			     first, end);
+		if constexpr (F::quantised) {
+			stage_tiles<F>(a, op, list.row[n], row, first, end);
+		} else {
+			return_bytes(a, list.row[n], row, first, end);
+		}
 	}
 }
 
 /* Posts what of the batch is for own peer d, whose first `slots` slots it completes. One warp. */
+template <class F>
 EP_DEV void remote_post_rows(const struct ep_ll_combine_args &a, const struct ep_op &op,
 			     const struct ep_ll_remote_list &list,
 			     const struct ep_ll_return_batch &batch, uint32_t d, uint32_t slots)
@@ -264,13 +382,13 @@ EP_DEV void remote_post_rows(const struct ep_ll_combine_args &a, const struct ep
 			      ep_stage_off(c.g, ch, batch.side) +
 				      (uint64_t)ep_lane() * ep_ll_row_stride(c.row_quads, 0));
 
-	if (mine && remote_in_place(a, list.row[ep_lane()])) {
+	if (mine && remote_in_place<F>(a, list.row[ep_lane()])) {
 		from = ep_mlx5_source(&p, a.source, (uint64_t)list.row[ep_lane()] * a.token_bytes);
 	}
 	p.timeout_ns = ep_remote_left(c.g, op, true);
 	if (!ep_mlx5_put_signal(
 		    &p, mine, ep_mlx5_remote(&p, EP_MLX5_REGION_HEAP, ep_ll_remote_row(c, op, at)),
-		    from, a.token_bytes,
+		    from, F::quantised ? ep_ll_row_stride(c.row_quads, 0) : a.token_bytes,
 		    ep_remote_signal(c.g, p, d, ch, ep_remote_signal_off(c.g, ch),
 				     ep_remote_signal_word(op, slots)))) {
 		ep_remote_failed(c.g, op, p, d, EP_WAIT_RDMA_SLOT);
@@ -279,6 +397,7 @@ EP_DEV void remote_post_rows(const struct ep_ll_combine_args &a, const struct ep
 }
 
 /* All that channel `ch` returns. One block. *side: where the next batch goes. */
+template <class F>
 EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct ep_op &op,
 				uint32_t ch, uint32_t *side)
 {
@@ -300,15 +419,16 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 		if (!ep_stage_claim(c.g, op, ch, batch.side)) {
 			return;
 		}
-		remote_stage_rows(a, list, batch.rows, c.g.own + ep_stage_off(c.g, ch, batch.side));
+		remote_stage_rows<F>(a, op, list, batch.rows,
+				     c.g.own + ep_stage_off(c.g, ch, batch.side));
 		ep_block_sync();
 		for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 		     d = ep_remote_peer(c.g, d + ep_nwarps())) {
 			uint32_t end = base + taken; /* positions, of which every R-th is d's */
 			uint32_t slots = end > d ? (end - d - 1) / c.g.nranks + 1 : 0;
 
-			remote_post_rows(a, op, list, batch, d,
-					 ep_min_u32(slots, remote_slots(c, d, ch, &first)));
+			remote_post_rows<F>(a, op, list, batch, d,
+					    ep_min_u32(slots, remote_slots(c, d, ch, &first)));
 		}
 	}
 }
@@ -321,7 +441,7 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
  * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
  * once. Nothing waits here for what is loaded.
  */
-template <bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
 {
 	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
@@ -339,7 +459,8 @@ EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
 	r.rows = 0;
 	r.token = 0;
 	r.note = EP_LL_NO_ROW;
-	if (r.src == c.g.rank || (REMOTE && ep_rank_remote(c.g, r.src)) || r.slot >= c.max_tokens) {
+	if ((!F::quantised && r.src == c.g.rank) || (REMOTE && ep_rank_remote(c.g, r.src)) ||
+	    r.slot >= c.max_tokens) {
 		return r;
 	}
 	received = r.src * c.max_tokens + r.slot;
@@ -352,6 +473,7 @@ EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
 }
 
 /* A row for each local expert, or one in rank-major layout. One warp. */
+template <class F>
 EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			const struct ep_ll_return &ret)
 {
@@ -363,23 +485,31 @@ EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &
 	}
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_part_quads
-			   : ep_ll_part_quads(c.row_quads, c.h.src_parts[ret.src], 1),
+			   : ep_ll_part_quads(c.row_quads, c.h.src_parts[ret.src], F::tile_quads),
 		   ret.part, &first, &end);
 	if (first == end) {
 		return;
 	}
 	if (c.lines) {
-		return_lines(a, op, flag, ret, row, first, end);
+		if constexpr (F::quantised) {
+			return_tiles<F, true>(a, op, flag, ret, row, first, end);
+		} else {
+			return_lines(a, op, flag, ret, row, first, end);
+		}
 		return;
 	}
 	unsigned char *heap = ep_heap_of(c.g, ret.src);
 	uint32_t at = EP_LL_SLOT_TOKEN(ret.token) * c.topk;
 
-	for (uint32_t m = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW); m; m &= m - 1) {
-		uint32_t l = ep_ctz(m);
+	if constexpr (F::quantised) {
+		return_tiles<F, false>(a, op, flag, ret, row, first, end);
+	} else {
+		for (uint32_t m = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW); m; m &= m - 1) {
+			uint32_t l = ep_ctz(m);
 
-		return_bytes(a, ep_shfl_u32(EP_FULL_MASK, row, l), ep_ll_row(c, op, heap, at + l),
-			     first, end);
+			return_bytes(a, ep_shfl_u32(EP_FULL_MASK, row, l),
+				     ep_ll_row(c, op, heap, at + l), first, end);
+		}
 	}
 	ep_warp_sync(EP_FULL_MASK);
 	if (row != EP_LL_NO_ROW) {
@@ -403,7 +533,7 @@ EP_DEV uint32_t return_most(const struct ep_ll_common &c)
 }
 
 /* `first` is the work of index `worker`, out of `all`. */
-template <bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			 uint32_t worker, const struct ep_ll_return &first, uint32_t all)
 {
@@ -412,13 +542,13 @@ EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op 
 
 	for (uint32_t ch = ep_block(); REMOTE && ch < c.g.remote->channels;
 	     ch += c.launch.send_blocks) {
-		ep_ll_remote_return(a, op, ch, &side);
+		ep_ll_remote_return<F>(a, op, ch, &side);
 	}
 	for (uint32_t i = worker; i < all; i += c.launch.send_blocks * ep_nwarps()) {
-		struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(c, i);
+		struct ep_ll_return r = i == worker ? first : return_load<F, REMOTE>(c, i);
 
 		if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
-			return_item(a, op, flag, r);
+			return_item<F>(a, op, flag, r);
 		}
 	}
 }
@@ -431,11 +561,23 @@ struct ep_ll_term {
 	uint32_t lines; /* ballot: lanes whose row comes as lines, which carry their own flags */
 };
 
+/* Does a row with that route arrive in the heap? Only copied rows of this rank do not. */
+template <class F> EP_DEV bool route_arrives(uint32_t route)
+{
+	return F::quantised ? route != EP_LL_ROUTE_NONE : EP_LL_ROUTE_IS_AWAY(route);
+}
+
+/* Who returns a row that arrives. */
+template <class F> EP_DEV uint32_t route_rank(const struct ep_ll_common &c, uint32_t route)
+{
+	return F::quantised && !EP_LL_ROUTE_IS_AWAY(route) ? c.g.rank : EP_LL_ROUTE_RANK(route);
+}
+
 /*
  * Where the rows of a token come from: lane k learns who returns (token, k). What comes as bytes is
  * awaited, so that it may be read at once.
  */
-template <bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const struct ep_op &op,
 				   uint32_t flag, uint32_t token, uint32_t part)
 {
@@ -446,13 +588,13 @@ EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const str
 
 	term.route = k < c.topk ? c.h.route[at] : EP_LL_ROUTE_NONE;
 	valid = term.route != EP_LL_ROUTE_NONE;
-	away = valid && EP_LL_ROUTE_IS_AWAY(term.route);
+	away = valid && route_arrives<F>(term.route);
 	term.weight = 1.0f;
 	if (valid && c.layout == EP_LL_EXPERT_MAJOR) {
 		term.weight = a.topk_weights[at];
 	}
 	if (away) {
-		uint32_t r = EP_LL_ROUTE_RANK(term.route);
+		uint32_t r = route_rank<F>(c, term.route);
 
 		remote = REMOTE && ep_rank_remote(c.g, r);
 		valid = ep_mask_active(c.g, r);
@@ -486,7 +628,7 @@ EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const str
  * The lane's vec at `off` of a row that lies here as bytes: our own in the caller's tensor, or one
  * that has arrived. Where rows travel as lines, only those of remote ranks arrive as bytes.
  */
-template <bool LINES, bool REMOTE>
+template <class F, bool LINES, bool REMOTE>
 EP_DEV struct ep_vec16 term_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
 				uint32_t at, uint32_t route, uint32_t off, bool narrow)
 {
@@ -494,46 +636,17 @@ EP_DEV struct ep_vec16 term_vec(const struct ep_ll_combine_args &a, const struct
 	struct ep_vec16 v = { 0, 0, 0, 0 };
 	const unsigned char *row;
 
-	if ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route)) {
+	if (!F::quantised && ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route))) {
 		return tensor_vec(a, route, off, narrow);
 	}
-	if (off >= a.token_bytes) {
+	if (off >= (F::quantised ? c.row_quads * EP_LL_QUAD_BYTES : a.token_bytes)) {
 		return v;
 	}
-	row = REMOTE && (LINES || ep_rank_remote(c.g, EP_LL_ROUTE_RANK(route)))
+	row = REMOTE && (LINES || ep_rank_remote(c.g, route_rank<F>(c, route)))
 		      ? c.g.own + ep_ll_remote_row(c, op, at)
 		      : ep_ll_row(c, op, c.g.own, at);
 	v = ep_ld16_fresh(row + (narrow ? off & ~15u : off));
 	return narrow ? ep_ll_vec_narrow(v, off) : v;
-}
-
-/* Adds `v`, times the row's weight, to the lane's sums. */
-template <int DTYPE> EP_DEV void ll_sum_add(float *sum, const struct ep_vec16 &vec, float weight)
-{
-	typedef struct ep_numbers<DTYPE> numbers;
-	struct ep_vec8 lo = { vec.x, vec.y }, hi = { vec.z, vec.w };
-	float f[2 * numbers::count];
-
-	numbers::load(lo, f);
-	numbers::load(hi, f + numbers::count);
-	EP_UNROLL()
-	for (int n = 0; n < 2 * numbers::count; n++) {
-		sum[n] = ep_fma_f32(f[n], weight, sum[n]);
-	}
-}
-
-template <int DTYPE>
-EP_DEV void ll_sum_store(const struct ep_ll_combine_args &a, uint32_t token, uint32_t off,
-			 bool narrow, const float *sum)
-{
-	typedef struct ep_numbers<DTYPE> numbers;
-	unsigned char *out = (unsigned char *)a.out_tokens + (size_t)token * a.token_bytes + off;
-	struct ep_vec8 lo = numbers::store(sum), hi = numbers::store(sum + numbers::count);
-	struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
-
-	if (off < a.token_bytes) {
-		ep_ll_tensor_store(out, v, narrow);
-	}
 }
 
 /* Where the lines of a quad of a token's rows lie: one base, so that rows need no registers each. */
@@ -557,6 +670,7 @@ EP_DEV struct ep_ll_sum_lines sum_lines_make(const struct ep_ll_common &c, const
  * The bits of `batch` are the rows' k, v[j] belongs to the j-th of them. Lane k waits on behalf of
  * row k. Returns the rows whose rank has failed. One warp.
  */
+template <class F>
 EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
 			 const struct ep_ll_term &term, const struct ep_ll_sum_lines &sum_lines,
 			 uint32_t batch, struct ep_vec16 *vec)
@@ -581,7 +695,7 @@ EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, u
 		waits &= ~ep_ballot(EP_FULL_MASK,
 				    missing >> ep_lane() & 1 &&
 					    ep_wait_give_up(c.g, op, &s, EP_WAIT_COMBINE_ROW,
-							    EP_LL_ROUTE_RANK(term.route)));
+							    route_rank<F>(c, term.route)));
 		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
@@ -599,22 +713,22 @@ EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, u
 }
 
 /*
- * Sums the lane's vec of a token's rows in ascending k: in quad `quad` where rows may come as lines
- * (LINES), and anywhere where all are bytes. All lanes call it. A row whose rank fails on the way
- * adds nothing here, and may have added to other vecs of the token: such a sum is not defined, and
- * the caller has the error flag.
+ * Sums the lane's vec of a token's rows in ascending k: at `off` of quad `quad` where rows may come as
+ * lines (LINES), or are quantised, and anywhere where all are copied bytes (quad is 0). All lanes call it.
+ * A row whose rank fails on the way adds nothing here, and may have added to other vecs of the token: such
+ * a sum is not defined, and the caller has the error flag.
  */
-template <int DTYPE, bool LINES, bool REMOTE>
+template <class F, bool LINES, bool REMOTE>
 EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 		       const struct ep_ll_term &term, uint32_t token, uint32_t quad, uint32_t off)
 {
 	const struct ep_ll_common &c = a.c;
 	bool narrow = LINES && ep_ll_lane_narrow();
 	struct ep_ll_sum_lines l = sum_lines_make(c, op, token, quad);
-	float sum[2 * ep_numbers<DTYPE>::count];
+	float sum[F::sums];
 
 	EP_UNROLL()
-	for (uint32_t n = 0; n < 2 * ep_numbers<DTYPE>::count; n++) {
+	for (uint32_t n = 0; n < F::sums; n++) {
 		sum[n] = term.valid ? -0.0f : 0.0f; /* -0 + x is x, also where x is -0 */
 	}
 	for (uint32_t left = term.valid; left;) {
@@ -631,15 +745,15 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 			if (LINES && term.lines >> k & 1) {
 				ep_ld_line(l.row + k * l.stride, &v[j]);
 			} else {
-				v[j] = term_vec<LINES, REMOTE>(
-					a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k), off,
-					narrow);
+				v[j] = term_vec<F, LINES, REMOTE>(
+					a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k),
+					quad * EP_LL_QUAD_BYTES + off, narrow);
 			}
 			left &= left - 1;
 		}
 		batch &= ~left;
 		if (LINES && batch & term.lines) {
-			failed = sum_wait(c, op, flag, term, l, batch, v);
+			failed = sum_wait<F>(c, op, flag, term, l, batch, v);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
@@ -648,17 +762,17 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 			}
 			float weight = ep_shfl_f32(EP_FULL_MASK, term.weight, ep_ctz(batch));
 
-			if (!(batch & (0 - batch) & failed)) {
-				ll_sum_add<DTYPE>(sum, v[j], weight);
-			}
+			F::template add<LINES>(sum, v[j], quad, off, weight,
+					       !(batch & (0 - batch) & failed));
 			batch &= batch - 1;
 		}
 	}
-	ll_sum_store<DTYPE>(a, token, off, narrow, sum);
+	F::store((unsigned char *)a.out_tokens + (size_t)token * a.token_bytes, a.token_bytes, quad,
+		 off, narrow, sum);
 }
 
 /* One part of one token. One warp. */
-template <int DTYPE, bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			uint32_t token, uint32_t part)
 {
@@ -669,28 +783,30 @@ EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &
 	if (first == end) {
 		return;
 	}
-	struct ep_ll_term term = term_make<REMOTE>(a, op, flag, token, part);
+	struct ep_ll_term term = term_make<F, REMOTE>(a, op, flag, token, part);
 
 	if (c.lines) {
 		for (uint32_t q = first; q < end; q++) {
-			reduce_vec<DTYPE, true, REMOTE>(a, op, flag, term, token, q,
-							q * EP_LL_QUAD_BYTES +
-								ep_line_offset(ep_lane()));
+			reduce_vec<F, true, REMOTE>(a, op, flag, term, token, q,
+						    ep_line_offset(ep_lane()));
 		}
 		return;
 	}
 	/* lanes past the part's end work on bytes past the row, which are never stored */
-	for (uint32_t off = first * EP_LL_QUAD_BYTES; off < end * EP_LL_QUAD_BYTES;
-	     off += 16 * EP_WARP_SIZE) {
-		uint32_t mine = off + 16 * ep_lane();
+	constexpr uint32_t STEP = F::quantised ? EP_LL_QUAD_BYTES : 16 * EP_WARP_SIZE;
 
-		reduce_vec<DTYPE, false, REMOTE>(a, op, flag, term, token, 0,
-						 mine < end * EP_LL_QUAD_BYTES ? mine
-									       : EP_LL_NO_OFFSET);
+	for (uint32_t at = first * EP_LL_QUAD_BYTES; at < end * EP_LL_QUAD_BYTES; at += STEP) {
+		uint32_t quad = F::quantised ? at / EP_LL_QUAD_BYTES : 0;
+		uint32_t off = (F::quantised ? 0 : at) + 16 * ep_lane();
+
+		reduce_vec<F, false, REMOTE>(a, op, flag, term, token, quad,
+					     off < (F::quantised ? STEP : end * EP_LL_QUAD_BYTES)
+						     ? off
+						     : EP_LL_NO_OFFSET);
 	}
 }
 
-template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
+template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t worker = ep_block() * ep_nwarps() + ep_warp();
@@ -699,7 +815,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	uint32_t all = 0;
 
 	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
-		first = return_load<REMOTE>(c, worker);
+		first = return_load<F, REMOTE>(c, worker);
 		all = return_most(c) * c.g.nranks;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
@@ -726,7 +842,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 		op.start_ns += ep_time_ns() - before;
 	}
 	if (ep_block() < c.launch.send_blocks) {
-		combine_send<REMOTE>(a, op, flag, worker, first, all);
+		combine_send<F, REMOTE>(a, op, flag, worker, first, all);
 		if (ep_block() == 0 && ep_warp() == 0) {
 			ep_signature_close(c.g, op.step);
 		}
@@ -739,7 +855,7 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 	     i < c.num_tokens * c.parts; i += c.launch.recv_blocks * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
-		reduce_item<DTYPE, REMOTE>(a, op, flag, token, i - token * c.parts);
+		reduce_item<F, REMOTE>(a, op, flag, token, i - token * c.parts);
 	}
 	if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
 		ep_signature_close(c.g, op.step);
@@ -748,30 +864,50 @@ template <int DTYPE, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_c
 
 EP_KERNEL_ALONE(ep_ll_combine_bf16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_BF16, false>(a);
-}
-
-EP_KERNEL_ALONE(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
-{
-	ep_ll_combine<EP_FP16, false>(a);
-}
-
-EP_KERNEL_ALONE(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
-{
-	ep_ll_combine<EP_FP32, false>(a);
+	ep_ll_combine<ep_ll_numbers<EP_BF16>, false>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_combine_bf16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_BF16, true>(a);
+	ep_ll_combine<ep_ll_numbers<EP_BF16>, true>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_combine_fp16_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_combine<ep_ll_numbers<EP_FP16>, false>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_combine_fp16_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_FP16, true>(a);
+	ep_ll_combine<ep_ll_numbers<EP_FP16>, true>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_combine_fp32_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_combine<ep_ll_numbers<EP_FP32>, false>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_combine_fp32_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_combine<EP_FP32, true>(a);
+	ep_ll_combine<ep_ll_numbers<EP_FP32>, true>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_combine_fp8_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_combine<ep_ll_fp8, false>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_combine_fp8_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_combine<ep_ll_fp8, true>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_combine_nvfp4_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_combine<ep_ll_nvfp4, false>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_combine_nvfp4_remote_kernel, ep_ll_combine_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_combine<ep_ll_nvfp4, true>(a);
 }

@@ -16,7 +16,7 @@
 #include "device/kernels.h"
 
 /* One part of one token to every rank of the node that wants it. One warp. */
-template <bool FP8>
+template <class F>
 EP_DEV void send_item(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 		      const struct ep_ll_send_tables &tables, const struct ep_ll_fanout &fanout,
 		      uint32_t token, uint32_t first, uint32_t end)
@@ -24,18 +24,18 @@ EP_DEV void send_item(const struct ep_ll_dispatch_args &a, const struct ep_op &o
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_source s;
 
-	if (FP8) {
+	if constexpr (F::quantised) {
 		unsigned char *scratch = tables.scratch + ep_warp() * EP_LL_TILE_BYTES;
 
 		s.token = scratch;
-		for (uint32_t q = first; q < end; q += EP_LL_TILE_QUADS) {
-			uint32_t stop = q + EP_LL_TILE_QUADS;
+		for (uint32_t q = first; q < end; q += F::tile_quads) {
+			uint32_t stop = q + F::tile_quads;
 
-			ep_ll_quantise_tile(a, scratch, token, q / EP_LL_TILE_QUADS);
+			ep_ll_token_quantise<F>(a, token, q / F::tile_quads, scratch);
 			if (c.lines) {
-				ep_ll_send_lines<true>(c, op, s, fanout, q, q, stop);
+				ep_ll_send_lines<F>(c, op, s, fanout, q, q, stop);
 			} else {
-				ep_ll_send_bytes<true>(c, op, s, fanout, q, q, stop);
+				ep_ll_send_bytes<F>(c, op, s, fanout, q, q, stop);
 			}
 			ep_warp_sync(EP_FULL_MASK);
 		}
@@ -43,14 +43,14 @@ EP_DEV void send_item(const struct ep_ll_dispatch_args &a, const struct ep_op &o
 	}
 	s = ep_ll_source_make(a, token);
 	if (c.lines) {
-		ep_ll_send_lines<false>(c, op, s, fanout, 0, first, end);
+		ep_ll_send_lines<F>(c, op, s, fanout, 0, first, end);
 	} else {
-		ep_ll_send_bytes<false>(c, op, s, fanout, 0, first, end);
+		ep_ll_send_bytes<F>(c, op, s, fanout, 0, first, end);
 	}
 }
 
 /* Parts of the span's tokens for warp `worker` of `workers` over the sending blocks. */
-template <bool FP8, bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV void send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 		      const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
 		      uint32_t worker, uint32_t workers)
@@ -79,7 +79,7 @@ EP_DEV void send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &o
 			if (!f.hits) {
 				continue;
 			}
-			send_item<FP8>(a, op, tables, f, span.w0 + local, first, end);
+			send_item<F>(a, op, tables, f, span.w0 + local, first, end);
 			if (!c.lines) {
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
@@ -138,7 +138,7 @@ EP_DEV uint32_t ll_counters(const struct ep_ll_common &c)
  * The first span is marked, and counted in block 0; the other blocks' bases are clear. Headers go
  * ahead of the rows, which would hold them up.
  */
-template <bool FP8, bool REMOTE>
+template <class F, bool REMOTE>
 EP_DEV void ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			     const struct ep_ll_send_tables &tables)
 {
@@ -168,12 +168,12 @@ EP_DEV void ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct e
 			ep_ll_span_take(c, op.step, tables, span, false);
 		}
 		if (REMOTE) {
-			ep_ll_remote_send_span<FP8>(a, op, tables, span, ep_block() - counters,
-						    c.launch.send_blocks - counters, &side);
+			ep_ll_remote_send_span<F>(a, op, tables, span, ep_block() - counters,
+						  c.launch.send_blocks - counters, &side);
 		}
 		/* from the other end, so that with few tokens other warps carry rows */
 		send_headers<REMOTE>(a, op, tables, span, workers - 1 - worker, workers);
-		send_rows<FP8, REMOTE>(a, op, tables, span, worker, workers);
+		send_rows<F, REMOTE>(a, op, tables, span, worker, workers);
 		if (w0 + c.span < c.num_tokens) {
 			ep_block_sync();
 			ep_ll_span_count(c, tables, span.n);
@@ -182,7 +182,7 @@ EP_DEV void ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct e
 }
 
 /* Each load takes as long as much of what follows: all are on their way before one is needed. */
-template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
+template <class F, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_dispatch_args &a)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t bank_state;
@@ -224,8 +224,8 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		return;
 	}
 	if (!sends) {
-		ep_ll_dispatch_recv<FP8, REMOTE>(a, op, ep_block() - c.launch.send_blocks,
-						 c.launch.recv_blocks);
+		ep_ll_dispatch_recv<F, REMOTE>(a, op, ep_block() - c.launch.send_blocks,
+					       c.launch.recv_blocks);
 		if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
 			ep_signature_close(c.g, op.step);
 		}
@@ -236,11 +236,11 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 		ep_ll_bases_clear(c, t);
 		ep_ll_span_take(c, op.step, t, span, counts);
 	}
-	ll_dispatch_send<FP8, REMOTE>(a, op, t);
+	ll_dispatch_send<F, REMOTE>(a, op, t);
 	if (ep_block() == 0 && ep_warp() == 0) {
 		ep_signature_close(c.g, op.step);
 	}
-	if (REMOTE && !FP8 && a.source.addr) {
+	if (REMOTE && !F::quantised && a.source.addr) {
 		ep_remote_read(c.g, op, ep_block() - ll_counters(c),
 			       c.launch.send_blocks - ll_counters(c));
 	}
@@ -248,20 +248,40 @@ template <bool FP8, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_d
 
 EP_KERNEL_ALONE(ep_ll_dispatch_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_dispatch<false, false>(a);
-}
-
-EP_KERNEL_ALONE(ep_ll_dispatch_fp8_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
-{
-	ep_ll_dispatch<true, false>(a);
+	ep_ll_dispatch<ep_ll_copied, false>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_dispatch_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_dispatch<false, true>(a);
+	ep_ll_dispatch<ep_ll_copied, true>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_dispatch_fp8_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_dispatch<ep_ll_fp8, false>(a);
 }
 
 EP_KERNEL_ALONE(ep_ll_dispatch_fp8_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
 {
-	ep_ll_dispatch<true, true>(a);
+	ep_ll_dispatch<ep_ll_fp8, true>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_dispatch_mxfp8_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_dispatch<ep_ll_mxfp8, false>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_dispatch_mxfp8_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_dispatch<ep_ll_mxfp8, true>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_dispatch_nvfp4_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_dispatch<ep_ll_nvfp4, false>(a);
+}
+
+EP_KERNEL_ALONE(ep_ll_dispatch_nvfp4_remote_kernel, ep_ll_dispatch_args, EP_GROUP_MAX_THREADS)
+{
+	ep_ll_dispatch<ep_ll_nvfp4, true>(a);
 }

@@ -55,10 +55,10 @@
 #define EP_LL_MAX_PARTS 8             /* rows as bytes: flags per row */
 #define EP_LL_QUAD_BYTES 480          /* data of four lines */
 #define EP_LL_QUAD_LINE_BYTES 512     /* and their size as lines */
-/* FP8 rows: a tile is two quads: 7 groups of 128 channels, their 7 fp32 scales, padding. */
+/* Quantised rows, see formats.h: elements of a quad; quads of e4m3 that are quantised together. */
+#define EP_LL_E4M3_ELEMENTS 448
+#define EP_LL_E2M1_ELEMENTS 832
 #define EP_LL_TILE_QUADS 2
-#define EP_LL_TILE_GROUPS 7
-#define EP_LL_TILE_CHANNELS (128 * EP_LL_TILE_GROUPS)
 #define EP_LL_TILE_BYTES (EP_LL_TILE_QUADS * EP_LL_QUAD_BYTES)
 /* A sending block holds the routing of a span of tokens in shared memory; at most ... */
 #define EP_LL_SPAN 256       /* tokens, */
@@ -151,7 +151,7 @@ struct ep_ll_common {
 struct ep_ll_dispatch_args {
 	struct ep_ll_common c;
 	const void *tokens;        /* [T][token_bytes] */
-	const void *scales;        /* [T][scale_bytes] when scales are forwarded */
+	const void *scales;        /* [T][scale_bytes] when scales are forwarded; NVFP4: one fp32 */
 	const float *topk_weights; /* [T][K], rank-major */
 	void *out_tokens;          /* expert-major [L][R*B], rank-major [R][B] rows */
 	void *out_scales;
@@ -162,9 +162,9 @@ struct ep_ll_dispatch_args {
 	uint32_t token_bytes;     /* one row in `tokens` */
 	uint32_t out_token_bytes; /* one row in `out_tokens` */
 	uint32_t scale_bytes;     /* one row of scales (wire and output); 0: none */
-	uint32_t hidden;          /* elements, when quantising */
+	uint32_t scale_words;     /* quantised: of a row of `out_scales` */
 	uint32_t round_scales;    /* scales rounded up to powers of two */
-	uint32_t scale_columns;   /* quantised scales are stored [H/128][rows], not [rows][H/128] */
+	uint32_t scale_columns;   /* FP8 scales are stored [H/128][rows], not [rows][H/128] */
 	uint32_t expert_id_base;  /* added to local ids in out_idx */
 	uint32_t combine_parts;   /* parts of the rows that will come back to us */
 	uint32_t count_off;       /* in the packet area: expert counts [R][L] words */
@@ -180,6 +180,7 @@ struct ep_ll_combine_args {
 	const void *tokens;        /* expert-major [L][R*B], rank-major [R][B] rows */
 	void *out_tokens;          /* [T] rows */
 	const float *topk_weights; /* [T][K], expert-major */
+	const float *scales;       /* NVFP4: the global scale of each row of `tokens` */
 	uint32_t token_bytes;      /* one row of `tokens` and of `out_tokens` */
 	uint32_t pad;
 	struct ep_mlx5_source source; /* as in dispatch */
@@ -206,7 +207,7 @@ _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
 _Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 360, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 176,
 	       "ep_ll_dispatch_args");
-_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 72,
+_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 80,
 	       "ep_ll_combine_args");
 
 #endif

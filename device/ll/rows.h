@@ -6,8 +6,7 @@
 #include "device/group/wait.h"
 #include "device/ll/ll_layout.h"
 
-#define EP_LL_BATCH 4 /* vecs that a lane keeps in flight; of quantised rows those of a tile */
-#define EP_LL_BATCH_OF(fp8) ((fp8) ? EP_LL_TILE_QUADS : EP_LL_BATCH)
+#define EP_LL_BATCH 4 /* vecs that a lane keeps in flight */
 #define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
 
 /* Packet area of this operation's bank in a heap. */

@@ -41,10 +41,11 @@ struct ep_limits {
 	uint32_t banks;          /* of the heap */
 	uint32_t layouts;        /* bits 1 << ncclEpLayout_t */
 	const char *layout_names;
-	bool halves;    /* operations can be split, and a combine returns what a dispatch brought */
-	bool masks;     /* lost ranks can be left out */
-	bool backward;  /* there is a backward pass */
-	bool quantises; /* dispatch knows the recipe DS_FP8E3M4 */
+	bool halves;   /* operations can be split, and a combine returns what a dispatch brought */
+	bool masks;    /* lost ranks can be left out */
+	bool backward; /* there is a backward pass */
+	uint32_t dispatch_formats; /* bits 1 << enum ep_row_format: how rows can travel */
+	uint32_t combine_formats;
 };
 
 /* The heap's layout depends on this, and on the top-k. Equal on all ranks. */
@@ -682,22 +683,52 @@ void ep_halves_forget(struct ncclEpHandle *handle);
 ncclResult_t ep_halves_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
 				cudaStream_t stream);
 
-/* Limits of rows of a dispatch: for dispatches, and for the question whether one is possible. */
+/* ---- format.c ---- */
 
-/* That the algorithm has the recipe. */
-ncclResult_t ep_row_check_recipe(const struct ep_limits *limits, ncclEpDispQuant_t recipe);
+/* Rows that kernels make of bf16: what a caller gets, and gives. */
+struct ep_format {
+	const char *what;
+	ncclDataType_t tokens;
+	ncclDataType_t scales;
+	uint32_t group;    /* elements that share a scale */
+	uint32_t halves;   /* 1: two elements are one of `tokens` */
+	uint32_t multiple; /* a row that dispatch makes has a multiple of so many elements */
+};
+extern const struct ep_format ep_formats[EP_ROW_FORMATS];
+
+/* A value of config->quant_recipe. */
+struct ep_recipe {
+	int value;
+	const char *name;
+	enum ep_row_format format;
+};
+
+/* Each ends with an entry without a name. */
+extern const struct ep_recipe ep_dispatch_recipes[];
+extern const struct ep_recipe ep_combine_recipes[];
+
+/* The recipe with that value, whose format must be among `formats`, those of an algorithm. */
+ncclResult_t ep_recipe_find(const struct ep_recipe *recipes, const struct ep_limits *limits,
+			    uint32_t formats, int value, const struct ep_recipe **out);
+
+/* Of a row of so many bf16 elements: the extent and bytes that its tokens, and its scales, take. */
+size_t ep_format_token_extent(const struct ep_format *format, size_t elements);
+uint64_t ep_format_scale_bytes(const struct ep_format *format, size_t elements);
+uint64_t ep_format_bytes(const struct ep_format *format, size_t elements);
+
+/* Limits of rows of a dispatch: for dispatches, and for the question whether one is possible. */
 
 /* Types of inputs->tokens and outputs->tokens. */
 bool ep_dtype_is_token(ncclDataType_t type);
-ncclResult_t ep_row_check_types(ncclEpDispQuant_t recipe, ncclDataType_t in, ncclDataType_t out);
+ncclResult_t ep_row_check_types(const struct ep_recipe *recipe, ncclDataType_t in,
+				ncclDataType_t out);
 
-/* Rows that recipe DS_FP8E3M4 makes: of so many elements, and what they take with their scales. */
-ncclResult_t ep_row_check_quantised(size_t hidden);
-uint64_t ep_row_quantised_bytes(size_t hidden);
+/* Elements of a row of inputs->tokens. */
+ncclResult_t ep_row_check_elements(const struct ep_recipe *recipe, size_t elements);
 
-/* That rows of so many bytes, scales included, fit the group. */
-ncclResult_t ep_row_check_budget(const struct ep_group_config *config, ncclEpDispQuant_t recipe,
-				 uint64_t bytes);
+/* That rows of so many bytes, scales included, fit the group. No recipe: there are no scales. */
+ncclResult_t ep_row_check_budget(const struct ep_group_config *config,
+				 const struct ep_recipe *recipe, uint64_t bytes);
 
 /* A dispatch: imported, then checked as far as it is the same for all algorithms. */
 
@@ -710,16 +741,15 @@ struct ep_dispatch {
 
 	/* Filled by checking. */
 	bool v1; /* the caller's config does not know recipes */
-	ncclEpDispQuant_t recipe;
+	const struct ep_recipe *recipe;
 	uint32_t num_tokens;
 	struct ep_view tokens;
 	struct ep_view out_tokens;
-	struct ep_view scales; /* recipe FWD */
+	struct ep_view scales; /* recipes FWD and NVFP4 */
 	struct ep_view out_scales;
 	uint32_t token_bytes; /* one row of each of these, 0 for those that there are not */
 	uint32_t out_token_bytes;
 	uint32_t scale_bytes;
-	uint32_t hidden; /* elements of a token that is quantised, or 0 */
 };
 
 /*
@@ -740,10 +770,12 @@ struct ep_combine {
 	ncclEpCombineConfig_t config;
 
 	/* Filled by checking. */
+	const struct ep_recipe *recipe;
 	uint32_t num_tokens;
 	struct ep_view tokens;
 	struct ep_view out_tokens;
-	uint32_t token_bytes; /* one row of both */
+	struct ep_view scales; /* recipe NVFP4 */
+	uint32_t token_bytes;  /* one row of tokens, and of those that come out */
 };
 
 /*

@@ -3,45 +3,60 @@
 #include "core/range.h"
 #include "ep/ep.h"
 
-static ncclResult_t dispatch_choose_recipe(struct ep_dispatch *dispatch)
+/* Which of the two tensors of scales a recipe has. */
+static ncclResult_t dispatch_check_scales(const struct ep_dispatch *dispatch)
 {
-	const struct ep_limits *limits = &dispatch->h->group->config.algo->limits;
+	const struct ep_recipe *recipe = dispatch->recipe;
+	bool forwards = recipe->value == NCCL_EP_DISP_QUANT_FWD;
+	bool given = forwards || recipe->format == EP_ROW_NVFP4;
+	bool made = recipe->format != EP_ROW_COPIED;
 
-	dispatch->v1 = dispatch->config.size < NCCL_EP_DISPATCH_CONFIG_V2_SIZE;
-	if (dispatch->v1 && limits->quantises) {
-		dispatch->recipe = dispatch->out.scales ? NCCL_EP_DISP_QUANT_DS_FP8E3M4
-							: NCCL_EP_DISP_QUANT_NONE;
-	} else {
-		dispatch->recipe = dispatch->config.quant_recipe;
+	if (dispatch->config.round_scales && made && recipe->format != EP_ROW_FP8) {
+		return ep_fail(ncclInvalidArgument,
+			       "recipe %s needs round_scales 0: its scales are not fp32",
+			       recipe->name);
 	}
-	EP_CHECK(ep_row_check_recipe(limits, dispatch->recipe));
-	switch (dispatch->recipe) {
-	case NCCL_EP_DISP_QUANT_NONE:
+	if (forwards &&
+	    (!dispatch->in.scales || !dispatch->out.scales || dispatch->config.round_scales)) {
+		return ep_fail(ncclInvalidArgument,
+			       "recipe FWD needs inputs->scales and outputs->scales, and "
+			       "round_scales 0: %s",
+			       !dispatch->in.scales    ? "inputs->scales is NULL"
+			       : !dispatch->out.scales ? "outputs->scales is NULL"
+						       : "round_scales is set");
+	}
+	if (!made && !forwards) {
 		EP_CHECK(ep_tensor_expect_absent(dispatch->in.scales, "inputs->scales",
 						 "tokens are not quantised (recipe NONE)"));
 		return ep_tensor_expect_absent(dispatch->out.scales, "outputs->scales",
 					       "tokens are not quantised (recipe NONE)");
-	case NCCL_EP_DISP_QUANT_FWD:
-		if (!dispatch->in.scales || !dispatch->out.scales ||
-		    dispatch->config.round_scales) {
-			return ep_fail(ncclInvalidArgument,
-				       "recipe FWD needs inputs->scales and outputs->scales, and "
-				       "round_scales 0: %s",
-				       !dispatch->in.scales    ? "inputs->scales is NULL"
-				       : !dispatch->out.scales ? "outputs->scales is NULL"
-							       : "round_scales is set");
-		}
-		return ncclSuccess;
-	case NCCL_EP_DISP_QUANT_DS_FP8E3M4:
-		if (!dispatch->out.scales) {
-			return ep_fail(ncclInvalidArgument, "recipe DS_FP8E3M4 needs "
-							    "outputs->scales, which is NULL");
-		}
-		return ep_tensor_expect_absent(dispatch->in.scales, "inputs->scales",
-					       "recipe DS_FP8E3M4 makes the scales");
-	default:
-		return ncclSuccess;
 	}
+	if (!dispatch->out.scales) {
+		return ep_fail(ncclInvalidArgument,
+			       "recipe %s needs outputs->scales, which is NULL", recipe->name);
+	}
+	if (given && !dispatch->in.scales) {
+		return ep_fail(ncclInvalidArgument, "recipe %s needs inputs->scales, which is NULL",
+			       recipe->name);
+	}
+	return given ? ncclSuccess
+		     : ep_tensor_expect_absent(dispatch->in.scales, "inputs->scales",
+					       "the recipe makes the scales");
+}
+
+static ncclResult_t dispatch_choose_recipe(struct ep_dispatch *dispatch)
+{
+	const struct ep_limits *limits = &dispatch->h->group->config.algo->limits;
+	int value = (int)dispatch->config.quant_recipe;
+
+	dispatch->v1 = dispatch->config.size < NCCL_EP_DISPATCH_CONFIG_V2_SIZE;
+	if (dispatch->v1 && limits->dispatch_formats >> EP_ROW_FP8 & 1) {
+		value = dispatch->out.scales ? NCCL_EP_DISP_QUANT_DS_FP8E3M4
+					     : NCCL_EP_DISP_QUANT_NONE;
+	}
+	EP_CHECK(ep_recipe_find(ep_dispatch_recipes, limits, limits->dispatch_formats, value,
+				&dispatch->recipe));
+	return dispatch_check_scales(dispatch);
 }
 
 static ncclResult_t dispatch_check_direction(const struct ep_dispatch *dispatch)
@@ -76,8 +91,10 @@ static ncclResult_t dispatch_check_tokens(struct ep_dispatch *dispatch)
 					"inputs->tokens"));
 	EP_CHECK(ep_received_expect(&dispatch->h->received, &dispatch->out_tokens,
 				    "outputs->tokens"));
-	EP_CHECK(ep_view_expect_dim(&dispatch->out_tokens, row, dispatch->tokens.sizes[1],
-				    "elements of inputs->tokens", "outputs->tokens"));
+	if (dispatch->recipe->format == EP_ROW_COPIED) {
+		EP_CHECK(ep_view_expect_dim(&dispatch->out_tokens, row, dispatch->tokens.sizes[1],
+					    "elements of inputs->tokens", "outputs->tokens"));
+	}
 	EP_CHECK(ep_view_expect_align(&dispatch->tokens, 16, "inputs->tokens"));
 	EP_CHECK(ep_view_expect_align(&dispatch->out_tokens, 16, "outputs->tokens"));
 	EP_CHECK(ep_view_row_bytes(&dispatch->tokens, 1, &dispatch->token_bytes, "inputs->tokens"));
@@ -140,21 +157,35 @@ static ncclResult_t dispatch_check_forwarded(struct ep_dispatch *dispatch)
 
 static ncclResult_t dispatch_check_quantised(struct ep_dispatch *dispatch)
 {
-	size_t hidden = dispatch->tokens.sizes[1];
+	const struct ep_format *format = &ep_formats[dispatch->recipe->format];
+	size_t elements = dispatch->tokens.sizes[1];
+	ncclComm_t comm = dispatch->h->group->comm;
 	struct ep_view *out = &dispatch->out_scales;
 	unsigned int row = dispatch->h->received.ndim;
 
-	EP_CHECK(ep_row_check_quantised(hidden));
-	EP_CHECK(ep_view_make(out, dispatch->h->group->comm, dispatch->out.scales, row + 1,
-			      "outputs->scales"));
-	EP_CHECK(ep_view_expect_type(out, ncclFloat32, "outputs->scales"));
+	EP_CHECK(ep_row_check_elements(dispatch->recipe, elements));
+	EP_CHECK(ep_view_expect_dim(
+		&dispatch->out_tokens, row, ep_format_token_extent(format, elements),
+		format->halves ? "elements of inputs->tokens / 2" : "elements of inputs->tokens",
+		"outputs->tokens"));
+	EP_CHECK(ep_view_make(out, comm, dispatch->out.scales, row + 1, "outputs->scales"));
+	EP_CHECK(ep_view_expect_type(out, format->scales, "outputs->scales"));
 	EP_CHECK(ep_received_expect(&dispatch->h->received, out, "outputs->scales"));
-	EP_CHECK(ep_view_expect_dim(out, row, hidden / 128, "elements per token / 128",
+	EP_CHECK(ep_view_expect_dim(out, row, elements / format->group,
+				    format->group == 128  ? "elements per token / 128"
+				    : format->group == 32 ? "elements per token / 32"
+							  : "elements per token / 16",
 				    "outputs->scales"));
 	EP_CHECK(ep_view_expect_align(out, 4, "outputs->scales"));
-	EP_CHECK(dispatch_check_budget(dispatch, ep_row_quantised_bytes(hidden)));
-	dispatch->hidden = (uint32_t)hidden;
-	return ncclSuccess;
+	if (dispatch->recipe->format == EP_ROW_NVFP4) {
+		EP_CHECK(ep_view_make(&dispatch->scales, comm, dispatch->in.scales, 1,
+				      "inputs->scales"));
+		EP_CHECK(ep_view_expect_type(&dispatch->scales, ncclFloat32, "inputs->scales"));
+		EP_CHECK(ep_view_expect_dim(&dispatch->scales, 0, 1, "the global scale",
+					    "inputs->scales"));
+		EP_CHECK(ep_view_expect_align(&dispatch->scales, 4, "inputs->scales"));
+	}
+	return dispatch_check_budget(dispatch, ep_format_bytes(format, elements));
 }
 
 static ncclResult_t dispatch_check_info(const struct ep_dispatch *dispatch)
@@ -176,9 +207,9 @@ static ncclResult_t dispatch_check(struct ep_dispatch *dispatch, cudaStream_t st
 	EP_CHECK(dispatch_check_direction(dispatch));
 	EP_CHECK(ep_handle_check_routed(dispatch->h, name));
 	EP_CHECK(dispatch_check_tokens(dispatch));
-	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
+	if (dispatch->recipe->value == NCCL_EP_DISP_QUANT_FWD) {
 		EP_CHECK(dispatch_check_forwarded(dispatch));
-	} else if (dispatch->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4) {
+	} else if (dispatch->recipe->format != EP_ROW_COPIED) {
 		EP_CHECK(dispatch_check_quantised(dispatch));
 	} else {
 		EP_CHECK(dispatch_check_budget(dispatch, dispatch->token_bytes));
@@ -211,22 +242,22 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 	return ncclSuccess;
 }
 
-static ncclResult_t combine_check_recipe(const struct ep_combine *c)
+static ncclResult_t combine_check_recipe(struct ep_combine *c)
 {
 	const struct ep_limits *limits = &c->h->group->config.algo->limits;
 
-	if (c->config.quant_recipe == NCCL_EP_COMB_QUANT_NVFP4) {
-		return ep_fail(ncclInvalidUsage, "ncclEpCombine: recipe NVFP4 is not available on "
-						 "this device: use NCCL_EP_COMB_QUANT_NONE");
-	}
-	if (c->config.quant_recipe != NCCL_EP_COMB_QUANT_NONE) {
+	EP_CHECK(ep_recipe_find(ep_combine_recipes, limits, limits->combine_formats,
+				(int)c->config.quant_recipe, &c->recipe));
+	if (c->recipe->format != EP_ROW_NVFP4) {
+		EP_CHECK(ep_tensor_expect_absent(c->in.scales, "inputs->scales",
+						 c->recipe->format == EP_ROW_COPIED
+							 ? "combine takes unquantised tokens "
+							   "(recipe NONE)"
+							 : "the recipe makes the scales"));
+	} else if (!c->in.scales) {
 		return ep_fail(ncclInvalidArgument,
-			       "config->quant_recipe is %d, the largest value "
-			       "is %d",
-			       (int)c->config.quant_recipe, NCCL_EP_COMB_QUANT_NVFP4);
+			       "recipe NVFP4 needs inputs->scales, which is NULL");
 	}
-	EP_CHECK(ep_tensor_expect_absent(c->in.scales, "inputs->scales",
-					 "combine takes unquantised tokens (recipe NONE)"));
 	if (c->config.pass_direction == NCCL_EP_BWD_PASS && !limits->backward) {
 		return ep_fail(ncclInvalidUsage,
 			       "ncclEpCombine: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
@@ -266,6 +297,37 @@ static ncclResult_t combine_check_input(struct ep_combine *c)
 			       c->token_bytes, g->config.shape.max_token_bytes);
 	}
 	return ncclSuccess;
+}
+
+/* The global scale of each row of inputs->tokens. */
+static ncclResult_t combine_check_scales(struct ep_combine *c)
+{
+	unsigned int row = c->h->received.ndim;
+
+	EP_CHECK(ep_view_make(&c->scales, c->h->group->comm, c->in.scales, row + 1,
+			      "inputs->scales"));
+	EP_CHECK(ep_view_expect_type(&c->scales, ncclFloat32, "inputs->scales"));
+	EP_CHECK(ep_received_expect(&c->h->received, &c->scales, "inputs->scales"));
+	EP_CHECK(
+		ep_view_expect_dim(&c->scales, row, 1, "a global scale per row", "inputs->scales"));
+	return ep_view_expect_align(&c->scales, 4, "inputs->scales");
+}
+
+/* Rows that the kernels quantise are bf16, and have whole groups of elements. */
+static ncclResult_t combine_check_quantised(struct ep_combine *c)
+{
+	const struct ep_format *format = &ep_formats[c->recipe->format];
+	size_t elements = c->tokens.sizes[c->h->received.ndim];
+	uint32_t multiple = format->group < 32 ? 32 : format->group;
+
+	EP_CHECK(ep_view_expect_type(&c->tokens, ncclBfloat16, "inputs->tokens"));
+	if (elements % multiple) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->tokens: recipe %s needs a multiple of %u elements per row, "
+			       "not %zu",
+			       c->recipe->name, multiple, elements);
+	}
+	return c->recipe->format == EP_ROW_NVFP4 ? combine_check_scales(c) : ncclSuccess;
 }
 
 static ncclResult_t combine_check_output(struct ep_combine *c)
@@ -309,6 +371,9 @@ static ncclResult_t combine_check(struct ep_combine *c, cudaStream_t stream)
 	EP_CHECK(combine_check_recipe(c));
 	EP_CHECK(ep_handle_check_routed(c->h, "ncclEpCombine"));
 	EP_CHECK(combine_check_input(c));
+	if (c->recipe->format != EP_ROW_COPIED) {
+		EP_CHECK(combine_check_quantised(c));
+	}
 	EP_CHECK(combine_check_output(c));
 	return c->h->group->config.algo->limits.halves ? combine_check_state(c, stream)
 						       : ncclSuccess;

@@ -198,27 +198,31 @@ static ncclResult_t feasible_row(const struct ep_group_config *config,
 				.datatype = shape->datatype,
 				.ndim = 1,
 				.sizes = hidden };
-	bool quantised = shape->quant_recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4;
-	ncclDataType_t out = quantised ? ncclFloat8e4m3 : shape->datatype;
+	const struct ep_limits *limits = &config->algo->limits;
+	const struct ep_recipe *recipe;
+	const struct ep_format *format;
 
 	if (shape->quant_recipe == NCCL_EP_DISP_QUANT_FWD) {
 		return ep_fail(ncclInvalidArgument,
 			       "shape->quant_recipe is FWD, whose scales have no place here: ask "
 			       "for NONE, with hidden as large as tokens and scales together");
 	}
-	EP_CHECK(ep_row_check_recipe(&config->algo->limits, shape->quant_recipe));
-	EP_CHECK(ep_row_check_types(shape->quant_recipe, shape->datatype, out));
+	EP_CHECK(ep_recipe_find(ep_dispatch_recipes, limits, limits->dispatch_formats,
+				(int)shape->quant_recipe, &recipe));
+	format = recipe->format == EP_ROW_COPIED ? NULL : &ep_formats[recipe->format];
+	EP_CHECK(ep_row_check_types(recipe, shape->datatype,
+				    format ? format->tokens : shape->datatype));
 	EP_CHECK(ep_view_row_bytes(&view, 0, &row->in, "inputs->tokens"));
 	row->out = row->in;
-	if (quantised) {
-		EP_CHECK(ep_row_check_quantised(shape->hidden));
-		row->out = (uint32_t)ep_row_quantised_bytes(shape->hidden);
+	if (format) {
+		EP_CHECK(ep_row_check_elements(recipe, shape->hidden));
+		row->out = (uint32_t)ep_format_bytes(format, shape->hidden);
 	}
 	/* A quantised row comes back as bf16, and so is never smaller than what was sent. */
 	view.datatype = ep_dtype_is_token(shape->datatype) ? shape->datatype : ncclBfloat16;
 	view.elem_bytes = ep_dtype_bytes(view.datatype);
 	EP_CHECK(ep_view_row_bytes(&view, 0, &row->results, "inputs->tokens of ncclEpCombine"));
-	return ep_row_check_budget(config, NCCL_EP_DISP_QUANT_NONE, row->results);
+	return ep_row_check_budget(config, NULL, row->results);
 }
 
 static ncclResult_t feasible_limit(const ncclEpExtShape_t *shape)

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "ep/ep.h"
 
-/* In EP_SIGNATURE_RECIPE, above the recipe. */
+/* In EP_SIGNATURE_RECIPE, above the recipe's index in its table. */
 #define EP_SIGNATURE_ROUND_SCALES 16u
 
 static struct ep_signature signature_begin(const struct ncclEpHandle *handle, uint32_t call)
@@ -35,14 +35,13 @@ struct ep_signature ep_signature_dispatch(const struct ep_dispatch *dispatch)
 	struct ep_signature s = signature_begin(dispatch->h, dispatch->config.send_only
 								     ? EP_SIGNATURE_DISPATCH_SEND
 								     : EP_SIGNATURE_DISPATCH);
-	bool rounded = dispatch->recipe == NCCL_EP_DISP_QUANT_DS_FP8E3M4 &&
-		       dispatch->config.round_scales;
+	bool rounded = dispatch->recipe->format == EP_ROW_FP8 && dispatch->config.round_scales;
 
 	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)dispatch->config.pass_direction;
-	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)dispatch->recipe |
+	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)(dispatch->recipe - ep_dispatch_recipes) |
 				      (rounded ? EP_SIGNATURE_ROUND_SCALES : 0);
 	signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &dispatch->tokens, 1);
-	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
+	if (dispatch->recipe->value == NCCL_EP_DISP_QUANT_FWD) {
 		signature_tensor(&s, EP_SIGNATURE_SCALES_TYPE, &dispatch->scales, 1);
 	}
 	return s;
@@ -54,7 +53,7 @@ struct ep_signature ep_signature_combine(const struct ep_combine *c)
 		c->h, c->config.send_only ? EP_SIGNATURE_COMBINE_SEND : EP_SIGNATURE_COMBINE);
 
 	s.word[EP_SIGNATURE_DIRECTION] = (uint32_t)c->config.pass_direction;
-	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)c->config.quant_recipe;
+	s.word[EP_SIGNATURE_RECIPE] = (uint32_t)(c->recipe - ep_combine_recipes);
 	signature_tensor(&s, EP_SIGNATURE_TOKENS_TYPE, &c->out_tokens, 1);
 	return s;
 }
@@ -112,13 +111,6 @@ static const char *const signature_calls[] = {
 };
 static const char *const signature_directions[] = { "FWD", "BWD" };
 static const char *const signature_layouts[] = { "UNSET", "EXPERT_MAJOR", "RANK_MAJOR", "FLAT" };
-static const char *const signature_recipes[] = {
-	"NONE",
-	"FWD",
-	"DS_FP8E3M4",
-	[NCCL_EP_DISP_QUANT_DS_FP8E3M4 | EP_SIGNATURE_ROUND_SCALES] =
-		"DS_FP8E3M4 with round_scales",
-};
 static const char *const signature_windows_used[] = { "no", "yes" };
 
 #define EP_SIGNATURE_NAMES(names_) names_, EP_ARRAY_SIZE(names_)
@@ -134,7 +126,7 @@ static const struct {
 				     EP_SIGNATURE_NAMES(signature_directions) },
 	[EP_SIGNATURE_LAYOUT] = { "the handle's layout", EP_SIGNATURE_NAMES(signature_layouts) },
 	[EP_SIGNATURE_TOPK] = { "the handle's num_topk", NULL, 0 },
-	[EP_SIGNATURE_RECIPE] = { "config->quant_recipe", EP_SIGNATURE_NAMES(signature_recipes) },
+	[EP_SIGNATURE_RECIPE] = { "config->quant_recipe", NULL, 0 },
 	[EP_SIGNATURE_TOKENS_TYPE] = { "the type of tokens", NULL, 0 },
 	[EP_SIGNATURE_TOKENS_EXTENT] = { "the number of elements per token", NULL, 0 },
 	[EP_SIGNATURE_SCALES_TYPE] = { "the type of inputs->scales", NULL, 0 },
@@ -163,6 +155,24 @@ static const char *signature_origin(uint32_t call, bool halves)
 		      : "the number of the UpdateHandle whose routing is in handle_mem";
 }
 
+static void signature_print_recipe(const struct ep_signature *signature, char *text, size_t size)
+{
+	const struct ep_recipe *recipes = signature->word[EP_SIGNATURE_CALL] < EP_SIGNATURE_COMBINE
+						  ? ep_dispatch_recipes
+						  : ep_combine_recipes;
+	uint32_t v = signature->word[EP_SIGNATURE_RECIPE], i = 0;
+
+	while (recipes[i].name && i != (v & ~EP_SIGNATURE_ROUND_SCALES)) {
+		i++;
+	}
+	if (!recipes[i].name) { /* a rank with another version of the library */
+		snprintf(text, size, "%u", v);
+		return;
+	}
+	snprintf(text, size, "%s%s", recipes[i].name,
+		 v & EP_SIGNATURE_ROUND_SCALES ? " with round_scales" : "");
+}
+
 /* The field begins at `i`. */
 static void signature_print(const struct ep_signature *signature, uint32_t i, char *text,
 			    size_t size)
@@ -173,6 +183,8 @@ static void signature_print(const struct ep_signature *signature, uint32_t i, ch
 	if (i == EP_SIGNATURE_TOKENS_OFFSET || i == EP_SIGNATURE_SCALES_OFFSET) {
 		memcpy(&offset, &signature->word[i], sizeof(offset));
 		snprintf(text, size, "%llu", (unsigned long long)offset);
+	} else if (i == EP_SIGNATURE_RECIPE) {
+		signature_print_recipe(signature, text, size);
 	} else if (i == EP_SIGNATURE_TOKENS_TYPE || i == EP_SIGNATURE_SCALES_TYPE) {
 		snprintf(text, size, "%s", v ? ep_dtype_name((ncclDataType_t)(v - 1)) : "none");
 	} else if (i == EP_SIGNATURE_ORIGIN && (!v || v == EP_SIGNATURE_REFUSED)) {

@@ -10,7 +10,8 @@ check it with. A kernel not in KERNELS below is checked for registers, spills an
 
 How lines are told from the rest: a line is loaded, and stored, by one volatile instruction of 128
 bits (LDG or STG.E.128.STRONG.SYS) right behind a __syncwarp(), which is a BRA.DIV or WARPSYNC
-earlier in the same run of instructions without a branch. Packets look the same without it.
+earlier in the same run of instructions without a branch, or a NOP where the warp cannot have
+diverged. Packets look the same without it.
 """
 
 import re
@@ -39,10 +40,15 @@ class Expect:
 # remote ranks may be among them, the first look waits for each row in turn.
 COMBINE = Expect(16, (8, 8), 0, 4)
 COMBINE_REMOTE = Expect(16, (8,), 8, 4)
-# Dispatch looks at 4 lines (of FP8 rows: 2) together with their header, and again at these. It would
-# also look at the next ones of a part one by one, but no plan makes parts of more.
+# Rows that are quantised arrive in the heap, whoever sends them. A tile has two lines, or one.
+# On sm_100 addresses of an item of work are kept on the stack beside 16 or 32 sums and 8 rows' vecs.
+COMBINE_FP8 = Expect(16, (8, 8), 0, 2, spilled=56)
+COMBINE_NVFP4 = Expect(16, (8, 8), 0, 1, spilled=72)
+# Dispatch looks at 4 lines (of quantised rows: 2) together with their header, and again at these. It
+# would also look at the next ones of a part one by one, but no plan makes parts of more.
 DISPATCH = Expect(12, (5, 4), 4, 4)
 DISPATCH_FP8 = Expect(6, (3, 2), 2, 2)
+DISPATCH_NVFP4 = Expect(6, (3, 2), 2, 1)
 KERNELS = {
     "ep_clean_kernel": Expect(),
     "ep_drain_kernel": Expect(),
@@ -64,10 +70,18 @@ KERNELS = {
     "ep_ll_combine_bf16_remote_kernel": COMBINE_REMOTE,
     "ep_ll_combine_fp16_remote_kernel": COMBINE_REMOTE,
     "ep_ll_combine_fp32_remote_kernel": COMBINE_REMOTE,
+    "ep_ll_combine_fp8_kernel": COMBINE_FP8,
+    "ep_ll_combine_fp8_remote_kernel": COMBINE_FP8,
+    "ep_ll_combine_nvfp4_kernel": COMBINE_NVFP4,
+    "ep_ll_combine_nvfp4_remote_kernel": COMBINE_NVFP4,
     "ep_ll_dispatch_kernel": DISPATCH,
     "ep_ll_dispatch_fp8_kernel": DISPATCH_FP8,
+    "ep_ll_dispatch_mxfp8_kernel": DISPATCH_FP8,
+    "ep_ll_dispatch_nvfp4_kernel": DISPATCH_NVFP4,
     "ep_ll_dispatch_remote_kernel": DISPATCH,
     "ep_ll_dispatch_fp8_remote_kernel": DISPATCH_FP8,
+    "ep_ll_dispatch_mxfp8_remote_kernel": DISPATCH_FP8,
+    "ep_ll_dispatch_nvfp4_remote_kernel": DISPATCH_NVFP4,
 }
 
 # What differs by the compiler's release.
@@ -128,15 +142,29 @@ class Kernel:
     def converged(self, at):
         """Is there a __syncwarp() behind the last branch before it?"""
         for before in reversed(self.code[:at]):
-            if before.name == "BRA.DIV" or before.name.startswith("WARPSYNC"):
+            if before.name in ("BRA.DIV", "NOP") or before.name.startswith("WARPSYNC"):
                 return True
             if before.is_branch() or before.name.startswith(("SHFL", "VOTE", "MATCH", "REDUX")):
                 return False
         return False
 
+    def reached(self):
+        """Instructions that run when no warp diverges. Others are copies for warps that have, which
+        the compiler brings together before each line."""
+        index = {x.address: i for i, x in enumerate(self.code)}
+        seen, ahead = set(), [0]
+        while ahead:
+            i = ahead.pop()
+            if i is not None and i < len(self.code) and i not in seen:
+                seen.add(i)
+                ahead += self.next_of(i, index)
+        return seen
+
     def lines(self, kind):
         """Where lines are loaded (LDG) or stored (STG)."""
-        return [i for i, x in enumerate(self.code) if x.is_volatile(kind) and self.converged(i)]
+        reached = self.reached()
+        return [i for i, x in enumerate(self.code)
+                if x.is_volatile(kind) and i in reached and self.converged(i)]
 
     def wait_between(self, first, last):
         """The instruction that awaits the load `first` before the one at `last` is issued."""

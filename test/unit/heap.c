@@ -207,18 +207,24 @@ static void test_handles(void)
 	}
 }
 
-/* Room for what max_token_bytes stands for: a copied row, a quantised one of as much bf16. */
+/* Room for what max_token_bytes stands for: a copied row, or as much bf16, quantised. */
 static void test_quads(void)
 {
 	for (uint32_t bytes = 16; bytes < 40000; bytes += 16) {
-		uint32_t most = ep_ll_max_quads(bytes);
-
-		CHECK(most >= ep_ll_copy_quads(bytes) && most >= ep_ll_fp8_quads(bytes / 2));
+		for (int format = 0; format < EP_ROW_FORMATS; format++) {
+			CHECK(ep_ll_max_quads(bytes) >=
+			      ep_ll_row_quads((enum ep_row_format)format, bytes));
+		}
 	}
 	for (uint32_t hidden = 128; hidden < 20000; hidden += 128) { /* or just a quantised one */
-		CHECK(ep_ll_max_quads(hidden + hidden / 32) >= ep_ll_fp8_quads(hidden));
+		CHECK(ep_ll_max_quads(hidden + hidden / 32) >=
+		      ep_ll_row_quads(EP_ROW_FP8, 2 * hidden));
 	}
 	CHECK(ep_ll_max_quads(14336) == 30);
+	CHECK(ep_ll_row_quads(EP_ROW_MXFP8, 14336) == 16);
+	CHECK(ep_ll_row_quads(EP_ROW_MXFP8, 2 * 897) == 4);
+	CHECK(ep_ll_row_quads(EP_ROW_NVFP4, 14336) == 9);
+	CHECK(ep_ll_row_quads(EP_ROW_NVFP4, 2 * 832) == 1);
 }
 
 static int main_heap(int argc, char **argv)

@@ -16,13 +16,14 @@ static const struct ep_ll_operation usual = {
 	.row_bytes = 14336,
 };
 
-static struct ep_ll_operation made(bool combine, uint32_t num_tokens, uint32_t hidden, bool lines)
+static struct ep_ll_operation made(bool combine, uint32_t num_tokens, enum ep_row_format format,
+				   bool lines)
 {
 	struct ep_ll_operation o = usual;
 
 	o.combine = combine;
 	o.num_tokens = num_tokens;
-	o.hidden = hidden;
+	o.format = format;
 	o.lines = lines;
 	return o;
 }
@@ -31,40 +32,41 @@ static void test_golden(void)
 {
 	static const struct {
 		bool combine;
-		uint32_t tokens, hidden;
+		uint32_t tokens;
+		enum ep_row_format format;
 		bool lines;
 		uint32_t quads, parts, part_quads, peer_parts, peer_part_quads;
 		uint32_t combine_parts, send_blocks, recv_blocks;
 	} rows[] = {
-		{ false, 0, 0, true, 30, 8, 4, 10, 3, 8, 66, 66 },
-		{ false, 1, 0, true, 30, 30, 1, 30, 1, 8, 33, 66 },
-		{ false, 16, 0, true, 30, 30, 1, 10, 3, 8, 33, 66 },
-		{ false, 17, 0, true, 30, 30, 1, 10, 3, 7, 33, 99 },
-		{ false, 64, 0, true, 30, 8, 4, 10, 3, 2, 33, 99 },
-		{ false, 128, 0, true, 30, 8, 4, 10, 3, 1, 33, 99 },
-		{ false, 8192, 0, true, 30, 8, 4, 10, 3, 1, 33, 99 },
-		{ false, 1, 7168, true, 16, 8, 2, 8, 2, 8, 33, 66 },
-		{ false, 64, 7168, true, 16, 8, 2, 8, 2, 2, 33, 99 },
-		{ true, 1, 0, true, 30, 30, 1, 30, 1, 0, 66, 33 },
-		{ true, 17, 0, true, 30, 30, 1, 15, 2, 0, 66, 66 },
-		{ true, 64, 0, true, 30, 30, 1, 8, 4, 0, 66, 66 },
-		{ true, 128, 0, true, 30, 30, 1, 8, 4, 0, 49, 83 },
-		{ true, 257, 0, true, 30, 15, 2, 8, 4, 0, 49, 83 },
-		{ true, 8192, 0, true, 30, 15, 2, 8, 4, 0, 49, 83 },
-		{ false, 1, 0, false, 30, 8, 4, 1, 30, 8, 33, 66 },
-		{ false, 64, 0, false, 30, 8, 4, 1, 30, 2, 33, 99 },
-		{ false, 128, 0, false, 30, 8, 4, 1, 30, 1, 33, 99 },
-		{ false, 1, 7168, false, 16, 8, 2, 1, 16, 8, 33, 66 },
-		{ false, 64, 7168, false, 16, 8, 2, 1, 16, 2, 33, 99 },
-		{ false, 128, 7168, false, 16, 8, 2, 1, 16, 1, 33, 99 },
-		{ true, 1, 0, false, 30, 8, 4, 1, 30, 0, 66, 33 },
-		{ true, 64, 0, false, 30, 2, 15, 1, 30, 0, 66, 66 },
-		{ true, 128, 0, false, 30, 1, 30, 1, 30, 0, 49, 83 },
+		{ false, 0, EP_ROW_COPIED, true, 30, 8, 4, 10, 3, 8, 66, 66 },
+		{ false, 1, EP_ROW_COPIED, true, 30, 30, 1, 30, 1, 8, 33, 66 },
+		{ false, 16, EP_ROW_COPIED, true, 30, 30, 1, 10, 3, 8, 33, 66 },
+		{ false, 17, EP_ROW_COPIED, true, 30, 30, 1, 10, 3, 7, 33, 99 },
+		{ false, 64, EP_ROW_COPIED, true, 30, 8, 4, 10, 3, 2, 33, 99 },
+		{ false, 128, EP_ROW_COPIED, true, 30, 8, 4, 10, 3, 1, 33, 99 },
+		{ false, 8192, EP_ROW_COPIED, true, 30, 8, 4, 10, 3, 1, 33, 99 },
+		{ false, 1, EP_ROW_FP8, true, 16, 8, 2, 16, 1, 8, 33, 66 },
+		{ false, 64, EP_ROW_FP8, true, 16, 8, 2, 8, 2, 2, 33, 99 },
+		{ true, 1, EP_ROW_COPIED, true, 30, 30, 1, 30, 1, 0, 66, 33 },
+		{ true, 17, EP_ROW_COPIED, true, 30, 30, 1, 15, 2, 0, 66, 66 },
+		{ true, 64, EP_ROW_COPIED, true, 30, 30, 1, 8, 4, 0, 66, 66 },
+		{ true, 128, EP_ROW_COPIED, true, 30, 30, 1, 8, 4, 0, 49, 83 },
+		{ true, 257, EP_ROW_COPIED, true, 30, 15, 2, 8, 4, 0, 49, 83 },
+		{ true, 8192, EP_ROW_COPIED, true, 30, 15, 2, 8, 4, 0, 49, 83 },
+		{ false, 1, EP_ROW_COPIED, false, 30, 8, 4, 1, 30, 8, 33, 66 },
+		{ false, 64, EP_ROW_COPIED, false, 30, 8, 4, 1, 30, 2, 33, 99 },
+		{ false, 128, EP_ROW_COPIED, false, 30, 8, 4, 1, 30, 1, 33, 99 },
+		{ false, 1, EP_ROW_FP8, false, 16, 8, 2, 1, 16, 8, 33, 66 },
+		{ false, 64, EP_ROW_FP8, false, 16, 8, 2, 1, 16, 2, 33, 99 },
+		{ false, 128, EP_ROW_FP8, false, 16, 8, 2, 1, 16, 1, 33, 99 },
+		{ true, 1, EP_ROW_COPIED, false, 30, 8, 4, 1, 30, 0, 66, 33 },
+		{ true, 64, EP_ROW_COPIED, false, 30, 2, 15, 1, 30, 0, 66, 66 },
+		{ true, 128, EP_ROW_COPIED, false, 30, 1, 30, 1, 30, 0, 49, 83 },
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
 		struct ep_ll_operation o =
-			made(rows[i].combine, rows[i].tokens, rows[i].hidden, rows[i].lines);
+			made(rows[i].combine, rows[i].tokens, rows[i].format, rows[i].lines);
 		struct ep_ll_plan p = ep_ll_plan_make(&o);
 		bool shape = p.row_quads == rows[i].quads && p.parts == rows[i].parts &&
 			     p.part_quads == rows[i].part_quads &&
@@ -83,14 +85,14 @@ static void test_golden(void)
 
 static void test_kernels(void)
 {
-	struct ep_ll_operation o = made(false, 8, 0, true);
+	struct ep_ll_operation o = made(false, 8, EP_ROW_COPIED, true);
 
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_DISPATCH);
-	o.hidden = 7168;
+	o.format = EP_ROW_FP8;
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_DISPATCH_FP8);
 	o.remote = true;
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_DISPATCH_FP8 + EP_LL_KERNEL_REMOTE);
-	o = made(true, 8, 0, true);
+	o = made(true, 8, EP_ROW_COPIED, true);
 	o.dtype = EP_FP32;
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE + 2);
 	o.remote = true;
@@ -100,7 +102,7 @@ static void test_kernels(void)
 /* Shared memory, spans and packets of dispatch; channels. */
 static void test_dispatch(void)
 {
-	struct ep_ll_operation o = made(false, 100, 0, true);
+	struct ep_ll_operation o = made(false, 100, EP_ROW_COPIED, true);
 	struct ep_ll_plan p = ep_ll_plan_make(&o);
 
 	CHECK(p.span == 256 && p.threads == 512 && p.channel_tokens == 1);
@@ -120,7 +122,7 @@ static void test_dispatch(void)
 
 static void test_fixed_blocks(void)
 {
-	struct ep_ll_operation o = made(false, 4096, 0, true);
+	struct ep_ll_operation o = made(false, 4096, EP_ROW_COPIED, true);
 
 	o.geometry = (struct ep_ll_geometry){ 100, 32, 512, true };
 	CHECK(ep_ll_plan_make(&o).send_blocks == 100 && ep_ll_plan_make(&o).recv_blocks == 32);
@@ -132,7 +134,7 @@ static void test_fixed_blocks(void)
 static void test_shared_gpu(void)
 {
 	for (uint32_t limit = 1; limit < 132; limit += 13) {
-		struct ep_ll_operation o = made(false, 128, 0, true);
+		struct ep_ll_operation o = made(false, 128, EP_ROW_COPIED, true);
 		struct ep_ll_plan p;
 
 		o.recv_limit = limit;
@@ -147,7 +149,7 @@ static void test_shared_gpu(void)
 /* A quarter of the blocks takes our own rows if each of their quads can have a warp there. */
 static void test_few_rows(void)
 {
-	struct ep_ll_operation o = made(false, 8, 0, true);
+	struct ep_ll_operation o = made(false, 8, EP_ROW_COPIED, true);
 
 	o.geometry = (struct ep_ll_geometry){ 32, 32, 512, false };
 	CHECK(ep_ll_plan_make(&o).send_blocks == 16 && ep_ll_plan_make(&o).recv_blocks == 32);

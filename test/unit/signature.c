@@ -135,7 +135,7 @@ static uint32_t made_dispatches(struct ep_signature *s)
 	struct ncclEpHandle h[4] = { { .layout = NCCL_EP_LAYOUT_FLAT, .topk = 8, .alignment = 1 } };
 	static const size_t tokens[] = { 4, 128 }, scales[] = { 4, 8 };
 	struct ep_dispatch d[MADE] = { { .h = h,
-					 .recipe = NCCL_EP_DISP_QUANT_FWD,
+					 .recipe = ep_dispatch_recipes + 1,
 					 .tokens = { .datatype = ncclFloat16, .sizes = tokens },
 					 .scales = { .datatype = ncclFloat32, .sizes = scales } } };
 
@@ -151,7 +151,7 @@ static uint32_t made_dispatches(struct ep_signature *s)
 	d[3].h = h + 3;
 	d[4].config.pass_direction = NCCL_EP_BWD_PASS;
 	d[5].config.send_only = 1;
-	d[6].recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
+	d[6].recipe = ep_dispatch_recipes + 2;
 	d[7].tokens.datatype = ncclBfloat16;
 	d[8].tokens.sizes = (const size_t[]){ 4, 256 };
 	d[9].scales.datatype = ncclUint8;
@@ -173,12 +173,13 @@ static uint32_t made_combines(struct ep_signature *s)
 	struct ncclEpHandle h = { .layout = NCCL_EP_LAYOUT_FLAT, .topk = 8, .alignment = 1 };
 	static const size_t sizes[] = { 4, 128 }, others[] = { 4, 256 };
 	struct ep_combine c = { .h = &h,
+				.recipe = ep_combine_recipes,
 				.out_tokens = { .datatype = ncclFloat16, .sizes = sizes } };
 	struct ep_combine of[6] = { c, c, c, c, c, c };
 
 	of[1].config.pass_direction = NCCL_EP_BWD_PASS;
 	of[2].config.send_only = 1;
-	of[3].config.quant_recipe = (__typeof__(c.config.quant_recipe))1;
+	of[3].recipe = ep_combine_recipes + 1;
 	of[4].out_tokens.datatype = ncclBfloat16;
 	of[5].out_tokens.sizes = others;
 	for (uint32_t i = 0; i < 6; i++) {

@@ -203,6 +203,8 @@ const struct ep_algo ep_ht_algo = {
 		.layouts = 1u << NCCL_EP_LAYOUT_EXPERT_MAJOR | 1u << NCCL_EP_LAYOUT_FLAT,
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_FLAT",
 		.backward = true,
+		.dispatch_formats = 1u << EP_ROW_COPIED,
+		.combine_formats = 1u << EP_ROW_COPIED,
 	},
 	.channels = ht_channels,
 	.config_check = ep_ht_config_check,

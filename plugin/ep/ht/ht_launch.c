@@ -458,7 +458,7 @@ static ncclResult_t ht_dispatch_check(const struct ep_dispatch *dispatch,
 	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 	uint64_t rows = dispatch->out_tokens.sizes[0];
 
-	if (dispatch->recipe == NCCL_EP_DISP_QUANT_FWD) {
+	if (dispatch->recipe->value == NCCL_EP_DISP_QUANT_FWD) {
 		EP_CHECK(ht_check_scales(dispatch));
 	}
 	a->fill_rows = EP_HT_NONE;

@@ -56,9 +56,8 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape
  */
 uint32_t ep_ll_max_quads(uint32_t bytes);
 
-/* Quads of a row of `bytes` copied bytes, and of `hidden` channels quantised to FP8. */
-uint32_t ep_ll_copy_quads(uint32_t bytes);
-uint32_t ep_ll_fp8_quads(uint32_t hidden);
+/* Quads of a row of `bytes`: of these if it is copied, else of so many bytes of bf16, quantised. */
+uint32_t ep_ll_row_quads(enum ep_row_format format, uint32_t bytes);
 
 /* ---- all that is decided about a launch. Arithmetic alone: no CUDA, no group ---- */
 
@@ -77,8 +76,12 @@ struct ep_ll_geometry {
 enum ep_ll_kernel {
 	EP_LL_KERNEL_DISPATCH,
 	EP_LL_KERNEL_DISPATCH_FP8,
+	EP_LL_KERNEL_DISPATCH_MXFP8,
+	EP_LL_KERNEL_DISPATCH_NVFP4,
 	EP_LL_KERNEL_COMBINE, /* and enum ep_dtype */
-	EP_LL_KERNEL_REMOTE = 5,
+	EP_LL_KERNEL_COMBINE_FP8 = EP_LL_KERNEL_COMBINE + EP_FP32 + 1,
+	EP_LL_KERNEL_COMBINE_NVFP4,
+	EP_LL_KERNEL_REMOTE,
 	EP_LL_KERNELS = 2 * EP_LL_KERNEL_REMOTE
 };
 
@@ -93,8 +96,8 @@ struct ep_ll_operation {
 	uint32_t topk;
 	uint32_t num_tokens;
 	uint32_t recv_limit; /* blocks that may receive: ep/ep.h */
-	uint32_t row_bytes;  /* of a row that is copied, with its scales */
-	uint32_t hidden;     /* channels of a row that dispatch quantises, else 0 */
+	enum ep_row_format format;
+	uint32_t row_bytes;  /* of the caller's row; if it is copied, with its scales */
 	enum ep_dtype dtype; /* combine */
 };
 

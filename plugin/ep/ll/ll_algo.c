@@ -44,7 +44,7 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
-	uint32_t quads = ep_ll_copy_quads(c->max_token_bytes);
+	uint32_t quads = ep_ll_row_quads(EP_ROW_COPIED, c->max_token_bytes);
 
 	if ((uint64_t)c->num_experts * tokens > INT32_MAX) {
 		return ep_fail(ncclInvalidArgument,
@@ -232,7 +232,9 @@ const struct ep_algo ep_ll_algo = {
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_RANK_MAJOR",
 		.halves = true,
 		.masks = true,
-		.quantises = true,
+		.dispatch_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_FP8 | 1u << EP_ROW_MXFP8 |
+				    1u << EP_ROW_NVFP4,
+		.combine_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_FP8 | 1u << EP_ROW_NVFP4,
 	},
 	.config_check = ll_config_check,
 	.heap = ll_group_heap,

@@ -163,20 +163,25 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape
 	return h;
 }
 
-uint32_t ep_ll_copy_quads(uint32_t bytes)
+uint32_t ep_ll_row_quads(enum ep_row_format format, uint32_t bytes)
 {
-	return (bytes + EP_LL_QUAD_BYTES - 1) / EP_LL_QUAD_BYTES;
-}
-
-uint32_t ep_ll_fp8_quads(uint32_t hidden)
-{
-	return (hidden + EP_LL_TILE_CHANNELS - 1) / EP_LL_TILE_CHANNELS * EP_LL_TILE_QUADS;
+	switch (format) {
+	case EP_ROW_FP8:
+	case EP_ROW_MXFP8: /* whole tiles */
+		return (uint32_t)ep_ceil_div(bytes / 2, EP_LL_TILE_QUADS * EP_LL_E4M3_ELEMENTS) *
+		       EP_LL_TILE_QUADS;
+	case EP_ROW_NVFP4:
+		return (uint32_t)ep_ceil_div(bytes / 2, EP_LL_E2M1_ELEMENTS);
+	default:
+		return (uint32_t)ep_ceil_div(bytes, EP_LL_QUAD_BYTES);
+	}
 }
 
 uint32_t ep_ll_max_quads(uint32_t bytes)
 {
-	/* a bf16 row, quantised, or just a quantised row, of which 128 channels take 132 bytes */
-	uint32_t channels = bytes % 132 == 0 ? bytes / 132 * 128 : bytes / 2;
+	/* a bf16 row, quantised, or just a quantised row, of which 128 elements take 132 bytes */
+	uint32_t elements = bytes % 132 == 0 ? bytes / 132 * 128 : bytes / 2;
 
-	return (uint32_t)ep_max_u64(ep_ll_copy_quads(bytes), ep_ll_fp8_quads(channels));
+	return (uint32_t)ep_max_u64(ep_ll_row_quads(EP_ROW_COPIED, bytes),
+				    ep_ll_row_quads(EP_ROW_FP8, 2 * elements));
 }

@@ -116,14 +116,22 @@ static ncclResult_t ll_combine_check(const struct ep_combine *c, struct ep_ll_co
 static const void *const ll_kernels[EP_LL_KERNELS] = {
 	(const void *)ep_ll_dispatch_kernel,
 	(const void *)ep_ll_dispatch_fp8_kernel,
+	(const void *)ep_ll_dispatch_mxfp8_kernel,
+	(const void *)ep_ll_dispatch_nvfp4_kernel,
 	(const void *)ep_ll_combine_bf16_kernel,
 	(const void *)ep_ll_combine_fp16_kernel,
 	(const void *)ep_ll_combine_fp32_kernel,
+	(const void *)ep_ll_combine_fp8_kernel,
+	(const void *)ep_ll_combine_nvfp4_kernel,
 	(const void *)ep_ll_dispatch_remote_kernel,
 	(const void *)ep_ll_dispatch_fp8_remote_kernel,
+	(const void *)ep_ll_dispatch_mxfp8_remote_kernel,
+	(const void *)ep_ll_dispatch_nvfp4_remote_kernel,
 	(const void *)ep_ll_combine_bf16_remote_kernel,
 	(const void *)ep_ll_combine_fp16_remote_kernel,
 	(const void *)ep_ll_combine_fp32_remote_kernel,
+	(const void *)ep_ll_combine_fp8_remote_kernel,
+	(const void *)ep_ll_combine_nvfp4_remote_kernel,
 };
 
 static bool ll_is_dispatch(size_t kernel)
@@ -273,11 +281,12 @@ static ncclResult_t ll_check_row(const struct ep_dispatch *dispatch, uint32_t qu
 	if (quads <= room) {
 		return ncclSuccess;
 	}
-	return ep_fail(ncclInvalidArgument,
-		       "a quantised row of %u elements takes %u bytes on its way, with the group's "
-		       "max_token_bytes of %u there is room for %u: set it to %u",
-		       dispatch->hidden, quads * EP_LL_QUAD_BYTES, bytes, room * EP_LL_QUAD_BYTES,
-		       quads * EP_LL_QUAD_BYTES);
+	return ep_fail(
+		ncclInvalidArgument,
+		"a quantised row of %zu elements takes %u bytes on its way, with the group's "
+		"max_token_bytes of %u there is room for %u: set it to %u",
+		dispatch->tokens.sizes[1], quads * EP_LL_QUAD_BYTES, bytes, room * EP_LL_QUAD_BYTES,
+		quads * EP_LL_QUAD_BYTES);
 }
 
 ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
@@ -293,7 +302,7 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a = &args.dispatch;
 	EP_CHECK(ll_dispatch_check(dispatch, a));
 	operation.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
-	operation.hidden = dispatch->hidden;
+	operation.format = dispatch->recipe->format;
 	p = ep_ll_plan_make(&operation);
 	EP_CHECK(ll_check_row(dispatch, p.row_quads));
 	a->tokens = dispatch->tokens.data;
@@ -303,15 +312,19 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a->token_bytes = dispatch->token_bytes;
 	a->out_token_bytes = dispatch->out_token_bytes;
 	a->scale_bytes = dispatch->scale_bytes;
-	a->hidden = dispatch->hidden;
-	a->round_scales = dispatch->hidden && dispatch->config.round_scales;
-	a->scale_columns = dispatch->hidden && dispatch->v1;
+	if (operation.format != EP_ROW_COPIED) {
+		a->scale_words = (uint32_t)ep_format_scale_bytes(&ep_formats[operation.format],
+								 dispatch->tokens.sizes[1]) /
+				 4;
+	}
+	a->round_scales = operation.format == EP_ROW_FP8 && dispatch->config.round_scales;
+	a->scale_columns = operation.format == EP_ROW_FP8 && dispatch->v1;
 	a->combine_parts = p.combine_parts;
 	a->count_off = p.packets.count_off;
 	a->header_off = p.packets.header_off;
 	a->header_bytes = p.packets.header_bytes;
 	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
-	if (!dispatch->hidden && !dispatch->scale_bytes) {
+	if (operation.format == EP_ROW_COPIED && !dispatch->scale_bytes) {
 		ep_ll_source_choose(dispatch->h->group, EP_LL_SOURCE_DISPATCH, dispatch->in.tokens,
 				    &dispatch->tokens, dispatch->token_bytes,
 				    dispatch->config.send_only, &a->source);
@@ -331,14 +344,18 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	ep_signature_launch(&args.c.launch, &signature);
 	EP_CHECK(ll_combine_check(c, &args.combine));
 	operation.combine = true;
+	operation.format = c->recipe->format;
 	operation.row_bytes = c->token_bytes;
 	operation.dtype = type == ncclBfloat16 ? EP_BF16 : type == ncclFloat16 ? EP_FP16 : EP_FP32;
 	p = ep_ll_plan_make(&operation);
 	args.combine.tokens = c->tokens.data;
 	args.combine.out_tokens = c->out_tokens.data;
 	args.combine.token_bytes = c->token_bytes;
-	ep_ll_source_choose(c->h->group, EP_LL_SOURCE_COMBINE, c->in.tokens, &c->tokens,
-			    c->token_bytes, c->config.send_only, &args.combine.source);
+	args.combine.scales = c->scales.data;
+	if (operation.format == EP_ROW_COPIED) {
+		ep_ll_source_choose(c->h->group, EP_LL_SOURCE_COMBINE, c->in.tokens, &c->tokens,
+				    c->token_bytes, c->config.send_only, &args.combine.source);
+	}
 	return ll_begin(c->h, &p, &args, c->config.send_only, stream);
 }
 

@@ -2,13 +2,23 @@
 #include "ep/ll/ll.h"
 
 /*
- * Quads of many rows that a warp takes at a time when dispatch sends and receives (a quad of a
- * quantised row takes longer to put in its places). Measured, as what follows: doc/design/measurements.md.
+ * How kernels handle rows of a format: quads that are made together; quads of many rows that a warp takes
+ * at a time when dispatch sends and receives (a quad of a quantised row takes longer to put in its
+ * places); the kernels. Measured, as what follows: doc/design/measurements.md.
  */
-#define EP_LL_SEND_QUADS 4
-#define EP_LL_SEND_QUANTISED_QUADS 2
-#define EP_LL_RECV_QUADS 3
-#define EP_LL_RECV_QUANTISED_QUADS 2
+static const struct ll_format {
+	uint32_t tile;
+	uint32_t most_sent;
+	uint32_t most_received;
+	enum ep_ll_kernel dispatch;
+	enum ep_ll_kernel combine; /* of copied rows, that of the first data type */
+} ll_formats[EP_ROW_FORMATS] = {
+	[EP_ROW_COPIED] = { 1, 4, 3, EP_LL_KERNEL_DISPATCH, EP_LL_KERNEL_COMBINE },
+	[EP_ROW_FP8] = { EP_LL_TILE_QUADS, 2, 2, EP_LL_KERNEL_DISPATCH_FP8,
+			 EP_LL_KERNEL_COMBINE_FP8 },
+	[EP_ROW_MXFP8] = { EP_LL_TILE_QUADS, 2, 2, EP_LL_KERNEL_DISPATCH_MXFP8, EP_LL_KERNELS },
+	[EP_ROW_NVFP4] = { 1, 2, 2, EP_LL_KERNEL_DISPATCH_NVFP4, EP_LL_KERNEL_COMBINE_NVFP4 },
+};
 
 /* Tokens of one span: a multiple of 32, at least 32. */
 static uint32_t ll_span_tokens(uint32_t topk, uint32_t experts)
@@ -21,7 +31,7 @@ static uint32_t ll_span_tokens(uint32_t topk, uint32_t experts)
 
 /*
  * Dynamic shared memory of a dispatch. Senders: ids of a span, bits per (expert, token) and per
- * (rank, token), counts per expert and rank, repeated selections, FP8 scratch. Receivers: counts
+ * (rank, token), counts per expert and rank, repeated selections, a tile for each warp. Receivers: counts
  * per (source, expert), five words per source.
  */
 static uint32_t ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, uint32_t span)
@@ -58,7 +68,7 @@ static uint32_t ll_flag_warps(const struct ep_ll_operation *op)
 static uint32_t ll_return_parts(const struct ep_ll_operation *op)
 {
 	return ll_flag_parts(ll_flag_warps(op), (uint64_t)op->num_tokens * op->topk,
-			     ep_ll_copy_quads(op->shape.max_token_bytes));
+			     ep_ll_row_quads(EP_ROW_COPIED, op->shape.max_token_bytes));
 }
 
 /* Without tokens of our own, be ready for as many from the peers as can be. */
@@ -93,29 +103,29 @@ static uint32_t ll_return_quads(const struct ep_ll_operation *op, uint32_t quads
 /* Quads of one row on the wire. */
 static uint32_t ll_row_quads(const struct ep_ll_operation *op)
 {
-	return op->hidden ? ep_ll_fp8_quads(op->hidden) : ep_ll_copy_quads(op->row_bytes);
+	return ep_ll_row_quads(op->format, op->row_bytes);
 }
 
 static void ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
-	uint32_t tile = op->hidden ? EP_LL_TILE_QUADS : 1, quads = ll_row_quads(op);
-	uint32_t most_sent = op->hidden ? EP_LL_SEND_QUANTISED_QUADS : EP_LL_SEND_QUADS;
-	uint32_t most_received = op->hidden ? EP_LL_RECV_QUANTISED_QUADS : EP_LL_RECV_QUADS;
+	const struct ll_format *format = &ll_formats[op->format];
+	uint32_t tile = format->tile, quads = ll_row_quads(op);
 	uint32_t warps = op->geometry.threads / 32;
 
 	if (plan->lines) {
 		uint64_t rows = ll_plan_tokens(op);
-		uint32_t sent = ll_warp_quads(quads, rows, plan->send_blocks * warps, most_sent);
+		uint32_t sent =
+			ll_warp_quads(quads, rows, plan->send_blocks * warps, format->most_sent);
 		uint32_t received = ll_warp_quads(quads, rows * op->shape.nranks,
-						  plan->recv_blocks * warps, most_received);
+						  plan->recv_blocks * warps, format->most_received);
 
 		plan->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
-		plan->peer_parts = ep_ceil_div(quads, ep_max_u64(tile, received));
+		plan->peer_parts = ep_ceil_div(quads, received);
 	} else {
 		plan->parts = ll_flag_parts(ll_flag_warps(op), op->num_tokens, quads / tile);
 		plan->peer_parts = 1;
 	}
-	plan->kernel = op->hidden ? EP_LL_KERNEL_DISPATCH_FP8 : EP_LL_KERNEL_DISPATCH;
+	plan->kernel = format->dispatch;
 	plan->row_quads = quads;
 	plan->part_quads = ep_ll_part_quads(quads, plan->parts, tile);
 	plan->combine_parts = ll_return_parts(op);
@@ -125,19 +135,28 @@ static void ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operati
 
 static void ll_plan_combine(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
 {
+	const struct ll_format *format = &ll_formats[op->format];
 	uint32_t quads = ll_row_quads(op);
 	uint32_t warps = plan->send_blocks * (op->geometry.threads / 32);
+	uint32_t tile = op->lines ? 1 : format->tile; /* of lines, any quad can be awaited */
 
 	if (op->lines) {
+		uint32_t returned = ll_return_quads(op, quads, warps);
+
 		plan->parts = ep_ceil_div(quads, ll_plan_tokens(op) <= 256 ? 1 : 2);
-		plan->peer_parts = ep_ceil_div(quads, ll_return_quads(op, quads, warps));
+		plan->peer_parts = ep_ceil_div(quads, ep_max_u64(format->tile, returned));
 	} else {
 		plan->parts = ll_return_parts(op);
 		plan->peer_parts = 1;
 	}
-	plan->kernel = EP_LL_KERNEL_COMBINE + op->dtype;
+	plan->kernel = format->combine;
+	if (op->format == EP_ROW_COPIED) {
+		plan->kernel += op->dtype;
+	} else {
+		plan->shared_bytes = op->geometry.threads / 32 * EP_LL_TILE_BYTES;
+	}
 	plan->row_quads = quads;
-	plan->part_quads = ep_ll_part_quads(quads, plan->parts, 1);
+	plan->part_quads = ep_ll_part_quads(quads, plan->parts, tile);
 }
 
 /* Can each quad of our rows have a warp of `blocks`, one of which counts? */
@@ -197,7 +216,8 @@ struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *op)
 	} else {
 		ll_plan_dispatch(&p, op);
 	}
-	p.peer_part_quads = ep_ll_part_quads(p.row_quads, p.peer_parts, 1);
+	p.peer_part_quads = ep_ll_part_quads(p.row_quads, p.peer_parts,
+					     op->combine ? ll_formats[op->format].tile : 1);
 	p.kernel += op->remote ? EP_LL_KERNEL_REMOTE : 0;
 	return p;
 }
