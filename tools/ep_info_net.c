@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts of the network plugin's connections, from files of this machine's processes. */
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,18 +10,50 @@
 
 #include "core/log.h"
 #include "core/shared_file.h"
+#include "core/util.h"
 #include "net/counts_file.h"
 #include "tools/ep_info.h"
 
-static void print_path(struct ep_net_counts_path *path, bool sends)
+enum counter_of {
+	OF_CONNECTION,
+	OF_SENDER,
+	OF_RECEIVER,
+	OF_PORTS_LOST, /* of a connection whose ports have failed */
+	OF_SENDERS_PATH
+};
+
+/* Each counter with its words, as ep_info(1) lists them. */
+static const struct {
+	enum counter_of of;
+	const char *words;
+	size_t at; /* a uint64_t of struct ep_net_counts, or of its path */
+} counters[] = {
+	{ OF_CONNECTION, "messages", offsetof(struct ep_net_counts, messages) },
+	{ OF_CONNECTION, "bytes", offsetof(struct ep_net_counts, bytes) },
+	{ OF_CONNECTION, "polls", offsetof(struct ep_net_counts, polls) },
+	{ OF_CONNECTION, "completions", offsetof(struct ep_net_counts, completions) },
+	{ OF_SENDER, "sends too early", offsetof(struct ep_net_counts, early) },
+	{ OF_SENDER, "sends without room", offsetof(struct ep_net_counts, full) },
+	{ OF_RECEIVER, "receives without room", offsetof(struct ep_net_counts, full) },
+	{ OF_RECEIVER, "flushes", offsetof(struct ep_net_counts, flushes) },
+	{ OF_PORTS_LOST, "failovers", offsetof(struct ep_net_counts, failovers) },
+	{ OF_PORTS_LOST, "failbacks", offsetof(struct ep_net_counts, failbacks) },
+	{ OF_PORTS_LOST, "parts sent again", offsetof(struct ep_net_counts, resent) },
+	{ OF_SENDERS_PATH, "parts", offsetof(struct ep_net_counts_path, parts) },
+	{ OF_SENDERS_PATH, "bytes", offsetof(struct ep_net_counts_path, bytes) },
+};
+
+/* Prints counters of `base` behind `before`, then with commas. */
+static void print_counters(enum counter_of of, const void *base, const char *before)
 {
-	ep_info_clean(path->from, sizeof(path->from));
-	ep_info_clean(path->to, sizeof(path->to));
-	printf("      %s %s %s", path->from, sends ? "to" : "from", path->to);
-	if (sends) {
-		printf(", %" PRIu64 " parts, %" PRIu64 " bytes", path->parts, path->bytes);
+	for (size_t i = 0; i < EP_ARRAY_SIZE(counters); i++) {
+		if (counters[i].of == of) {
+			printf("%s%" PRIu64 " %s", before,
+			       *(const uint64_t *)((const char *)base + counters[i].at),
+			       counters[i].words);
+			before = ", ";
+		}
 	}
-	puts(path->open ? "" : ", failed");
 }
 
 static void print_entry(struct ep_net_counts *counts)
@@ -35,23 +68,22 @@ static void print_entry(struct ep_net_counts *counts)
 	ep_info_clean(counts->peer, sizeof(counts->peer));
 	printf("    %s %s %s, for %.1f s%s\n", counts->nic, sends ? "sends to" : "receives from",
 	       counts->peer, s > 0 ? s : 0, counts->failed ? ", FAILED" : "");
-	printf("      %" PRIu64 " messages, %" PRIu64 " bytes, %" PRIu64 " polls, %" PRIu64
-	       " completions\n",
-	       counts->messages, counts->bytes, counts->polls, counts->completions);
-	if (sends) {
-		printf("      %" PRIu64 " sends too early, %" PRIu64 " without room\n",
-		       counts->early, counts->full);
-	} else {
-		printf("      %" PRIu64 " receives without room, %" PRIu64 " flushes\n",
-		       counts->full, counts->flushes);
-	}
+	print_counters(OF_CONNECTION, counts, "      ");
+	print_counters(sends ? OF_SENDER : OF_RECEIVER, counts, "\n      ");
 	if (counts->failovers) {
-		printf("      %" PRIu64 " failovers, %" PRIu64 " failbacks, %" PRIu64
-		       " parts sent again\n",
-		       counts->failovers, counts->failbacks, counts->resent);
+		print_counters(OF_PORTS_LOST, counts, "\n      ");
 	}
+	putchar('\n');
 	for (int i = 0; i < EP_NET_COUNTS_PATHS && counts->path[i].from[0]; i++) {
-		print_path(&counts->path[i], sends);
+		struct ep_net_counts_path *path = &counts->path[i];
+
+		ep_info_clean(path->from, sizeof(path->from));
+		ep_info_clean(path->to, sizeof(path->to));
+		printf("      %s %s %s", path->from, sends ? "to" : "from", path->to);
+		if (sends) {
+			print_counters(OF_SENDERS_PATH, path, ", ");
+		}
+		puts(path->open ? "" : ", failed");
 	}
 }
 

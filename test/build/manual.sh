@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The manual: pages without mistakes of roff, that refer to pages that exist; every variable of ep_info -p, and every
-# metric of ep_info --live.
+# metric, counter and key of JSON that ep_info prints.
 # nccl-net-ep(7) says of each variable of NCCL's transports (nccl_vars.txt) whether the plugin reads it, and is right.
 #   manual.sh SOURCE_ROOT ENV_PAGE EP_INFO|none CALL_PAGES_DIR
 
@@ -23,12 +23,32 @@ for page in "$work"/*.[1-7]; do
 done
 [ "$(ls "$work"/*.3 | wc -l)" -ge 25 ] || fail "$(ls "$work"/*.3 | wc -l) pages of calls"
 
-# A metric of the live page has its word.
-grep -ohE '"nccl_ep_[a-z_]+"' "$root/tools/ep_info_live.c" | tr -d '"' | sort -u >"$work/metrics"
-[ "$(wc -l <"$work/metrics")" -ge 7 ] || fail "ep_info_live.c has $(wc -l <"$work/metrics") metrics"
-while read -r name; do
-    grep -qx "\.B $name" "$work/ep_info.1" || fail "ep_info.1 lacks $name"
-done <"$work/metrics"
+# ep_info(1) has a word for each metric, each counter of a connection and each key of JSON, and for nothing else.
+grep -ohE '"nccl_ep_[a-z_]+"' "$root/tools/ep_info_live.c" | tr -d '"' >"$work/metrics"
+sed -n '/^static const struct {$/,/^};/s/^\t{ OF_[A-Z_]*, "\([a-z ]*\)".*/\1/p' "$root/tools/ep_info_net.c" >"$work/counters"
+for part in live memory; do # names of members stand behind the word json
+    tr '\n' ' ' <"$root/tools/ep_info_$part.c" | grep -oE '\bjson[^";]*"[a-z_]+"' | grep -oE '[a-z_]+"$' | tr -d '"' >"$work/$part"
+done
+sed -n 's/^\.B \(nccl_ep_.*\)/\1/p' "$work/ep_info.1" >"$work/metrics.page"
+bold() { # SECTION: the words that it has in bold print
+    awk -v s=".SS $1" '/^\.S[SH] / { on = $0 == s } on' "$work/ep_info.1" |
+        sed -nE '/ncclEp/d; s/^\.BR? ([a-z].*)/\1/p' | sed -E 's/ [.,]$//; s/, /\n/g'
+}
+bold 'Counters of a connection' >"$work/counters.page"
+bold 'JSON of groups' >"$work/live.page"
+bold 'JSON of sizes' >"$work/memory.page"
+for part in metrics:7 counters:13 live:50 memory:17; do
+    of=${part%:*}
+    [ "$(wc -l <"$work/$of")" -ge "${part#*:}" ] || fail "ep_info prints $(wc -l <"$work/$of") $of"
+    diff <(sort -u "$work/$of") <(sort -u "$work/$of.page") >"$work/differ" ||
+        fail "ep_info.1, $of: < lacks, > no longer printed: $(grep '^[<>]' "$work/differ" | tr '\n' ' ')"
+done
+
+# No counter of a connection is kept that ep_info does not print; `since` is none.
+sed -nE '/^struct ep_net_counts(_path)? \{/,/^\};/s/^\tuint64_t ([a-z, ]*);.*/\1/p' "$root/plugin/net/counts_file.h" |
+    tr -cs 'a-z' '\n' | sort -u >"$work/kept"
+sed -n 's/.*offsetof(struct ep_net_counts[a-z_]*, \([a-z]*\)).*/\1/p' "$root/tools/ep_info_net.c" | sort -u >"$work/printed"
+diff <(grep -vx since "$work/kept") "$work/printed" >"$work/differ" || fail "ep_info --net: $(<"$work/differ")"
 
 # From ENVIRONMENT on: what is read, and behind "Not read" what is not.
 sed -n '/^\.SH ENVIRONMENT/,/^\.SH FILES/p' "$root/doc/man/nccl-net-ep.7" >"$work/environment"
