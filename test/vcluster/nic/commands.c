@@ -39,6 +39,20 @@ bool vn_refuse(struct vn_cmd *cmd, uint8_t status, int line, const char *fmt, ..
 	return false;
 }
 
+/* What may be set in a QPC; the primary path begins at 0xc0. */
+static const struct vn_field vn_qpc_fields[] = {
+	{ 0x4, 4 },          { 0x13, 2 },          { 0x26, 2 },         { 0x28, 24 },
+	{ 0x40, 3 },         { 0x43, 5 },          { 0x51, 4 },         { 0x58, 2 },
+	{ 0x68, 24 },        { 0xa8, 24 },         { 0x388, 3 },        { 0x38d, 3 },
+	{ 0x390, 3 },        { 0x3c8, 24 },        { 0x3e8, 24 },       { 0x488, 3 },
+	{ 0x48c, 4 },        { 0x490, 3 },         { 0x49c, 1 },        { 0x4a3, 5 },
+	{ 0x4a8, 24 },       { 0x4e8, 24 },        { 0x500, 64 },       { 0x565, 3 },
+	{ 0x683, 1 },        { 0x720, 32 },        { 0xc0 + 0x10, 16 }, { 0xc0 + 0x28, 1 },
+	{ 0xc0 + 0x30, 16 }, { 0xc0 + 0x40, 5 },   { 0xc0 + 0x48, 8 },  { 0xc0 + 0x58, 8 },
+	{ 0xc0 + 0x64, 8 },  { 0xc0 + 0x80, 128 }, { 0xc0 + 0x10a, 6 }, { 0xc0 + 0x110, 16 },
+	{ 0xc0 + 0x121, 3 }, { 0xc0 + 0x124, 4 },  { 0xc0 + 0x128, 8 }, { 0xc0 + 0x130, 48 },
+};
+
 static void vn_mark(uint8_t *known, size_t bytes, unsigned int bit, unsigned int width)
 {
 	for (; width && bit / 8 < bytes; bit++, width--) {
@@ -67,7 +81,7 @@ static bool vn_cmd_check(struct vn_cmd *cmd, size_t inlen, size_t outlen,
 	for (size_t i = 0; i < n; i++) {
 		vn_mark(known, sizeof(known), fields[i].bit, fields[i].width);
 	}
-	for (size_t i = 0; qpc && i < vn_qpc_nfields; i++) {
+	for (size_t i = 0; qpc && i < VN_COUNT(vn_qpc_fields); i++) {
 		vn_mark(known, sizeof(known), 0xc0u + vn_qpc_fields[i].bit, vn_qpc_fields[i].width);
 	}
 	for (size_t i = 0; i < inlen; i++) {
@@ -119,10 +133,9 @@ static struct vn_umem *vn_cmd_umem(struct vn_cmd *cmd, const char *what, uint32_
 #define VN_CQC(bit) (0x80 + (bit))
 
 static const struct vn_field vn_cq_fields[] = {
-	{ VN_CQC(0x6), 1 },    { VN_CQC(0x8), 3 },   { VN_CQC(0xb), 1 },   { VN_CQC(0xe), 1 },
-	{ VN_CQC(0x11), 1 },   { VN_CQC(0x14), 4 },  { VN_CQC(0x20), 32 }, { VN_CQC(0x54), 6 },
-	{ VN_CQC(0x63), 5 },   { VN_CQC(0x68), 24 }, { VN_CQC(0xb8), 8 },  { VN_CQC(0xc3), 5 },
-	{ VN_CQC(0x1c0), 64 }, { 0x280, 64 },        { 0x2c0, 32 },        { 0x2e0, 1 },
+	{ VN_CQC(0x6), 1 },  { VN_CQC(0xb), 1 },   { VN_CQC(0xe), 1 },  { VN_CQC(0x20), 32 },
+	{ VN_CQC(0x63), 5 }, { VN_CQC(0x68), 24 }, { VN_CQC(0xb8), 8 }, { VN_CQC(0x1c0), 64 },
+	{ 0x280, 64 },       { 0x2c0, 32 },        { 0x2e0, 1 },
 };
 
 static struct vn_cq *vn_cmd_create_cq(struct vn_cmd *cmd)
@@ -138,23 +151,19 @@ static struct vn_cq *vn_cmd_create_cq(struct vn_cmd *cmd)
 	}
 	log = vn_get(in, VN_CQC(0x63), 5);
 	uar = vn_uar_find(vn_get(in, VN_CQC(0x68), 24), cmd->ctx);
-	if (log > 22 || vn_get(in, VN_CQC(0x8), 3) || vn_get(in, VN_CQC(0x54), 6)) {
+	if (log > 22 || !vn_get(in, VN_CQC(0x6), 1) || !vn_get(in, VN_CQC(0xb), 1) ||
+	    !vn_get(in, VN_CQC(0xe), 1)) {
 		VN_REFUSE(cmd, VN_ST_BAD_PARAM,
-			  "log_cq_size %u, cqe_sz %u, page_offset %u: up to 2^22 CQEs of 64 bytes, "
-			  "page_offset 0",
-			  log, vn_get(in, VN_CQC(0x8), 3), vn_get(in, VN_CQC(0x54), 6));
+			  "log_cq_size %u, dbr_umem_valid %u, cc %u, oi %u: up to 22, 1, 1, 1", log,
+			  vn_get(in, VN_CQC(0x6), 1), vn_get(in, VN_CQC(0xb), 1),
+			  vn_get(in, VN_CQC(0xe), 1));
 		return NULL;
 	}
-	if (!uar || vn_get(in, VN_CQC(0xb8), 8) != VN_EQN || vn_get(in, VN_CQC(0x14), 4)) {
+	if (!uar || vn_get(in, VN_CQC(0xb8), 8) != VN_EQN) {
 		VN_REFUSE(cmd, VN_ST_BAD_RESOURCE,
-			  "uar_page %u, c_eqn %u, st %u: a UAR of this context, what "
-			  "mlx5dv_devx_query_eqn says, 0",
-			  vn_get(in, VN_CQC(0x68), 24), vn_get(in, VN_CQC(0xb8), 8),
-			  vn_get(in, VN_CQC(0x14), 4));
-		return NULL;
-	}
-	if (!vn_get(in, VN_CQC(0x6), 1) || vn_get(in, VN_CQC(0x11), 1)) {
-		VN_REFUSE(cmd, VN_ST_BAD_PARAM, "dbr_umem_valid 1 and cqe_comp_en 0 only");
+			  "uar_page %u, c_eqn %u: a UAR of this context, what "
+			  "mlx5dv_devx_query_eqn says",
+			  vn_get(in, VN_CQC(0x68), 24), vn_get(in, VN_CQC(0xb8), 8));
 		return NULL;
 	}
 	umem = vn_cmd_umem(cmd, "CQ", vn_get(in, 0x2c0, 32), vn_get64(in, 0x280), 64ull << log, 64);
@@ -170,9 +179,6 @@ static struct vn_cq *vn_cmd_create_cq(struct vn_cmd *cmd)
 		return NULL;
 	}
 	cq->devx = true;
-	cq->cc = vn_get(in, VN_CQC(0xb), 1);
-	cq->oi = vn_get(in, VN_CQC(0xe), 1);
-	cq->log_size = log;
 	cq->umem = umem;
 	cq->dbr_umem = dbr;
 	cq->uar = uar;
@@ -196,31 +202,19 @@ static void vn_caps(uint32_t which, uint8_t *cap)
 		vn_set(cap, 0x62, 1, c->reports_order); /* qp_data_in_order */
 		vn_set(cap, 0x88, 8, 15);               /* log_max_qp_sz */
 		vn_set(cap, 0xa3, 1, !c->no_ece);       /* ece_support */
-		vn_set(cap, 0x9b, 5, 16);               /* log_max_qp */
-		vn_set(cap, 0xdb, 5, 16);               /* log_max_cq */
-		vn_set(cap, 0xe8, 1, 1);                /* relaxed_ordering_write */
 		vn_set(cap, 0x122, 1, c->ooo_all);      /* qpc_extension */
 		vn_set(cap, 0x273, 1, c->ooo_all);      /* qp_error_syndrome */
 		vn_set(cap, 0x14a, 6, 4);               /* log_max_ra_req_qp */
 		vn_set(cap, 0x15a, 6, 4);               /* log_max_ra_res_qp */
-		vn_set(cap, 0x1b6, 2, c->ib ? 0 : 1);   /* port_type */
 		vn_set(cap, 0x1c3, 5, 30);              /* log_max_msg */
 		vn_set(cap, 0x1ca, 1, c->ooo_rw && !c->quiet);
-		vn_set(cap, 0x1fc, 4, 1);      /* cqe_version */
-		vn_set(cap, 0x200, 1, c->ib);  /* compact_address_vector */
-		vn_set(cap, 0x21d, 1, !c->ib); /* roce */
-		vn_set(cap, 0x21e, 1, !c->no_atomics);
+		vn_set(cap, 0x1fc, 4, 1);                      /* cqe_version */
 		vn_set(cap, 0x220, 1, 1);                      /* cq_oi */
 		vn_set(cap, 0x23f, 1, 1);                      /* rc */
-		vn_set(cap, 0x240, 1, 1);                      /* uar_4k */
-		vn_set(cap, 0x260, 1, 1);                      /* bf */
-		vn_set(cap, 0x26b, 5, 9);                      /* log_bf_reg_size */
 		vn_set(cap, 0x152, 1, c->lag != 0);            /* rts2rts_lag_tx_port_affinity */
 		vn_set(cap, 0x1f8, 1, c->lag && !c->lag_late); /* init2_lag_tx_port_affinity */
 		vn_set(cap, 0x278, 1, c->lag != 0);            /* lag_tx_port_affinity */
-		vn_set(cap, 0x27b, 1, c->lag != 0);            /* lag_master */
 		vn_set(cap, 0x27c, 4, (uint32_t)c->lag);       /* num_lag_ports */
-		vn_set(cap, 0x290, 16, 1024);                  /* max_wqe_sz_sq */
 		vn_set(cap, 0x334, 1, c->ooo_all && !c->quiet);
 		vn_set(cap, 0x440, 2, c->ib ? c->ts : 0); /* sq_ts_format */
 		break;
@@ -337,8 +331,6 @@ static const char *vn_modify_name(uint32_t opcode)
 		return "RTS2RTS_QP";
 	case VN_2ERR:
 		return "2ERR_QP";
-	case VN_2RST:
-		return "2RST_QP";
 	case VN_QUERY_QP:
 		return "QUERY_QP";
 	default:
@@ -419,8 +411,6 @@ VN_EXPORT int vn_dv_general(struct ibv_context *c, const void *in, size_t inlen,
 		vn_set(cmd.out, 0x40 + 0x15, 3, vn_config.lag_hash); /* port_select_mode */
 		vn_set(cmd.out, 0x40 + 0x1d, 3, vn_config.lag != 0); /* lag_state */
 		break;
-	case VN_QUERY_HCA_VPORT_CONTEXT: /* all zero: no service level that is out of order */
-		break;
 	default:
 		VN_REFUSE(&cmd, VN_ST_BAD_OP, "opcode 0x%x is not known here", opcode);
 	}
@@ -476,82 +466,10 @@ VN_EXPORT int vn_dv_init_obj(struct mlx5dv_obj *obj, uint64_t type)
 	return 0;
 }
 
-VN_EXPORT int vn_dv_query_device(struct ibv_context *c, struct mlx5dv_context *attr)
-{
-	uint64_t wanted = attr->comp_mask;
-
-	(void)c;
-	(void)wanted;
-	attr->version = 0;
-	attr->flags = MLX5DV_CONTEXT_FLAGS_CQE_V1;
-	attr->comp_mask = 0;
-	return 0;
-}
-
 /* ---- DevX: queue pairs ---- */
 
 #define VN_QPC(bit) (0xc0 + (bit))
 #define VN_ADS(bit) (0xc0 + (bit)) /* primary path, within the QPC */
-
-/* What may be set in a QPC; the primary path begins at 0xc0. */
-const struct vn_field vn_qpc_fields[] = {
-	{ 0x4, 4 },
-	{ 0x8, 8 },
-	{ 0x13, 2 },
-	{ 0x26, 2 },
-	{ 0x28, 24 },
-	{ 0x40, 3 },
-	{ 0x43, 5 },
-	{ 0x49, 4 },
-	{ 0x50, 1 },
-	{ 0x51, 4 },
-	{ 0x58, 2 },
-	{ 0x5b, 1 },
-	{ 0x60, 8 },
-	{ 0x68, 24 },
-	{ 0x80, 2 },
-	{ 0x88, 24 },
-	{ 0xa3, 5 },
-	{ 0xa8, 24 },
-	{ 0x380, 4 },
-	{ 0x388, 3 },
-	{ 0x38d, 3 },
-	{ 0x390, 3 },
-	{ 0x3c8, 24 },
-	{ 0x3e8, 24 },
-	{ 0x488, 3 },
-	{ 0x48c, 4 },
-	{ 0x490, 3 },
-	{ 0x494, 6 },
-	{ 0x49c, 1 },
-	{ 0x49f, 1 },
-	{ 0x4a3, 5 },
-	{ 0x4a8, 24 },
-	{ 0x4e8, 24 },
-	{ 0x500, 64 },
-	{ 0x565, 3 },
-	{ 0x630, 16 },
-	{ 0x683, 1 },
-	{ 0x720, 32 },
-	/* path */
-	{ 0xc0 + 0x10, 16 },
-	{ 0xc0 + 0x28, 8 },
-	{ 0xc0 + 0x30, 16 },
-	{ 0xc0 + 0x40, 5 },
-	{ 0xc0 + 0x48, 8 },
-	{ 0xc0 + 0x54, 4 },
-	{ 0xc0 + 0x58, 8 },
-	{ 0xc0 + 0x64, 28 },
-	{ 0xc0 + 0x80, 128 },
-	{ 0xc0 + 0x108, 2 },
-	{ 0xc0 + 0x10a, 6 },
-	{ 0xc0 + 0x110, 16 },
-	{ 0xc0 + 0x121, 3 },
-	{ 0xc0 + 0x124, 4 },
-	{ 0xc0 + 0x128, 8 },
-	{ 0xc0 + 0x130, 48 },
-};
-const size_t vn_qpc_nfields = VN_COUNT(vn_qpc_fields);
 
 /* What each transition takes from its QPC. */
 static const struct vn_field vn_init_fields[] = {
@@ -559,14 +477,14 @@ static const struct vn_field vn_init_fields[] = {
 	{ 0x490, 3 }, { 0xc0 + 0x10, 16 }, { 0xc0 + 0x128, 8 },
 };
 static const struct vn_field vn_rtr_fields[] = {
-	{ 0x26, 2 },          { 0x40, 3 },         { 0x43, 5 },          { 0xa8, 24 },
-	{ 0x488, 3 },         { 0x49c, 1 },        { 0x4a3, 5 },         { 0x4a8, 24 },
-	{ 0xc0 + 0x28, 8 },   { 0xc0 + 0x30, 16 }, { 0xc0 + 0x48, 8 },   { 0xc0 + 0x54, 4 },
-	{ 0xc0 + 0x58, 8 },   { 0xc0 + 0x64, 28 }, { 0xc0 + 0x80, 128 }, { 0xc0 + 0x108, 8 },
-	{ 0xc0 + 0x110, 16 }, { 0xc0 + 0x121, 3 }, { 0xc0 + 0x124, 4 },  { 0xc0 + 0x130, 48 },
+	{ 0x26, 2 },         { 0x40, 3 },          { 0x43, 5 },          { 0xa8, 24 },
+	{ 0x488, 3 },        { 0x49c, 1 },         { 0x4a3, 5 },         { 0x4a8, 24 },
+	{ 0xc0 + 0x28, 1 },  { 0xc0 + 0x30, 16 },  { 0xc0 + 0x48, 8 },   { 0xc0 + 0x58, 8 },
+	{ 0xc0 + 0x64, 8 },  { 0xc0 + 0x80, 128 }, { 0xc0 + 0x10a, 6 },  { 0xc0 + 0x110, 16 },
+	{ 0xc0 + 0x121, 3 }, { 0xc0 + 0x124, 4 },  { 0xc0 + 0x130, 48 },
 };
 static const struct vn_field vn_rts_fields[] = {
-	{ 0x380, 4 }, { 0x388, 3 }, { 0x38d, 3 }, { 0x390, 3 }, { 0x3c8, 24 }, { 0xc0 + 0x40, 5 },
+	{ 0x388, 3 }, { 0x38d, 3 }, { 0x390, 3 }, { 0x3c8, 24 }, { 0xc0 + 0x40, 5 },
 };
 
 static bool vn_qp_take_umems(struct vn_cmd *cmd, struct vn_qp *qp)
@@ -602,29 +520,10 @@ static bool vn_cmd_qp_check(struct vn_cmd *cmd)
 				 "ts_format %u: the capability qp_ts_format is %u", ts,
 				 vn_config.ts);
 	}
-	if (vn_get(in, VN_QPC(0x8), 8)) {
-		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "st %u: only RC is known here",
-				 vn_get(in, VN_QPC(0x8), 8));
-	}
-	if (vn_get(in, VN_QPC(0x50), 1) || vn_get(in, VN_QPC(0x49), 4) ||
-	    vn_get(in, VN_QPC(0x565), 3) != 3) {
-		return VN_REFUSE(
-			cmd, VN_ST_BAD_PARAM,
-			"no_sq %u, log_rq_size %u, rq_type %u: a send queue and no receive "
-			"queue (0, 0, 3)",
-			vn_get(in, VN_QPC(0x50), 1), vn_get(in, VN_QPC(0x49), 4),
-			vn_get(in, VN_QPC(0x565), 3));
-	}
-	if (vn_get(in, VN_QPC(0x80), 2)) {
-		return VN_REFUSE(cmd, VN_ST_BAD_PARAM, "send_dbr_mode %u: no such capability",
-				 vn_get(in, VN_QPC(0x80), 2));
-	}
-	if (!vn_get(in, VN_QPC(0x683), 1) || vn_get(in, VN_QPC(0x494), 6) ||
-	    vn_get(in, VN_QPC(0x49f), 1)) {
+	if (vn_get(in, VN_QPC(0x565), 3) != 3 || !vn_get(in, VN_QPC(0x683), 1)) {
 		return VN_REFUSE(cmd, VN_ST_BAD_PARAM,
-				 "dbr_umem_valid %u, page_offset %u, cd_master %u, not 1, 0, 0",
-				 vn_get(in, VN_QPC(0x683), 1), vn_get(in, VN_QPC(0x494), 6),
-				 vn_get(in, VN_QPC(0x49f), 1));
+				 "rq_type %u, dbr_umem_valid %u: no receive queue (3), 1",
+				 vn_get(in, VN_QPC(0x565), 3), vn_get(in, VN_QPC(0x683), 1));
 	}
 	return true;
 }
@@ -804,7 +703,7 @@ static bool vn_to_rts(struct vn_cmd *cmd, struct vn_qp *qp)
 	qp->ack_timeout = (uint8_t)vn_get(in, VN_QPC(0xc0 + 0x40), 5);
 	qp->lag = vn_config.lag_late ? 0 : qp->lag;
 	/* Kernels take a new queue to be in this state. */
-	if (!qp->mem.gpu && qp->cq->cc && !qp->cq->written &&
+	if (!qp->mem.gpu && !qp->cq->written &&
 	    __atomic_load_n((uint32_t *)((char *)qp->cq->entry + EP_MLX5_CQE_DONE_AT),
 			    __ATOMIC_RELAXED) != ~0u) {
 		vn_bug("qp 0x%x: the CQE was not filled with 0xff before RTS", qp->number);
@@ -826,18 +725,15 @@ bool vn_cmd_modify_qp(struct vn_cmd *cmd, struct vn_qp *qp, uint32_t opcode)
 				: opcode == VN_RTR2RTS  ? VN_RTR
 							: VN_RTS;
 
-	if (opcode == VN_2ERR || opcode == VN_2RST) {
+	if (opcode == VN_2ERR) {
 		if (!vn_cmd_check(cmd, 16, 16, fields, 1, false)) {
 			return false;
 		}
-		if (opcode == VN_2RST) {
-			vn_qp_reset(qp);
-		} else if (qp->state == VN_RST) {
+		if (qp->state == VN_RST) {
 			return VN_REFUSE(cmd, VN_ST_BAD_QP_STATE, "qp 0x%x is in RESET",
 					 qp->number);
-		} else {
-			vn_qp_to_error(qp);
 		}
+		vn_qp_to_error(qp);
 		return true;
 	}
 	if (opcode != VN_RST2INIT && opcode != VN_INIT2RTR && opcode != VN_RTR2RTS &&

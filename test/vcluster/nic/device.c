@@ -65,7 +65,7 @@ static void vn_load(void)
 
 		nic->index = i;
 		nic->listen_fd = -1;
-		nic->ip = vn_config.net | (uint32_t)vn_config.node << 8 | (uint32_t)(i + 1);
+		nic->ip = VN_NET | (uint32_t)vn_config.node << 8 | (uint32_t)(i + 1);
 		nic->lid = (uint16_t)(1 + (vn_config.routed ? 0 : vn_config.node * 32) + i);
 		vn_mac_of_ip(nic->ip, nic->mac);
 		nic->guid = 0x025a000000000000ull | (uint64_t)nic->ip;
@@ -106,16 +106,6 @@ VN_EXPORT void ibv_free_device_list(struct ibv_device **list)
 VN_EXPORT const char *ibv_get_device_name(struct ibv_device *device)
 {
 	return device->name;
-}
-
-VN_EXPORT int ibv_get_device_index(struct ibv_device *device)
-{
-	return ((struct vn_nic *)device)->index + 1;
-}
-
-VN_EXPORT __be64 ibv_get_device_guid(struct ibv_device *device)
-{
-	return htobe64(((struct vn_nic *)device)->guid);
 }
 
 static int vn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_attr *attr,
@@ -282,11 +272,10 @@ uint32_t vn_ip_of_gid(const union ibv_gid *gid, bool *ipv4)
 uint32_t vn_ip_of_lid(uint16_t lid)
 {
 	if (vn_config.routed) {
-		return lid && lid <= VN_NICS ? vn_config.net | (uint32_t)vn_config.node << 8 | lid
-					     : 0;
+		return lid && lid <= VN_NICS ? VN_NET | (uint32_t)vn_config.node << 8 | lid : 0;
 	}
 	return lid && lid <= 256 * 32
-		       ? vn_config.net | (uint32_t)(lid - 1) / 32 << 8 | ((lid - 1) % 32 + 1)
+		       ? VN_NET | (uint32_t)(lid - 1) / 32 << 8 | ((lid - 1) % 32 + 1)
 		       : 0;
 }
 
@@ -314,53 +303,22 @@ VN_EXPORT int ibv_query_gid(struct ibv_context *c, uint8_t port, int index, unio
 	return 0;
 }
 
-static void vn_gid_entry(const struct vn_nic *nic, uint32_t index, const union ibv_gid *gid,
-			 uint32_t type, void *out, size_t size)
-{
-	struct ibv_gid_entry e = { .gid = *gid,
-				   .gid_index = index,
-				   .port_num = 1,
-				   .gid_type = type,
-				   .ndev_ifindex = vn_config.ib ? 0 : (uint32_t)nic->index + 2 };
-
-	memcpy(out, &e, size < sizeof(e) ? size : sizeof(e));
-}
-
 VN_EXPORT int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index,
 				struct ibv_gid_entry *entry, uint32_t flags, size_t size)
 {
 	struct vn_nic *nic = vn_context_of(c)->nic;
-	union ibv_gid gid;
-	uint32_t type;
+	struct ibv_gid_entry e = { .gid_index = index,
+				   .port_num = 1,
+				   .ndev_ifindex = vn_config.ib ? 0 : (uint32_t)nic->index + 2 };
 
 	if (flags || port != 1) {
 		return EINVAL;
 	}
-	if (!vn_gid(nic, (int)index, &gid, &type)) {
+	if (!vn_gid(nic, (int)index, &e.gid, &e.gid_type)) {
 		return ENODATA;
 	}
-	vn_gid_entry(nic, index, &gid, type, entry, size);
+	memcpy(entry, &e, size < sizeof(e) ? size : sizeof(e));
 	return 0;
-}
-
-VN_EXPORT ssize_t _ibv_query_gid_table(struct ibv_context *c, struct ibv_gid_entry *entries,
-				       size_t max, uint32_t flags, size_t size)
-{
-	struct vn_nic *nic = vn_context_of(c)->nic;
-	union ibv_gid gid;
-	uint32_t type;
-	size_t n = 0;
-
-	if (flags) {
-		return -EINVAL;
-	}
-	for (int i = 0; vn_gid(nic, i, &gid, &type); i++) {
-		if (n == max) {
-			return -EINVAL;
-		}
-		vn_gid_entry(nic, (uint32_t)i, &gid, type, (char *)entries + n++ * size, size);
-	}
-	return (ssize_t)n;
 }
 
 VN_EXPORT int ibv_query_pkey(struct ibv_context *c, uint8_t port, int index, __be16 *pkey)
@@ -371,18 +329,6 @@ VN_EXPORT int ibv_query_pkey(struct ibv_context *c, uint8_t port, int index, __b
 	}
 	*pkey = htobe16(index ? (uint16_t)(0x8000 + index) : 0xffff);
 	return 0;
-}
-
-VN_EXPORT int ibv_get_pkey_index(struct ibv_context *c, uint8_t port, __be16 pkey)
-{
-	uint16_t value = be16toh(pkey);
-	int index = value == 0xffff ? 0 : value - 0x8000;
-
-	if (port != 1 || index < 0 || index >= VN_PKEYS || (!index && value != 0xffff)) {
-		errno = EINVAL;
-		return -1;
-	}
-	return index;
 }
 
 /* ------------------------------------------------------------------------------ contexts */
@@ -398,7 +344,6 @@ static void vn_context_fill(struct vn_context *ctx, struct ibv_device *device)
 	v->context.cmd_fd = -1;
 	v->context.num_comp_vectors = 1;
 	v->context.ops.poll_cq = vn_poll_cq;
-	v->context.ops.req_notify_cq = vn_req_notify_cq;
 	v->context.ops.post_send = vn_post_send;
 	v->context.ops.post_recv = vn_post_recv;
 	pthread_mutex_init(&v->context.mutex, NULL);
@@ -511,27 +456,4 @@ VN_EXPORT void ibv_ack_async_event(struct ibv_async_event *event)
 {
 	(void)event;
 	vn_step_acked();
-}
-
-VN_EXPORT const char *ibv_event_type_str(enum ibv_event_type type)
-{
-	switch (type) {
-	case IBV_EVENT_QP_FATAL:
-		return "local work queue catastrophic error";
-	case IBV_EVENT_QP_ACCESS_ERR:
-		return "local access violation work queue error";
-	case IBV_EVENT_DEVICE_FATAL:
-		return "local catastrophic error";
-	case IBV_EVENT_PORT_ERR:
-		return "port error";
-	case IBV_EVENT_PORT_ACTIVE:
-		return "port active";
-	default:
-		return "other event";
-	}
-}
-
-VN_EXPORT const char *ibv_port_state_str(enum ibv_port_state state)
-{
-	return state == IBV_PORT_ACTIVE ? "active" : "down";
 }

@@ -114,95 +114,80 @@ void vn_bug(const char *fmt, ...)
 	va_start(list, fmt);
 	vn_log_list(fmt, list);
 	va_end(list);
-	if (vn_config.strict) {
-		vn_log("VC_NIC_STRICT: the program ends here (seed %llu)",
-		       (unsigned long long)vn_config.seed);
-		fflush(stderr);
-		_exit(VN_EXIT);
-	}
+	vn_log("the program ends here (seed %llu)", (unsigned long long)vn_config.seed);
+	fflush(stderr);
+	_exit(VN_EXIT);
 }
 
-static void vn_profile(const char *word)
-{
-	struct vn_config *c = &vn_config;
+/* What each word of VC_NIC_PROFILE sets. */
+static const struct vn_word {
+	const char *name;
+	void *field;
+	size_t bytes;
+	int value;
+} vn_words[] = {
+#define VN_WORD(name, field, value)                                                                \
+	{                                                                                          \
+		name, &vn_config.field, sizeof(vn_config.field), value                             \
+	}
+	VN_WORD("cx7", ooo_all, false),
+	VN_WORD("cx7", ooo_force, false),
+	VN_WORD("cx7", nc_dedicated, false),
+	VN_WORD("cx7", tier, 0),
+	VN_WORD("cx8", ooo_all, true),
+	VN_WORD("cx8", ooo_force, true),
+	VN_WORD("cx8", nc_dedicated, true),
+	VN_WORD("cx8", tier, 1),
+	VN_WORD("no_gpu_umem", gpu_umem, false),
+	VN_WORD("real_time", ts, 1),
+	VN_WORD("old_clock", ts, 0),
+	VN_WORD("small_sq", send_wr, 32),
+	VN_WORD("few_reads", init_rd, 2),
+	VN_WORD("no_atomics", no_atomics, true),
+	VN_WORD("odd_no_atomics", odd_no_atomics, true),
+	VN_WORD("no_dmabuf", no_dmabuf, true),
+	VN_WORD("no_wc", no_wc, true),
+	VN_WORD("no_ece", no_ece, true),
+	VN_WORD("own_ece", own_ece, 1),
+	VN_WORD("odd_own_ece", own_ece, 2),
+	VN_WORD("no_read_mr", no_read_mr, true),
+	VN_WORD("one_read_mr", one_read_mr, true),
+	VN_WORD("no_rtr", no_rtr, true),
+	VN_WORD("quiet", quiet, true),
+	VN_WORD("reports_order", reports_order, true),
+	VN_WORD("scattered", scattered, true),
+	VN_WORD("few_rtr", few_rtr, true),
+	VN_WORD("fatal_rtr", fatal_rtr, true),
+	VN_WORD("few_cqes", few_cqes, true),
+	VN_WORD("late_rtr", late_rtr, true),
+	VN_WORD("old_fork", old_fork, true),
+	VN_WORD("bond", lag, VN_MEMBERS),
+	VN_WORD("bond_late", lag, VN_MEMBERS),
+	VN_WORD("bond_late", lag_late, true),
+	VN_WORD("bond_hash", lag, VN_MEMBERS),
+	VN_WORD("bond_hash", lag_hash, true),
+	VN_WORD("ib", ib, true),
+	VN_WORD("routed", ib, true),
+	VN_WORD("routed", routed, true),
+	VN_WORD("rails", ib, true),
+	VN_WORD("rails", rails, true),
+	VN_WORD("roce", ib, false),
+	VN_WORD("rxe", mlx5, false),
+	VN_WORD("rxe", tier, 0),
+};
 
-	if (!strcmp(word, "cx7")) {
-		c->ooo_all = c->ooo_force = c->nc_dedicated = false;
-		c->tier = 0;
-	} else if (!strcmp(word, "cx8")) {
-		c->ooo_all = c->ooo_force = c->nc_dedicated = true;
-		c->tier = 1;
-	} else if (!strcmp(word, "no_gpu_umem")) {
-		c->gpu_umem = false;
-	} else if (!strcmp(word, "real_time")) {
-		c->ts = 1;
-	} else if (!strcmp(word, "old_clock")) {
-		c->ts = 0;
-	} else if (!strcmp(word, "small_sq")) {
-		c->send_wr = 32;
-	} else if (!strcmp(word, "few_reads")) {
-		c->init_rd = 2;
-	} else if (!strcmp(word, "no_atomics")) {
-		c->no_atomics = true;
-	} else if (!strcmp(word, "odd_no_atomics")) {
-		c->odd_no_atomics = true;
-	} else if (!strcmp(word, "no_dmabuf")) {
-		c->no_dmabuf = true;
-	} else if (!strcmp(word, "no_wc")) {
-		c->no_wc = true;
-	} else if (!strcmp(word, "no_ece")) {
-		c->no_ece = true;
-	} else if (!strcmp(word, "own_ece")) {
-		c->own_ece = 1;
-	} else if (!strcmp(word, "odd_own_ece")) {
-		c->own_ece = 2;
-	} else if (!strcmp(word, "no_read_mr")) {
-		c->no_read_mr = true;
-	} else if (!strcmp(word, "one_read_mr")) {
-		c->one_read_mr = true;
-	} else if (!strcmp(word, "no_rtr")) {
-		c->no_rtr = true;
-	} else if (!strcmp(word, "quiet")) {
-		c->quiet = true;
-	} else if (!strcmp(word, "reports_order")) {
-		c->reports_order = true;
-	} else if (!strcmp(word, "scattered")) {
-		c->scattered = true;
-	} else if (!strcmp(word, "few_rtr")) {
-		c->few_rtr = true;
-	} else if (!strcmp(word, "fatal_rtr")) {
-		c->fatal_rtr = true;
-	} else if (!strcmp(word, "few_cqes")) {
-		c->few_cqes = true;
-	} else if (!strcmp(word, "late_rtr")) {
-		c->late_rtr = true;
-	} else if (!strcmp(word, "old_fork")) {
-		c->old_fork = true;
-	} else if (!strcmp(word, "bond")) {
-		c->lag = VN_MEMBERS;
-	} else if (!strcmp(word, "bond_late")) {
-		c->lag = VN_MEMBERS;
-		c->lag_late = true;
-	} else if (!strcmp(word, "bond_hash")) {
-		c->lag = VN_MEMBERS;
-		c->lag_hash = true;
-	} else if (!strcmp(word, "ib")) {
-		c->ib = true;
-	} else if (!strcmp(word, "routed")) {
-		c->ib = c->routed = true;
-	} else if (!strcmp(word, "rails")) {
-		c->ib = c->rails = true;
-	} else if (!strcmp(word, "roce")) {
-		c->ib = c->routed = c->rails = false;
-	} else if (!strcmp(word, "rxe")) {
-		c->mlx5 = false;
-		c->tier = 0;
-	} else {
-		fprintf(stderr,
-			"nic: VC_NIC_PROFILE: %s is none of cx7, cx8, no_gpu_umem, no_uar_map, ib, "
-			"routed, rails, roce, rxe, real_time, old_clock, small_sq, few_reads, no_atomics, odd_no_atomics, "
-			"no_dmabuf, no_wc, no_ece, own_ece, odd_own_ece, bond, bond_late, bond_hash, no_read_mr, one_read_mr, quiet, reports_order, no_rtr, few_rtr, fatal_rtr, late_rtr, few_cqes, old_fork, scattered\n",
-			word);
+static void vn_profile(const char *name)
+{
+	bool known = false;
+
+	for (size_t i = 0; i < VN_COUNT(vn_words); i++) {
+		if (!strcmp(name, vn_words[i].name)) {
+			memcpy(vn_words[i].field, &vn_words[i].value, vn_words[i].bytes);
+			known = true;
+		}
+	}
+	if (!known) {
+		fprintf(stderr, "nic: VC_NIC_PROFILE: %s is none of vcrun(1)'s profiles\n", name);
 		_exit(87);
 	}
 }
@@ -217,19 +202,6 @@ static uint32_t vn_hash(const char *text)
 	return h;
 }
 
-static uint32_t vn_net(void)
-{
-	const char *text = vn_env("VC_NIC_NET", "127.1");
-	unsigned int a, b;
-	char rest;
-
-	if (sscanf(text, "%u.%u%c", &a, &b, &rest) != 2 || a > 255 || b > 255) {
-		fprintf(stderr, "nic: VC_NIC_NET=%s is not like 127.1\n", text);
-		_exit(87);
-	}
-	return a << 24 | b << 16;
-}
-
 /* Ranks of one run use the same ports. Another run has other ports, or its `run` differs. */
 static void vn_run_identity(void)
 {
@@ -237,7 +209,7 @@ static void vn_run_identity(void)
 	uint32_t h = vn_hash(run);
 
 	vn_config.run = h;
-	vn_config.port = (uint16_t)vn_env_long("VC_NIC_PORT", 10000 + h % 20000);
+	vn_config.port = (uint16_t)(10000 + h % 20000);
 }
 
 void vn_config_load(void)
@@ -262,16 +234,13 @@ void vn_config_load(void)
 	}
 	c->tier = (int)vn_env_long("VC_NIC_TIER", c->tier);
 	c->mtu = (int)vn_env_long("VC_NIC_MTU", VN_MTU);
-	c->strict = (int)vn_env_long("VC_NIC_STRICT", 1);
 	c->step = vn_env_long("VC_NIC_STEP", 0) != 0;
 	c->retry_ms = (uint32_t)vn_env_long("VC_NIC_RETRY_MS", 0);
 	c->piece = (uint32_t)vn_env_long("VC_NIC_PIECE", 64);
-	c->link_gbps = (uint32_t)vn_env_long("VC_NIC_GBPS", 0);
 	c->gpu_dmabuf = vn_env_long("VC_NIC_DMABUF", 0) != 0;
 	c->verbose = vn_env_long("VC_NIC_VERBOSE", 0) != 0;
 	c->stats = vn_env_long("VC_NIC_STATS", 0) != 0;
-	c->seed = (uint64_t)vn_env_long("VC_NIC_SEED", vn_env_long("VC_SEED", 1));
-	c->net = vn_net();
+	c->seed = (uint64_t)vn_env_long("VC_SEED", 1);
 	if (c->nics < 0 || c->node < 0 || c->node > 255 || c->tier < 0 || c->tier > 2 ||
 	    c->mtu < 1 || c->mtu > 5 || (c->piece != 64 && c->piece != 128)) {
 		fprintf(stderr,

@@ -27,13 +27,11 @@ enum vn_fault {
 	VN_F_RETRY,
 	VN_F_RNR,
 	VN_F_REMOTE_ACCESS,
-	VN_F_REMOTE_OP,
 	VN_F_LOCAL_PROT,
 	VN_F_SLOW,
 	VN_F_STUCK,
 	VN_F_PORT_DOWN,
 	VN_F_DEVICE_FATAL,
-	VN_F_PEER_DEATH,
 	VN_F_PORT_UP,
 	VN_F_GID_GONE,
 	VN_F_MAC_MOVED,
@@ -41,20 +39,18 @@ enum vn_fault {
 };
 
 static const char *const vn_fault_names[VN_FAULTS] = {
-	"drop",       "delay",          "reorder",  "duplicate",     "stray",
-	"unheard",    "retry_exceeded", "rnr",      "remote_access", "remote_op",
-	"local_prot", "slow",           "stuck",    "port_down",     "device_fatal",
-	"peer_death", "port_up",        "gid_gone", "mac_moved"
+	"drop",           "delay",        "reorder",       "duplicate",  "stray",    "unheard",
+	"retry_exceeded", "rnr",          "remote_access", "local_prot", "slow",     "stuck",
+	"port_down",      "device_fatal", "port_up",       "gid_gone",   "mac_moved"
 };
 
 struct vn_rule {
 	enum vn_fault what;
-	long node, rank, nic, qp, qpn, peer, opcode; /* -1: any */
-	uint32_t bytes;                              /* of a message, at least */
+	long node, rank, nic, qp, peer, opcode; /* -1: any */
+	uint32_t bytes;                         /* of a message, at least */
 	double prob;
 	uint64_t skip, count, us, ms;
 	bool has_skip;
-	uint64_t due;  /* of rules that time sets off */
 	uint64_t ends; /* port_down */
 	uint64_t met, hit;
 	bool pending, down;
@@ -101,7 +97,6 @@ static long vn_opcode_of(const char *name)
 	       : !strcmp(name, "imm")    ? VN_OP_WRITE_IMM
 	       : !strcmp(name, "read")   ? VN_OP_READ
 	       : !strcmp(name, "atomic") ? EP_MLX5_OP_FETCH_ADD
-	       : !strcmp(name, "nop")    ? EP_MLX5_OP_NOP
 					 : -2;
 }
 
@@ -130,8 +125,6 @@ static bool vn_rule_key(struct vn_rule *r, const char *key, const char *value)
 		r->nic = n;
 	} else if (!strcmp(key, "qp")) {
 		r->qp = n;
-	} else if (!strcmp(key, "qpn")) {
-		r->qpn = n;
 	} else if (!strcmp(key, "peer")) {
 		r->peer = n;
 	} else if (!strcmp(key, "bytes")) {
@@ -145,8 +138,6 @@ static bool vn_rule_key(struct vn_rule *r, const char *key, const char *value)
 		r->us = (uint64_t)n;
 	} else if (!strcmp(key, "ms")) {
 		r->ms = (uint64_t)n;
-	} else if (!strcmp(key, "after_ms")) {
-		r->due = (uint64_t)n;
 	} else {
 		return false;
 	}
@@ -172,7 +163,6 @@ static void vn_rule_parse(char *text)
 			       .rank = -1,
 			       .nic = -1,
 			       .qp = -1,
-			       .qpn = -1,
 			       .peer = -1,
 			       .opcode = -1,
 			       .prob = -1,
@@ -204,7 +194,6 @@ static void vn_rule_parse(char *text)
 				   : 1;
 	}
 	r->pending = vn_by_itself(r);
-	r->due = vn_now() + r->due * 1000000u;
 	vn_faults.n++;
 }
 
@@ -274,7 +263,6 @@ static bool vn_matches(struct vn_rule *r, const struct vn_qp *qp, const struct v
 {
 	if (!vn_here(r) || (r->nic >= 0 && r->nic != qp->nic->index) ||
 	    (r->qp >= 0 && r->qp != (long)qp->made) ||
-	    (r->qpn >= 0 && r->qpn != (long)qp->number) ||
 	    (r->peer >= 0 && r->peer != (long)(qp->remote_ip >> 8 & 0xff)) ||
 	    (r->opcode >= 0 && r->opcode != op->opcode) || op->len < r->bytes) {
 		return false;
@@ -327,13 +315,9 @@ static void vn_big_fault(struct vn_rule *r, struct vn_nic *nic)
 		vn_log("fault: %s has another hardware address", nic->device.name);
 		vn_mac_move(nic);
 		break;
-	case VN_F_DEVICE_FATAL:
+	default:
 		vn_log("fault: %s has a fatal error", nic->device.name);
 		vn_device_fatal(nic);
-		break;
-	default:
-		vn_log("fault: this process dies");
-		kill(getpid(), SIGKILL);
 	}
 }
 
@@ -362,9 +346,6 @@ void vn_fault_op(struct vn_qp *qp, struct vn_op *op)
 			break;
 		case VN_F_REMOTE_ACCESS:
 			vn_fail_op(op, EP_MLX5_SYND_REMOTE_ACCESS, 0x88);
-			break;
-		case VN_F_REMOTE_OP:
-			vn_fail_op(op, EP_MLX5_SYND_REMOTE_OP, 0x89);
 			break;
 		case VN_F_LOCAL_PROT:
 			vn_fail_op(op, EP_MLX5_SYND_LOCAL_PROT, 0x51);
@@ -523,7 +504,7 @@ bool vn_fault_run(void)
 	for (uint32_t i = 0; i < vn_faults.n; i++) {
 		struct vn_rule *r = &vn_faults.rule[i];
 
-		if (r->pending && now >= r->due) {
+		if (r->pending) {
 			r->pending = false;
 			for (int n = 0; n < vn_config.nics && vn_here(r); n++) {
 				if (r->nic < 0 || r->nic == n) {
@@ -557,7 +538,6 @@ uint64_t vn_fault_due(void)
 	for (uint32_t i = 0; i < vn_faults.n; i++) {
 		const struct vn_rule *r = &vn_faults.rule[i];
 
-		due = r->pending && r->due < due ? r->due : due;
 		due = r->down && r->ends < due ? r->ends : due;
 	}
 	return due;

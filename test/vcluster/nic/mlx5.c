@@ -14,11 +14,6 @@ VN_EXPORT struct ibv_context *mlx5dv_open_device(struct ibv_device *device,
 	return vn_dv_open(device, attr);
 }
 
-VN_EXPORT int mlx5dv_query_device(struct ibv_context *c, struct mlx5dv_context *attr)
-{
-	return vn_dv_query_device(c, attr);
-}
-
 VN_EXPORT int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t type)
 {
 	return vn_dv_init_obj(obj, type);

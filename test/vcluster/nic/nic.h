@@ -22,7 +22,8 @@
 #define VN_EXPORT __attribute__((visibility("default")))
 #define VN_EXIT 88 /* exit code: the program broke a rule of the hardware */
 #define VN_NICS 16
-#define VN_SEND_WR 32768 /* work requests that a verbs queue takes at most */
+#define VN_NET 0x7f010000u /* addresses are VN_NET | node << 8 | nic + 1 */
+#define VN_SEND_WR 32768   /* work requests that a verbs queue takes at most */
 
 #define VN_FEW_CQES 127
 #define VN_FEW_RTR 3
@@ -61,14 +62,11 @@ struct vn_config {
 	uint32_t send_wr; /* work requests that a verbs queue takes; the device claims VN_SEND_WR */
 	uint32_t ts;      /* formats of timestamps: 0 free running, 1 real time, 2 both */
 	int mtu;          /* active */
-	int strict;       /* VC_NIC_STRICT */
-	uint32_t net;     /* addresses are net | node << 8 | nic + 1 */
 	uint32_t run;     /* differs between runs: packets of another run are refused */
 	uint16_t port;    /* of instance 0 */
 	uint64_t seed;
 	uint32_t piece;    /* least bytes of what relaxed ordering moves by itself */
 	uint32_t retry_ms; /* of all retries together; 0: as the queue pair says */
-	uint32_t link_gbps;
 	bool verbose;
 	bool stats;
 	bool step;     /* no thread: vn_dv_step() */
@@ -87,8 +85,8 @@ uint64_t vn_random(void);
 /* A line on stderr. vn_log_once prints only the first line of each format. */
 void vn_log(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void vn_log_once(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* The program broke a rule: says so and, unless VC_NIC_STRICT is 0, ends the process with VN_EXIT. */
-void vn_bug(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* The program broke a rule: says so and ends the process with VN_EXIT. */
+void vn_bug(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* PRM bit fields: bit 0 is the most significant of the first big-endian word. */
 uint32_t vn_get(const void *p, unsigned int bit, unsigned int width);
@@ -320,9 +318,9 @@ struct vn_uar *vn_uar_find(uint32_t id, const struct vn_context *ctx);
 struct vn_cq {
 	struct ibv_cq ibv; /* first; verbs queues only */
 	struct vn_context *ctx;
-	bool devx, cc, oi;
-	uint32_t number, log_size, users;
-	uint64_t written; /* CQEs */
+	bool devx;
+	bool written; /* a CQE */
+	uint32_t number, users;
 	struct ep_mlx5_cqe *entry;
 	struct vn_memory mem;
 	struct vn_umem *umem, *dbr_umem;
@@ -331,7 +329,7 @@ struct vn_cq {
 	struct ibv_wc *wc;
 	uint32_t size, head, count;
 	bool *invented; /* completions that end no request */
-	bool overrun, armed;
+	bool overrun;
 };
 
 enum vn_qp_state {
@@ -428,7 +426,6 @@ struct vn_qp {
 	uint32_t *wr_ends;               /* [completion] requests that it takes off the queue */
 	uint64_t wr_reported, wr_polled; /* completions */
 	uint64_t wr_done;                /* requests that the polled completions cover */
-	bool sig_all;
 
 	/* receive queue of verbs queues: a ring of what was posted and has not been used */
 	uint64_t *rq;
@@ -478,7 +475,6 @@ struct vn_path {
 struct vn_qp *vn_qp_find(uint32_t number);
 struct vn_qp *vn_qp_new(struct vn_context *ctx, struct vn_pd *pd, struct vn_cq *cq);
 void vn_qp_free(struct vn_qp *qp);
-void vn_qp_reset(struct vn_qp *qp);
 void vn_qp_to_error(struct vn_qp *qp);
 /* The thread looks at the queue pair from its next turn on, at the latest. */
 void vn_qp_stir(struct vn_qp *qp);
@@ -514,9 +510,7 @@ enum vn_opcode {
 	VN_RTR2RTS = 0x504,
 	VN_RTS2RTS = 0x505,
 	VN_2ERR = 0x507,
-	VN_2RST = 0x50a,
 	VN_QUERY_QP = 0x50b,
-	VN_QUERY_HCA_VPORT_CONTEXT = 0x762,
 	VN_QUERY_LAG = 0x842
 };
 
@@ -555,9 +549,6 @@ struct vn_cmd {
 bool vn_refuse(struct vn_cmd *cmd, uint8_t status, int line, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 
-extern const struct vn_field vn_qpc_fields[];
-extern const size_t vn_qpc_nfields;
-
 #define VN_ECE_ASK 0x10000000u /* CREATE_QP: what can it do beyond the standard? */
 /*
  * What a NIC can beyond the standard (ECE): flags, and in the lowest four bits a level, of which
@@ -581,7 +572,6 @@ bool vn_cmd_query_qp(struct vn_cmd *cmd, struct vn_qp *qp);
 int vn_dv_is_supported(struct ibv_device *device);
 struct ibv_context *vn_dv_open(struct ibv_device *device, const struct mlx5dv_context_attr *attr);
 int vn_dv_init_obj(struct mlx5dv_obj *obj, uint64_t type);
-int vn_dv_query_device(struct ibv_context *c, struct mlx5dv_context *attr);
 struct mlx5dv_devx_umem *vn_dv_umem_reg(struct ibv_context *c,
 					const struct mlx5dv_devx_umem_in *in);
 int vn_dv_umem_dereg(struct mlx5dv_devx_umem *umem);
@@ -710,8 +700,8 @@ void vn_resp_atomic_done(const struct vn_packet *answer, uint64_t old);
 bool vn_sq_doorbells(bool *watched);
 /* Before a DevX queue pair is destroyed: its doorbell record must say what its last doorbell said. */
 void vn_sq_doorbell_last(struct vn_qp *qp);
-/* The next WQE of a DevX queue into *op; false: the WQE breaks a rule, and the request fails. */
-bool vn_sq_fetch(struct vn_qp *qp, struct vn_op *op);
+/* The next WQE of a DevX queue into *op. */
+void vn_sq_fetch(struct vn_qp *qp, struct vn_op *op);
 /* The request is over: its slot is filled with a pattern, so that a later use unwritten is noticed. */
 void vn_sq_retire(struct vn_qp *qp, const struct vn_op *op);
 
@@ -789,13 +779,8 @@ void vn_thread_wake(void);
 /* ---- what ibv_context.ops points to ---- */
 
 int vn_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
-int vn_req_notify_cq(struct ibv_cq *cq, int solicited);
 int vn_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int vn_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
-
-/* A completion was added to the queue: tells the completion channel if the program asked for it. */
-struct vn_cq;
-void vn_cq_notify(struct vn_cq *cq);
 
 /* ---- the wire: TCP between processes, a list within one ---- */
 

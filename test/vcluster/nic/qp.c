@@ -169,30 +169,6 @@ void vn_qp_free(struct vn_qp *qp)
 	free(qp);
 }
 
-void vn_qp_reset(struct vn_qp *qp)
-{
-	vn_place_flush(qp->nic);
-	vn_place_settle();
-	vn_qp_drop(qp);
-	qp->state = VN_RST;
-	qp->pi = qp->ci = qp->done = qp->signaled_done = 0;
-	qp->in_flight = qp->rd_used = qp->nlost = qp->nlate = qp->outstanding = 0;
-	qp->last_db = 0;
-	qp->wr_reported = qp->wr_polled = qp->wr_done = 0;
-	qp->rq_first = qp->rq_n = qp->rq_held = 0;
-	qp->rung = qp->stuck = qp->black_hole = false;
-	qp->cause = qp->cause_vendor = 0;
-	qp->hold_until = 0;
-	memset(&qp->told.ece, 0, sizeof(qp->told.ece));
-	qp->ece = 0;
-	qp->lag = 0;
-	memset(qp->seen, 0, sizeof(qp->seen));
-	memset(qp->replay, 0, sizeof(qp->replay));
-	if (qp->cq->users == 1) {
-		qp->cq->written = 0;
-	}
-}
-
 void vn_qp_to_error(struct vn_qp *qp)
 {
 	qp->state = VN_ERR;
@@ -337,7 +313,6 @@ static bool vn_cq_put(struct vn_cq *cq, const struct ibv_wc *wc)
 	cq->wc[(cq->head + cq->count) % cq->size] = *wc;
 	cq->invented[(cq->head + cq->count) % cq->size] = false;
 	__atomic_store_n(&cq->count, cq->count + 1, __ATOMIC_RELEASE);
-	vn_cq_notify(cq);
 	return true;
 }
 
@@ -390,21 +365,15 @@ void vn_cq_receive(struct vn_qp *qp, const struct ibv_wc *what)
 	vn_cq_put(qp->rcq, &wc);
 }
 
-/*
- * Stores everything but the last word, then the last word in one piece, because software polls it. A
- * queue that is not collapsed has an owner bit that changes with every round.
- */
+/* Stores everything but the last word, then the last word in one piece, because software polls it. */
 static void vn_complete_devx(struct vn_qp *qp, const struct vn_op *op, uint8_t syndrome,
 			     uint8_t vendor)
 {
 	struct vn_cq *cq = qp->cq;
-	uint32_t slot = cq->cc ? 0 : (uint32_t)cq->written & ((1u << cq->log_size) - 1);
-	uint8_t owner = cq->cc ? 0 : cq->written >> cq->log_size & 1;
-	struct ep_mlx5_cqe c = { 0 }, *at = cq->entry + slot;
-	uint32_t user = htobe32(vn_get(qp->qpc, 0x88, 24)), last;
+	struct ep_mlx5_cqe c = { 0 }, *at = cq->entry;
+	uint32_t last;
 	uint64_t word;
 
-	memcpy(c.other + 32, &user, 4);
 	c.byte_count = htobe32(op->len);
 	if (syndrome) {
 		c.u.error.hw_syndrome = syndrome == EP_MLX5_SYND_FLUSHED ? 0xf9 : 0;
@@ -415,8 +384,8 @@ static void vn_complete_devx(struct vn_qp *qp, const struct vn_op *op, uint8_t s
 	}
 	c.opcode_qpn = htobe32((uint32_t)op->opcode << 24 | qp->number);
 	c.wqe_counter = htobe16((uint16_t)op->idx);
-	c.op_own = (uint8_t)((syndrome ? EP_MLX5_CQE_REQ_ERR : EP_MLX5_CQE_REQ) << 4 | owner);
-	cq->written++;
+	c.op_own = (uint8_t)((syndrome ? EP_MLX5_CQE_REQ_ERR : EP_MLX5_CQE_REQ) << 4);
+	cq->written = true;
 	if (cq->mem.gpu) {
 		vn_gpu_write_cqe(cq->mem.gpu, (uint8_t *)at, &c);
 		return;
@@ -496,7 +465,6 @@ static bool vn_advance(struct vn_qp *qp, uint16_t end)
 	if (ahead > 32768) {
 		vn_bug("%s: handed over up to %u, which is %u back", vn_where(qp, qp->pi), end,
 		       65536u - ahead);
-		return false;
 	}
 	qp->pi += ahead;
 	if (qp->pi - qp->signaled_done > qp->peak) {
@@ -546,11 +514,9 @@ static struct vn_qp *vn_ring(struct vn_uar *u, uint64_t word)
 	if (!qp || qp->uar != u || second & 0xc0) {
 		vn_bug("doorbell 0x%08x 0x%08x on UAR page %u: no such queue pair on this page",
 		       first, second, u->pub.page_id);
-		return NULL;
 	}
 	if (!vn_has_queue(qp)) {
 		vn_bug("%s: doorbell while the queue pair is not in RTS", vn_where(qp, next));
-		return NULL;
 	}
 	if (!(second & 0x3f) && first & 0xff0000ff) {
 		vn_bug("%s: doorbell 0x%08x without DS, but with an opcode", vn_where(qp, next),
@@ -582,10 +548,8 @@ static bool vn_look(struct vn_uar *u)
 	VC_ACQUIRE(word);
 	u->last = value;
 	qp = vn_ring(u, value);
-	if (qp) {
-		qp->doorbells++;
-	}
-	if (qp && u->qps == 1) {
+	qp->doorbells++;
+	if (u->qps == 1) {
 		return qp->last_db > qp->pi && vn_advance(qp, (uint16_t)qp->last_db);
 	}
 	for (qp = u->first; qp; qp = qp->page_next) {
@@ -628,92 +592,79 @@ bool vn_sq_doorbells(bool *watched)
 
 /* --------------------------------------------------------------------------------------- WQEs */
 
-#define VN_BAD(op, ...)                                                                            \
-	do {                                                                                       \
-		vn_bug(__VA_ARGS__);                                                               \
-		(op)->syndrome = EP_MLX5_SYND_LOCAL_QP_OP;                                         \
-		return false;                                                                      \
-	} while (0)
-
-static bool vn_parse_data(struct vn_qp *qp, struct vn_op *op, const struct ep_mlx5_data_seg *d,
+static void vn_parse_data(struct vn_qp *qp, struct vn_op *op, const struct ep_mlx5_data_seg *d,
 			  uint32_t exact)
 {
 	op->len = be32toh(d->byte_count);
 	op->lkey = be32toh(d->lkey);
 	op->laddr = be64toh(d->addr);
 	if (!op->len || op->len > EP_MLX5_MAX_BYTES || (exact && op->len != exact)) {
-		VN_BAD(op, "%s: data segment of %u bytes (0 would be 2 GiB; %s)",
-		       vn_where(qp, op->idx), op->len,
-		       exact ? "the operand's size" : "up to 1 GiB");
+		vn_bug("%s: data segment of %u bytes (0 would be 2 GiB; %s)", vn_where(qp, op->idx),
+		       op->len, exact ? "the operand's size" : "up to 1 GiB");
 	}
-	return true;
 }
 
-static bool vn_parse_write(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
+static void vn_parse_write(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
 			   uint32_t ds)
 {
 	uint32_t count = be32toh(w->write.data.byte_count);
 
 	if (ds == 2) {
-		return true; /* nothing to write */
+		return; /* nothing to write */
 	}
 	if (!(count & EP_MLX5_INLINE)) {
 		if (ds != 3) {
-			VN_BAD(op, "%s: one data segment, but DS %u", vn_where(qp, op->idx), ds);
+			vn_bug("%s: one data segment, but DS %u", vn_where(qp, op->idx), ds);
 		}
-		return vn_parse_data(qp, op, &w->write.data, 0);
+		vn_parse_data(qp, op, &w->write.data, 0);
+		return;
 	}
 	op->len = count & ~EP_MLX5_INLINE;
 	if (!op->len || op->len > EP_MLX5_MAX_INLINE || ds != 2 + (op->len + 4 + 15) / 16) {
-		VN_BAD(op, "%s: %u bytes inline with DS %u", vn_where(qp, op->idx), op->len, ds);
+		vn_bug("%s: %u bytes inline with DS %u", vn_where(qp, op->idx), op->len, ds);
 	}
 	for (uint32_t i = op->len; i < 16 * ds - 36; i++) {
 		if (w->in.data.data[i]) {
-			VN_BAD(op,
-			       "%s: inline data of %u bytes is padded with 0x%02x: 0 is expected",
+			vn_bug("%s: inline data of %u bytes is padded with 0x%02x: 0 is expected",
 			       vn_where(qp, op->idx), op->len, w->in.data.data[i]);
 		}
 	}
 	op->is_inline = true;
 	memcpy(op->data, w->in.data.data, op->len);
-	return true;
 }
 
-static bool vn_parse_atomic(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
+static void vn_parse_atomic(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
 			    uint32_t ds)
 {
 	if (ds != 4) {
-		VN_BAD(op, "%s: atomic with DS %u", vn_where(qp, op->idx), ds);
+		vn_bug("%s: atomic with DS %u", vn_where(qp, op->idx), ds);
 	}
 	op->add = be64toh(w->atomic.atomic.swap_add);
-	if (!vn_parse_data(qp, op, &w->atomic.data, 8)) {
-		return false;
-	}
+	vn_parse_data(qp, op, &w->atomic.data, 8);
 	if (op->raddr % 8) {
-		VN_BAD(op, "%s: atomic at the unaligned address 0x%llx", vn_where(qp, op->idx),
+		vn_bug("%s: atomic at the unaligned address 0x%llx", vn_where(qp, op->idx),
 		       (unsigned long long)op->raddr);
 	}
 	if (!vn_get(qp->qpc, 0x48c, 4)) {
-		VN_BAD(op, "%s: atomic_mode 0 does not allow it", vn_where(qp, op->idx));
+		vn_bug("%s: atomic_mode 0 does not allow it", vn_where(qp, op->idx));
 	}
-	return true;
 }
 
-static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w)
+static void vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w)
 {
 	const struct ep_mlx5_ctrl_seg *c = &w->ctrl;
 	uint32_t what = be32toh(c->opmod_idx_opcode), who = be32toh(c->qpn_ds), ds = who & 0x3f;
 
 	if (what == 0xeeeeeeeeu && who == 0xeeeeeeeeu) {
-		VN_BAD(op, "%s: handed over, but not written since the slot was used last",
+		vn_bug("%s: handed over, but not written since the slot was used last",
 		       vn_where(qp, op->idx));
 	}
 	if ((what >> 8 & 0xffff) != (op->idx & 0xffff)) {
-		VN_BAD(op, "%s: the WQE says index %u (control segment %08x %08x)",
+		vn_bug("%s: the WQE says index %u (control segment %08x %08x)",
 		       vn_where(qp, op->idx), what >> 8 & 0xffff, what, who);
 	}
 	if (who >> 8 != qp->number || who & 0xc0) {
-		VN_BAD(op, "%s: the WQE says qp 0x%x (control segment %08x %08x)",
+		vn_bug("%s: the WQE says qp 0x%x (control segment %08x %08x)",
 		       vn_where(qp, op->idx), who >> 8, what, who);
 	}
 	op->opcode = (uint8_t)what;
@@ -721,24 +672,22 @@ static bool vn_parse_ctrl(struct vn_qp *qp, struct vn_op *op, const union ep_mlx
 	op->signaled = (c->fm_ce_se & 0xc) == EP_MLX5_CE_ALWAYS;
 	if (c->signature || c->stream[0] || c->stream[1] || c->imm || c->fm_ce_se & 0x13 ||
 	    op->fm > 4 || ((c->fm_ce_se & 0xc) && !op->signaled)) {
-		VN_BAD(op,
-		       "%s: signature %u, stream %u %u, fm_ce_se 0x%02x or imm 0x%x is not one that "
+		vn_bug("%s: signature %u, stream %u %u, fm_ce_se 0x%02x or imm 0x%x is not one that "
 		       "makes sense here",
 		       vn_where(qp, op->idx), c->signature, c->stream[0], c->stream[1], c->fm_ce_se,
 		       be32toh(c->imm));
 	}
 	if (what >> 24) {
-		VN_BAD(op, "%s: opmod 0x%x with opcode 0x%x", vn_where(qp, op->idx), what >> 24,
+		vn_bug("%s: opmod 0x%x with opcode 0x%x", vn_where(qp, op->idx), what >> 24,
 		       op->opcode);
 	}
 	if (!ds || ds > 4) {
-		VN_BAD(op, "%s: DS %u: one basic block, 1 to 4", vn_where(qp, op->idx), ds);
+		vn_bug("%s: DS %u: one basic block, 1 to 4", vn_where(qp, op->idx), ds);
 	}
-	return true;
 }
 
 /* Kernels store a WQE segment by segment; here is one that was left out. */
-static bool vn_parse_whole(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
+static void vn_parse_whole(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w,
 			   uint32_t ds)
 {
 	uint8_t poison[EP_MLX5_SEGMENT];
@@ -746,44 +695,43 @@ static bool vn_parse_whole(struct vn_qp *qp, struct vn_op *op, const union ep_ml
 	memset(poison, VN_POISON, sizeof(poison));
 	for (uint32_t i = 1; i < ds; i++) {
 		if (!memcmp(w->words.w + 4 * i, poison, sizeof(poison))) {
-			VN_BAD(op,
-			       "%s: segment %u of %u was not written since the slot was used last",
+			vn_bug("%s: segment %u of %u was not written since the slot was used last",
 			       vn_where(qp, op->idx), i, ds);
 		}
 	}
-	return true;
 }
 
-static bool vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w)
+static void vn_parse(struct vn_qp *qp, struct vn_op *op, const union ep_mlx5_wqe_view *w)
 {
 	uint32_t ds = be32toh(w->ctrl.qpn_ds) & 0x3f;
 
-	if (!vn_parse_ctrl(qp, op, w) || !vn_parse_whole(qp, op, w, ds)) {
-		return false;
-	}
+	vn_parse_ctrl(qp, op, w);
+	vn_parse_whole(qp, op, w, ds);
 	if (op->opcode == EP_MLX5_OP_NOP) {
 		if (ds > 2) {
-			VN_BAD(op, "%s: NOP with DS %u", vn_where(qp, op->idx), ds);
+			vn_bug("%s: NOP with DS %u", vn_where(qp, op->idx), ds);
 		}
-		return true;
+		return;
 	}
 	if (ds < 2 || w->write.raddr.reserved) {
-		VN_BAD(op, "%s: DS %u without a remote address, or its reserved word is not 0",
+		vn_bug("%s: DS %u without a remote address, or its reserved word is not 0",
 		       vn_where(qp, op->idx), ds);
 	}
 	op->raddr = be64toh(w->write.raddr.addr);
 	op->rkey = be32toh(w->write.raddr.rkey);
 	switch (op->opcode) {
 	case EP_MLX5_OP_WRITE:
-		return vn_parse_write(qp, op, w, ds);
+		vn_parse_write(qp, op, w, ds);
+		break;
 	case EP_MLX5_OP_FETCH_ADD:
-		return vn_parse_atomic(qp, op, w, ds);
+		vn_parse_atomic(qp, op, w, ds);
+		break;
 	default:
-		VN_BAD(op, "%s: opcode 0x%x", vn_where(qp, op->idx), op->opcode);
+		vn_bug("%s: opcode 0x%x", vn_where(qp, op->idx), op->opcode);
 	}
 }
 
-bool vn_sq_fetch(struct vn_qp *qp, struct vn_op *op)
+void vn_sq_fetch(struct vn_qp *qp, struct vn_op *op)
 {
 	struct ep_mlx5_wqe *slot = &qp->sq[op->idx & (qp->depth - 1)];
 	union ep_mlx5_wqe_view w;
@@ -796,13 +744,13 @@ bool vn_sq_fetch(struct vn_qp *qp, struct vn_op *op)
 	if (vn_config.step) {
 		vn_step_wqe(qp, op->idx, &w.words);
 	}
-	return vn_parse(qp, op, &w);
+	vn_parse(qp, op, &w);
 }
 
 /* Only after it sees the completion may the program write the slot: what it wrote before is lost. */
 void vn_sq_retire(struct vn_qp *qp, const struct vn_op *op)
 {
-	if (qp->devx && !qp->mem.gpu && vn_config.strict) {
+	if (qp->devx && !qp->mem.gpu) {
 		memset(&qp->sq[op->idx & (qp->depth - 1)], VN_POISON, EP_MLX5_WQEBB);
 	}
 }

@@ -62,9 +62,6 @@ static void vn_check_local(struct vn_qp *qp, struct vn_op *op)
 		vn_log("%s qp 0x%x index %llu opcode 0x%x: local key 0x%x, %u bytes at 0x%llx: %s",
 		       qp->nic->device.name, qp->number, (unsigned long long)op->idx, op->opcode,
 		       op->lkey, op->len, (unsigned long long)op->laddr, why);
-		if (vn_config.strict > 1) {
-			vn_bug("VC_NIC_STRICT=2: access errors too");
-		}
 		op->syndrome = EP_MLX5_SYND_LOCAL_PROT;
 		return;
 	}
@@ -136,9 +133,7 @@ static bool vn_fetch_next(struct vn_qp *qp)
 	if (qp->devx) {
 		memset(op, 0, offsetof(struct vn_op, data));
 		op->idx = qp->ci;
-		if (!vn_sq_fetch(qp, op)) {
-			op->npkts = 1;
-		}
+		vn_sq_fetch(qp, op);
 	} else {
 		*op = qp->wr[qp->ci % qp->max_wr];
 	}
@@ -857,9 +852,6 @@ static struct vn_mr *vn_target(struct vn_qp *qp, struct vn_link *link, const str
 		       "%s",
 		       qp->nic->device.name, qp->number, p->opcode, p->src_qpn, p->rkey, p->len,
 		       (unsigned long long)(p->raddr - from), why);
-		if (vn_config.strict > 1) {
-			vn_bug("VC_NIC_STRICT=2: access errors too");
-		}
 		vn_nak(qp, link, p, EP_MLX5_SYND_REMOTE_ACCESS);
 		return NULL;
 	}

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libibverbs: completion queues and queue pairs that the library itself posts to. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 #include "nic/nic.h"
 
 #define VN_MAX_CQE 4194303
@@ -33,70 +30,7 @@ bool vn_ece_reduce(const struct vn_nic *nic, uint32_t *ece)
 	return true;
 }
 
-struct vn_channel {
-	struct ibv_comp_channel ibv;
-	int write_fd;
-};
-
 /* -------------------------------------------------------------------------- completion queues */
-
-VN_EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
-{
-	struct vn_channel *ch = calloc(1, sizeof(*ch));
-	int ends[2];
-
-	if (!ch || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) {
-		free(ch);
-		errno = ENOMEM;
-		return NULL;
-	}
-	fcntl(ends[1], F_SETFL, O_NONBLOCK);
-	ch->ibv.context = c;
-	ch->ibv.fd = ends[0];
-	ch->write_fd = ends[1];
-	return &ch->ibv;
-}
-
-VN_EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
-{
-	struct vn_channel *ch = (struct vn_channel *)ibv;
-
-	if (ibv->refcnt) {
-		return EBUSY;
-	}
-	close(ibv->fd);
-	close(ch->write_fd);
-	free(ch);
-	return 0;
-}
-
-void vn_cq_notify(struct vn_cq *cq)
-{
-	struct vn_channel *ch = (struct vn_channel *)cq->ibv.channel;
-	struct ibv_cq *ibv = &cq->ibv;
-
-	if (cq->armed && ch) {
-		cq->armed = false;
-		if (write(ch->write_fd, &ibv, sizeof(ibv)) != sizeof(ibv)) {
-			vn_log_once("nobody takes completion events: one is lost");
-		}
-	}
-}
-
-VN_EXPORT int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq, void **context)
-{
-	if (read(ch->fd, cq, sizeof(*cq)) != sizeof(*cq)) {
-		return -1;
-	}
-	*context = (*cq)->cq_context;
-	return 0;
-}
-
-VN_EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
-{
-	(void)cq;
-	(void)n;
-}
 
 VN_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *context,
 				       struct ibv_comp_channel *channel, int vector)
@@ -105,7 +39,7 @@ VN_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *con
 	struct vn_cq *cq;
 	uint32_t size = 1;
 
-	if (cqe < 1 || cqe > VN_MAX_CQE || vector) {
+	if (cqe < 1 || cqe > VN_MAX_CQE || channel || vector) {
 		errno = EINVAL;
 		return NULL;
 	}
@@ -131,12 +65,8 @@ VN_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *con
 	}
 	cq->size = size - 1;
 	ctx->live++;
-	if (channel) {
-		channel->refcnt++;
-	}
 	vn_unlock();
 	cq->ibv.context = c;
-	cq->ibv.channel = channel;
 	cq->ibv.cq_context = context;
 	cq->ibv.handle = cq->number;
 	cq->ibv.cqe = (int)cq->size;
@@ -151,9 +81,6 @@ VN_EXPORT int ibv_destroy_cq(struct ibv_cq *ibv)
 	vn_lock();
 	users = cq->users;
 	if (!users) {
-		if (ibv->channel) {
-			ibv->channel->refcnt--;
-		}
 		cq->ctx->live--;
 		vn_cq_free(cq);
 	}
@@ -195,17 +122,6 @@ int vn_poll_cq(struct ibv_cq *ibv, int n, struct ibv_wc *wc)
 	return cq->overrun && !got ? -1 : got;
 }
 
-int vn_req_notify_cq(struct ibv_cq *ibv, int solicited)
-{
-	struct vn_cq *cq = (struct vn_cq *)ibv;
-
-	(void)solicited;
-	vn_lock();
-	cq->armed = true;
-	vn_unlock();
-	return 0;
-}
-
 /* -------------------------------------------------------------------------------- queue pairs */
 
 VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init_attr *attr)
@@ -213,9 +129,10 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 	struct vn_pd *pd = (struct vn_pd *)ibv_pd;
 	struct vn_qp *qp;
 
-	if (attr->qp_type != IBV_QPT_RC || attr->srq || !attr->send_cq || !attr->recv_cq ||
-	    attr->cap.max_send_wr > vn_config.send_wr || attr->cap.max_send_sge > 1 ||
-	    attr->cap.max_recv_wr > vn_config.send_wr || attr->cap.max_inline_data > VN_INLINE) {
+	if (attr->qp_type != IBV_QPT_RC || attr->srq || attr->sq_sig_all || !attr->send_cq ||
+	    !attr->recv_cq || attr->cap.max_send_wr > vn_config.send_wr ||
+	    attr->cap.max_send_sge > 1 || attr->cap.max_recv_wr > vn_config.send_wr ||
+	    attr->cap.max_inline_data > VN_INLINE) {
 		vn_log_once(
 			"ibv_create_qp: RC with up to %d requests of one element and %d bytes inline, "
 			"and as many receives, is what there is",
@@ -246,7 +163,6 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 	}
 	qp->rcq = (struct vn_cq *)attr->recv_cq;
 	qp->rcq->users++;
-	qp->sig_all = attr->sq_sig_all;
 	pd->ctx->live++;
 	vn_unlock();
 	attr->cap.max_send_wr = qp->max_wr;
@@ -367,10 +283,7 @@ VN_EXPORT int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
 	if (refusal) {
 		rc = refusal;
 	} else if (mask & IBV_QP_STATE) {
-		if (a->qp_state == IBV_QPS_RESET) {
-			vn_qp_reset(qp);
-			rc = 0;
-		} else if (a->qp_state == IBV_QPS_ERR && qp->state != VN_RST) {
+		if (a->qp_state == IBV_QPS_ERR && qp->state != VN_RST) {
 			vn_qp_to_error(qp);
 			rc = 0;
 		} else if (a->qp_state == IBV_QPS_INIT && qp->state == VN_RST) {
@@ -423,7 +336,6 @@ VN_EXPORT int ibv_query_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask,
 	init->recv_cq = ibv->recv_cq;
 	init->cap = a->cap;
 	init->qp_type = IBV_QPT_RC;
-	init->sq_sig_all = qp->sig_all;
 	return 0;
 }
 
@@ -463,13 +375,6 @@ VN_EXPORT int ibv_set_ece(struct ibv_qp *ibv, struct ibv_ece *ece)
 	return rc;
 }
 
-/* Bytes of one message, too, come in order at tier 0 only. */
-VN_EXPORT int ibv_query_qp_data_in_order(struct ibv_qp *ibv, enum ibv_wr_opcode op, uint32_t flags)
-{
-	(void)op;
-	return !flags && ((struct vn_qp *)ibv)->tier == EP_MLX5_TIER_IBTA;
-}
-
 /* ----------------------------------------------------------------------------------- posting */
 
 static int vn_post_one(struct vn_qp *qp, const struct ibv_send_wr *wr)
@@ -487,7 +392,7 @@ static int vn_post_one(struct vn_qp *qp, const struct ibv_send_wr *wr)
 	memset(op, 0, sizeof(*op));
 	op->idx = qp->pi;
 	op->wr_id = wr->wr_id;
-	op->signaled = qp->sig_all || wr->send_flags & IBV_SEND_SIGNALED;
+	op->signaled = wr->send_flags & IBV_SEND_SIGNALED;
 	op->fm = wr->send_flags & IBV_SEND_FENCE ? 4 : 0;
 	op->raddr = wr->wr.rdma.remote_addr;
 	op->rkey = wr->wr.rdma.rkey;
@@ -580,24 +485,4 @@ int vn_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr 
 	}
 	vn_unlock();
 	return rc;
-}
-
-VN_EXPORT const char *ibv_wc_status_str(enum ibv_wc_status status)
-{
-	switch (status) {
-	case IBV_WC_SUCCESS:
-		return "success";
-	case IBV_WC_LOC_PROT_ERR:
-		return "local protection error";
-	case IBV_WC_WR_FLUSH_ERR:
-		return "Work Request Flushed Error";
-	case IBV_WC_REM_ACCESS_ERR:
-		return "remote access error";
-	case IBV_WC_RETRY_EXC_ERR:
-		return "transport retry counter exceeded";
-	case IBV_WC_RNR_RETRY_EXC_ERR:
-		return "RNR retry counter exceeded";
-	default:
-		return "other error";
-	}
 }

@@ -117,9 +117,9 @@ int vn_wire_start(void)
 		vn.instance = i;
 	}
 	if (rc) {
-		vn_log("no port on %u.%u.%u.%u from %u on: %s (VC_NIC_NET, VC_NIC_PORT)",
-		       vn.nic[0].ip >> 24, vn.nic[0].ip >> 16 & 0xff, vn.nic[0].ip >> 8 & 0xff,
-		       vn.nic[0].ip & 0xff, vn_config.port, strerror(-rc));
+		vn_log("no port on %u.%u.%u.%u from %u on: %s", vn.nic[0].ip >> 24,
+		       vn.nic[0].ip >> 16 & 0xff, vn.nic[0].ip >> 8 & 0xff, vn.nic[0].ip & 0xff,
+		       vn_config.port, strerror(-rc));
 		return -rc;
 	}
 	vn_watch(vn.wake_fd, NULL, false, true);

@@ -127,7 +127,6 @@ void cl_fill_qp(struct cl_queue *q, uint8_t *in)
 	cl_set(qpc, 0x28, 24, q->dev->pdn);
 	cl_set(qpc, 0x51, 4, (uint64_t)__builtin_ctz(q->depth));
 	cl_set(qpc, 0x68, 24, q->uar->page_id);
-	cl_set(qpc, 0x88, 24, 0xabcdef); /* user_index */
 	cl_set(qpc, 0x3e8, 24, q->cqn);
 	cl_set(qpc, 0x4e8, 24, q->cqn);
 	cl_set(qpc, 0x500, 64, 64);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Errors that hardware reports: completions with their syndrome, the rest flushed, states of both
- * ends; commands that firmware refuses; and that a queue pair works again after RESET.
+ * ends; commands that firmware refuses.
  */
 #include <time.h>
 #include "nic_client.h"
@@ -162,39 +162,6 @@ static void test_silence(int kind)
 	cl_destroy(&peer);
 }
 
-/* Out of ERR through RESET, with new PSNs. */
-static void test_reset(void)
-{
-	struct cl_options o = { .tier = 1 };
-	uint8_t in[16] = { 0 };
-	struct cl_queue q;
-
-	cl_create(&q, &dev, CL_DEPTH, true);
-	cl_pair(&q, &q, &o); /* with itself */
-	for (int i = 0; i < 20; i++) {
-		cl_write(&q, buffer, mr->lkey, far(4096), mr->rkey, 4096, CL_SIGNALED);
-	}
-	cl_ring(&q);
-	CHECK_INT(cl_wait(&q), 0);
-	cl_write(&q, buffer, NO_KEY, far(4096), mr->rkey, 8, 0);
-	cl_ring(&q);
-	CHECK_INT(cl_wait(&q), EP_MLX5_SYND_LOCAL_PROT);
-	cl_set(in, 0, 16, 0x50a);
-	cl_set(in, 0x48, 24, q.qpn);
-	CHECK_INT(cl_modify(&q, in, 16), 0);
-	memset(q.cqe, 0xff, sizeof(*q.cqe));
-	memset(q.dbr, 0, sizeof(*q.dbr));
-	q.pi = q.done = 0;
-	q.psn = 77;
-	cl_pair(&q, &q, &o);
-	buffer[0] = 0x3c;
-	cl_write(&q, buffer, mr->lkey, far(4096), mr->rkey, 1, CL_SIGNALED);
-	cl_ring(&q);
-	CHECK_INT(cl_wait(&q), 0);
-	CHECK_INT(buffer[4096], 0x3c);
-	cl_destroy(&q);
-}
-
 /* ---------------------------------------------------------------------------------- commands */
 
 struct spoil {
@@ -324,7 +291,6 @@ int main(void)
 	for (int kind = 0; kind < 4; kind++) {
 		test_silence(kind);
 	}
-	test_reset();
 	test_commands();
 
 	/* What does not exist, or not without DevX. */

@@ -2,7 +2,6 @@
 /* Faults by script: each has the effect that its name says, within the time it should take. */
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <time.h>
 #include "child.h"
 #include "nic_client.h"
@@ -83,11 +82,6 @@ static void case_rnr(void)
 static void case_access(void)
 {
 	fourth(EP_MLX5_SYND_REMOTE_ACCESS, 0, 100);
-}
-
-static void case_operation(void)
-{
-	fourth(EP_MLX5_SYND_REMOTE_OP, 0, 100);
 }
 
 static void case_protection(void)
@@ -230,70 +224,13 @@ static void case_fatal(void)
 	tear_down();
 }
 
-static void swap(int fd, struct cl_end *end)
-{
-	NEED(write(fd, end, sizeof(*end)) != sizeof(*end));
-	NEED(read(fd, end, sizeof(*end)) != sizeof(*end));
-}
-
-/* Two processes; the script kills one of them. */
-static void case_death(void)
-{
-	struct cl_options o = { .tier = 1 };
-	int pair[2], me, status;
-	struct cl_end e;
-	double start;
-	pid_t pid;
-
-	NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, pair));
-	pid = fork();
-	me = pid ? 0 : 1;
-	setenv("RANK", me ? "1" : "0", 1);
-	close(pair[!me]);
-	cl_open(&dev, 0);
-	mr = cl_reg(&dev, buffer, sizeof(buffer), CL_FULL);
-	cl_create(&q, &dev, CL_DEPTH, false);
-	e = cl_end(&q);
-	e.psn = q.psn;
-	swap(pair[me], &e);
-	cl_connect(&q, &e, &o);
-	memset(&e, 0, sizeof(e));
-	memcpy(&e, &mr->rkey, 4);
-	memcpy((char *)&e + 8, &(uint64_t){ (uintptr_t)buffer }, 8);
-	swap(pair[me], &e);
-	start = now_ms();
-	for (int i = 0; i < 200; i++) {
-		uint64_t to;
-		uint32_t key, syndrome;
-
-		memcpy(&key, &e, 4);
-		memcpy(&to, (char *)&e + 8, 8);
-		cl_write(&q, buffer, mr->lkey, to + 32768, key, 64, CL_SIGNALED);
-		cl_ring(&q);
-		syndrome = cl_wait(&q);
-		if (syndrome) {
-			CHECK_INT(syndrome, EP_MLX5_SYND_RETRY_EXCEEDED);
-			CHECK_INT(waitpid(pid, &status, 0), pid);
-			CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-			CHECK(now_ms() - start < RETRY_MS + 1000);
-			cl_destroy(&q);
-			NEED(ibv_dereg_mr(mr));
-			cl_close(&dev);
-			return;
-		}
-		usleep(5000);
-	}
-	CHECK(!"the other process never died");
-}
-
 static const struct {
 	const char *name, *faults;
 	void (*run)(void);
 } cases[] = {
 	{ "retry", "VC_NIC_FAULTS=retry_exceeded:qp=0,skip=3", case_retry },
 	{ "rnr", "VC_NIC_FAULTS=rnr:op=write,skip=3", case_rnr },
-	{ "access", "VC_NIC_FAULTS=remote_access:skip=3", case_access },
-	{ "operation", "VC_NIC_FAULTS=remote_op:skip=3,nic=0,node=0", case_operation },
+	{ "access", "VC_NIC_FAULTS=remote_access:skip=3,nic=0,node=0", case_access },
 	{ "protection", "VC_NIC_FAULTS=rnr:nic=7;local_prot:skip=3", case_protection },
 	{ "drop", "VC_NIC_FAULTS=drop:skip=2;drop:skip=5", case_drop },
 	{ "stray", "VC_NIC_FAULTS=stray:skip=1,us=700000", case_stray },
@@ -301,9 +238,8 @@ static const struct {
 	{ "slow", "VC_NIC_FAULTS=slow:us=5000", case_slow },
 	{ "stuck", "VC_NIC_FAULTS=stuck:skip=1", case_stuck },
 	{ "port", "VC_NIC_FAULTS=port_down:skip=1,ms=100", case_port },
-	{ "portgone", "VC_NIC_FAULTS=port_down:after_ms=50", case_port_for_ever },
+	{ "portgone", "VC_NIC_FAULTS=port_down", case_port_for_ever },
 	{ "fatal", "VC_NIC_FAULTS=device_fatal:skip=1", case_fatal },
-	{ "death", "VC_NIC_FAULTS=peer_death:rank=1,skip=10", case_death },
 };
 #define CASES (sizeof(cases) / sizeof(*cases))
 

@@ -13,7 +13,6 @@
 
 static struct ibv_context *ctx;
 static struct ibv_pd *pd;
-static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq;
 static struct ibv_mr *mr;
 static uint8_t buffer[2 * BYTES] __attribute__((aligned(4096)));
@@ -238,22 +237,6 @@ static void test_immediate(struct ibv_qp *qp, struct ibv_qp *peer)
 	}
 }
 
-static void test_events(struct ibv_qp *qp)
-{
-	struct pollfd fd = { channel->fd, POLLIN, 0 };
-	struct ibv_cq *which;
-	void *context;
-
-	CHECK_INT(poll(&fd, 1, 0), 0);
-	CHECK_INT(ibv_req_notify_cq(cq, 0), 0);
-	CHECK_INT(post(qp, IBV_WR_RDMA_WRITE, 1, 0, BYTES, 8, mr->rkey, IBV_SEND_SIGNALED), 0);
-	CHECK_INT(poll(&fd, 1, 5000), 1);
-	CHECK_INT(ibv_get_cq_event(channel, &which, &context), 0);
-	CHECK(which == cq && context == &cq);
-	ibv_ack_cq_events(cq, 1);
-	CHECK_INT(next().wr_id, 1);
-}
-
 static void test_error(struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	struct pollfd fd = { ctx->async_fd, POLLIN, 0 };
@@ -288,9 +271,8 @@ int main(void)
 	ibv_free_device_list(list);
 	NEED(ibv_query_port(ctx, 1, &port));
 	pd = ibv_alloc_pd(ctx);
-	channel = ibv_create_comp_channel(ctx);
-	NEED(!pd || !channel);
-	cq = ibv_create_cq(ctx, 4 * DEPTH, &cq, channel, 0);
+	NEED(!pd);
+	cq = ibv_create_cq(ctx, 4 * DEPTH, NULL, NULL, 0);
 	mr = ibv_reg_mr(pd, buffer, sizeof(buffer), CL_FULL);
 	NEED(!cq || !mr);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0));
@@ -304,14 +286,12 @@ int main(void)
 	test_room(qp);
 	test_immediate(qp, peer);
 	test_immediate(peer, qp);
-	test_events(qp);
 	test_error(qp, peer);
 	CHECK_INT(ibv_destroy_cq(cq), EBUSY);
 	CHECK_INT(ibv_dealloc_pd(pd), EBUSY);
 	CHECK_INT(ibv_destroy_qp(qp), 0);
 	CHECK_INT(ibv_destroy_qp(peer), 0);
 	CHECK_INT(ibv_destroy_cq(cq), 0);
-	CHECK_INT(ibv_destroy_comp_channel(channel), 0);
 	CHECK_INT(ibv_dereg_mr(mr), 0);
 	CHECK_INT(ibv_dealloc_pd(pd), 0);
 	CHECK_INT(ibv_close_device(ctx), 0);
