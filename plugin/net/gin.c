@@ -407,7 +407,8 @@ static ncclResult_t gin_poll_slow(struct gin *gin)
 	}
 	gin->checked = now;
 	ep_net_dev_events(dev);
-	if (__atomic_load_n(&gin->cq_lost, __ATOMIC_RELAXED)) {
+	if (__atomic_load_n(&gin->cq_lost, __ATOMIC_RELAXED) &&
+	    !__atomic_load_n(&dev->broken, __ATOMIC_RELAXED)) {
 		return gin_lost(gin, &gin->link[gin->mesh->rank], ncclSystemError,
 				"the NIC has lost completions: its queue has overrun or failed");
 	}

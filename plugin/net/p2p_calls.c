@@ -18,7 +18,9 @@ static ncclResult_t poll_slow(struct ep_net_comm *c)
 	c->watch.checked = now;
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_dev_events(c->local[i].dev);
-		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED)) {
+		/* (a device that has failed is what its paths fail with: no overrun is the cause) */
+		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED) &&
+		    !__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
 			return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, i),
 						"the NIC has lost completions: its queue has "
 						"overrun or failed");

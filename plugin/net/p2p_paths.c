@@ -327,19 +327,29 @@ static ncclResult_t recovery_offer(struct ep_net_comm *c, uint32_t path)
 	return ctrl_send(c, EP_NET_OFFER, path, &msg);
 }
 
+/* Handles completions of a port until there are none left. */
+static ncclResult_t port_empty(struct ep_net_comm *c, struct ep_net_local *port)
+{
+	bool any = true;
+
+	while (any) {
+		EP_CHECK(ep_net_poll(c, port, &any));
+	}
+	return ncclSuccess;
+}
+
 static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_t now)
 {
 	struct ep_net_path *r = &c->path[path];
 	uint64_t rest = (uint64_t)ep_net_env()->recovery_ms * 1000000;
 	struct ep_net_local *l = &c->local[r->local_port];
 	struct ibv_qp *qp[EP_NET_MAX_QPS];
-	bool any = true;
 
 	if (now < r->again || !ep_net_dev_up(l->dev, rest)) {
 		return ncclSuccess;
 	}
-	for (uint32_t i = 0; i < c->nlocals; i += !any) {
-		EP_CHECK(ep_net_poll(c, &c->local[i], &any));
+	for (uint32_t i = 0; i < c->nlocals; i++) {
+		EP_CHECK(port_empty(c, &c->local[i]));
 	}
 	r->since = now;
 	r->again = now + r->rest;
@@ -348,6 +358,11 @@ static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_
 		return ncclSuccess; /* (it may be possible later) */
 	}
 	recovery_replace(c, path, qp);
+	/*
+	 * What the old queue pairs have completed until they were destroyed may still be there: mlx5
+	 * takes it away, soft-RoCE does not. It must not take up the room of what the new ones complete.
+	 */
+	EP_CHECK(port_empty(c, l));
 	r->state = EP_NET_PATH_OFFERED;
 	return recovery_offer(c, path);
 }

@@ -9,6 +9,7 @@
 #define EP_NET_SQ_DEPTH 512u
 #define EP_NET_RQ_DEPTH (EP_NET_SENDS + EP_NET_RECEIVES_TOGETHER)
 #define EP_NET_INLINE 64u
+#define EP_NET_LEAST_BOTH 16u /* entries of both queues of a queue pair */
 
 /* ---- making ---- */
 
@@ -37,22 +38,36 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 {
 	uint32_t paths = (c->npaths + c->nlocals - 1) / c->nlocals; /* of a port, at most */
 	uint32_t each = c->nqps / c->npaths * paths;
-	uint64_t most = UINT32_MAX;
-	struct ep_rc_room room;
+	uint64_t most = UINT32_MAX, both = UINT32_MAX; /* entries of a queue; of both of a pair */
+	struct ep_rc_room room = { .rq = 1, .inline_bytes = EP_NET_INLINE };
 
 	for (uint32_t i = 0; i < c->nlocals; i++) {
-		most = ep_min_u64(most, (uint64_t)c->local[i].dev->nic.attr.max_qp_wr);
+		const struct ibv_device_attr *attr = &c->local[i].dev->nic.attr;
+		uint64_t cqes = (uint64_t)attr->max_cqe;
+
+		most = ep_min_u64(most, (uint64_t)attr->max_qp_wr);
+		both = ep_min_u64(both, (cqes - ep_min_u64(cqes, EP_NET_FLUSH_DEPTH)) / each);
+		if (both < EP_NET_LEAST_BOTH) {
+			return ep_fail(ncclSystemError,
+				       "%s: completion queues with %d entries are too short for %u "
+				       "queue pairs (NCCL_IB_QPS_PER_CONNECTION is %d)",
+				       c->local[i].dev->label, attr->max_cqe, each,
+				       ep_net_env()->qps);
+		}
 	}
-	room = (struct ep_rc_room){
-		.sq = (uint32_t)ep_min_u64(EP_NET_SQ_DEPTH, most),
-		.rq = c->sender ? 1 : (uint32_t)ep_min_u64(EP_NET_RQ_DEPTH, most),
-		.inline_bytes = EP_NET_INLINE,
-	};
+	if (!c->sender) {
+		room.rq = (uint32_t)ep_min_u64(ep_min_u64(EP_NET_RQ_DEPTH, most), both / 2);
+	}
+	room.sq = (uint32_t)ep_min_u64(ep_min_u64(EP_NET_SQ_DEPTH, most), both - room.rq);
 	c->qp = calloc(c->nqps, sizeof(*c->qp));
 	c->open.qp = calloc(c->nqps, sizeof(*c->open.qp));
 	if (!c->qp || !c->open.qp) {
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
+	/*
+	 * Room for all that can complete at once: each entry of each queue, and flushes. Queue pairs
+	 * that are replaced leave nothing there: see recovery_begin() in p2p_paths.c.
+	 */
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		struct ep_net_local *l = &c->local[i];
 

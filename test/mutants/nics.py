@@ -215,6 +215,16 @@ MUTANTS = [
     {"name": "old_generations", "file": "plugin/net/p2p_completions.c",
      "old": "if (qp >= c->nqps || EP_NET_WR_GENERATION(wc[i].wr_id) == c->qp[qp].generation) {",
      "new": "if (qp >= c->nqps || 1) {", "tests": ["ports", "troubles", "pieces"]},
+    # ... nor does it take up the room of what the new one completes.
+    {"name": "late_room", "file": "plugin/net/p2p_paths.c",
+     "old": "\tEP_CHECK(port_empty(c, l));\n", "new": "", "tests": ["ports"]},
+    # Completion queues have room for all that their queue pairs can complete.
+    {"name": "cqe_limit", "file": "plugin/net/p2p_qp.c",
+     "old": "\t\tboth = ep_min_u64(", "new": "\t\t(void)ep_min_u64(", "tests": ["ports"]},
+    # The failure of a device is no overrun of its completion queue.
+    {"name": "fatal_overrun", "file": "plugin/net/p2p_calls.c",
+     "old": " &&\n\t\t    !__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {\n", "new": ") {\n",
+     "tests": ["troubles"]},
     # A receiver that is not ready is asked again, as often as it takes.
     {"name": "rnr_once", "file": "plugin/rdma/rdma.h",
      "old": "#define EP_RC_RNR_RETRY 7", "new": "#define EP_RC_RNR_RETRY 0", "tests": ["inside", "traffic"]},

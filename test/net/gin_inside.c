@@ -77,6 +77,31 @@ static void test_overrun(void)
 	ends_nic_drop(nic);
 }
 
+/* A device fails, and reports its completion queue as failed, too: the device is the cause. */
+static void test_overrun_and_fatal(void)
+{
+	struct ep_net_nic *nic = ends_nic(0);
+	uint64_t until = ep_now_ns() + 5000000000ull;
+	ncclResult_t result = ncclSuccess;
+	struct ep_error error;
+	struct gin *gin;
+
+	check_context("a queue and its device fail");
+	NEED(solo_make(nic, -1, &gin) == ncclSuccess);
+	gin->link[0].pending = 1;
+	vn_dv_event(nic->dev[0]->nic.ctx, IBV_EVENT_CQ_ERR, gin->cq);
+	vn_dv_event(nic->dev[0]->nic.ctx, IBV_EVENT_DEVICE_FATAL, NULL);
+	while (result == ncclSuccess && ep_now_ns() < until) {
+		result = gin_progress(gin);
+	}
+	CHECK_INT(result, ncclSystemError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "the connection is lost; the device reports a fatal error");
+	gin->link[0].pending = 0;
+	solo_free(gin);
+	ends_nic_drop(nic);
+}
+
 /* What the NIC may still bring is waited for when a peer is gone. */
 static void test_grace(void)
 {
@@ -218,6 +243,7 @@ int main(void)
 	calls = vn_dv_calls();
 	test_class();
 	test_overrun();
+	test_overrun_and_fatal();
 	test_grace();
 	test_unwinding();
 	test_exchange();

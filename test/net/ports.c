@@ -542,6 +542,89 @@ static void test_port_named(bool flush, bool idle)
 	two_close(&t);
 }
 
+/* ---- completion queues ---- */
+
+static const struct ep_verbs *verbs;
+static uint32_t late; /* what an old queue pair still reports while a new one is made */
+
+static struct ibv_qp *create_while_late(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	const struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, 0, 1, 0),
+				   .status = IBV_WC_WR_FLUSH_ERR };
+
+	for (; late; late--) {
+		vn_dv_complete(attr->send_cq, &wc);
+	}
+	return verbs->ibv_create_qp(pd, attr);
+}
+
+/*
+ * A path comes back, and its old queue pair still reports all its sends as flushed. The queue then
+ * has room for all that the new one, its receives and flushes can report.
+ */
+static void test_late_flushed(void)
+{
+	static struct ep_verbs mine;
+	const struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_SLOT, 0, 0, 0) | 1u << 16 };
+	struct ep_net_ctrl_msg msg;
+	static struct two t;
+	struct ibv_wc got;
+	uint32_t room;
+
+	check_context("sends that are flushed late");
+	two_open(&t);
+	room = (uint32_t)t.c->local[0].cq->cqe;
+	late = t.c->sq_depth;
+	CHECK(room < 2 * t.c->sq_depth + t.c->rq_depth + EP_NET_FLUSH_DEPTH, "%u", room);
+	verbs = t.to->dev[0]->nic.v;
+	mine = *verbs;
+	mine.ibv_create_qp = create_while_late;
+	t.to->dev[0]->nic.v = &mine;
+	t.c->path[1].again = UINT64_MAX;
+	msg = msg_of(&t, EP_NET_OFFER, 1);
+	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
+	t.to->dev[0]->nic.v = verbs;
+	CHECK_INT(t.c->path[0].state, EP_NET_PATH_READY);
+	CHECK_INT(late, 0);
+	for (uint32_t i = 0; i < t.c->sq_depth + t.c->rq_depth + EP_NET_FLUSH_DEPTH; i++) {
+		vn_dv_complete(t.c->local[0].cq, &wc);
+	}
+	ep_net_dev_events(t.to->dev[0]);
+	CHECK(!t.c->local[0].cq_lost, "completions are lost");
+	while (ibv_poll_cq(t.c->local[0].cq, 1, &got) > 0) {
+	}
+	two_close(&t);
+}
+
+/* A NIC whose completion queues are short: queue pairs are no deeper than these have room for. */
+static void test_short_queue(int cqes, uint32_t nqps, bool enough)
+{
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic_two(1, 2);
+	const struct ep_net_class class = { -1, -1 };
+	struct ep_net_comm *pair[2], *c;
+	struct ep_error error;
+
+	check_context("%d completions, %u queue pairs", cqes, nqps);
+	from->dev[0]->nic.attr.max_cqe = to->dev[1]->nic.attr.max_cqe = cqes;
+	if (enough) {
+		pair_of_paths(from, to, 2, nqps, -1, pair);
+		for (int i = 0; i < 2; i++) {
+			c = pair[i];
+			CHECK((c->sq_depth + c->rq_depth) * (nqps / c->nlocals) +
+					      EP_NET_FLUSH_DEPTH <=
+				      (uint32_t)cqes,
+			      "end %d: %u and %u", i, c->sq_depth, c->rq_depth);
+		}
+		pair_end(pair, from, to);
+		return;
+	}
+	CHECK_INT(ep_net_comm_new(to, false, 2, nqps, &class, &c), ncclSystemError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "completion queues");
+	ends_nic_drop(from);
+	ends_nic_drop(to);
+}
+
 int main(void)
 {
 	ends_begin("ib");
@@ -560,6 +643,10 @@ int main(void)
 	test_too_late();
 	test_new_address();
 	test_one_try();
+	test_late_flushed();
+	test_short_queue(4000, 4, true);
+	test_short_queue(300, 4, true);
+	test_short_queue(100, 32, false);
 	test_thread_sleeps();
 	for (int i = 0; i < 4; i++) {
 		test_port_named(i & 1, i & 2);

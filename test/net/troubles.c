@@ -62,6 +62,42 @@ static void test_overrun(void)
 	ends_nic_drop(to);
 }
 
+/*
+ * A device fails, and reports its completion queue as failed, too: that is no overrun. A connection of
+ * two ports goes on over the other one; a connection of one port ends with the device as its cause.
+ */
+static void test_overrun_and_fatal(uint32_t paths)
+{
+	struct ep_net_nic *from = paths == 1 ? ends_nic(0) : ends_nic_two(0, 3), *to = ends_nic(1);
+	uint64_t until = ep_now_ns() + 5000000000ull;
+	ncclResult_t result = ncclSuccess;
+	struct ep_net_comm *pair[2];
+	struct ep_error error;
+	int fd[2];
+
+	check_context("a queue and its device fail, %u paths", paths);
+	pair_of_paths(from, to, paths, paths, -1, pair);
+	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+	pair[0]->fd = fd[0];
+	vn_dv_event(from->dev[0]->nic.ctx, IBV_EVENT_CQ_ERR, pair[0]->local[0].cq);
+	vn_dv_event(from->dev[0]->nic.ctx, IBV_EVENT_DEVICE_FATAL, NULL);
+	while (result == ncclSuccess && ep_now_ns() < until &&
+	       (paths == 1 || pair[0]->path[0].state == EP_NET_PATH_OPEN)) {
+		result = ep_net_progress(pair[0]);
+	}
+	if (paths == 1) {
+		CHECK_INT(result, ncclSystemError);
+		ep_error_get(NULL, &error);
+		CHECK_HAS(error.text, "the connection is lost; the device reports a fatal error");
+	} else {
+		CHECK_INT(result, ncclSuccess);
+		CHECK_INT(pair[0]->path[0].state, EP_NET_PATH_CLOSING);
+		CHECK_INT(pair[0]->open.paths, 1);
+	}
+	close(fd[1]);
+	pair_end(pair, from, to);
+}
+
 /* ---- ends that are gone ---- */
 
 /* What the NIC may still bring is waited for, whoever finds out that the other end is gone. */
@@ -514,6 +550,8 @@ int main(void)
 	test_tries(ETIMEDOUT, 5, 5, 3 + 6 + 9 + 12, ncclSystemError);
 	test_tries(EINVAL, 1, 1, 0, ncclSystemError);
 	test_overrun();
+	test_overrun_and_fatal(1);
+	test_overrun_and_fatal(2);
 	test_grace(1);
 	test_grace(2);
 	test_mended();
