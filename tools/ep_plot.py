@@ -16,8 +16,9 @@ SCHEMA_VERSION = 2
 OPERATIONS = ('routing', 'dispatch', 'combine')
 WORSE, USAGE, BROKEN = 1, 2, 3
 # What must be alike before times may be compared by --fail-above.
-PROBLEM = ('mode', 'layout', 'experts', 'topk', 'hidden', 'dtype', 'quant', 'pow2_scales', 'id_bits', 'drop', 'uneven',
+PROBLEM = ('mode', 'layout', 'experts', 'topk', 'hidden', 'dtype', 'quant', 'combine_quant', 'pow2_scales', 'id_bits', 'drop', 'uneven',
            'backward', 'eager')
+LATER = {'combine_quant': 'none'}  # what files of earlier versions do not say
 SILENT = ('capacity', 'max_recv_tokens', 'iterations', 'warmup')  # a difference of these does not matter
 COLUMNS = ('run', 'ranks', 'tokens', 'operation', 'time_us', 'kernel_us', 'p50_us', 'p90_us', 'p99_us', 'fastest_rank_us',
            'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent', 'period_us', 'sms', 'copies_per_token', 'wrong')
@@ -161,7 +162,7 @@ def ratios(first, run):
 def check_alike(first, run):
     """--fail-above compares times of one problem only."""
     for key in PROBLEM:
-        a, b = first.config.get(key), run.config.get(key)
+        a, b = (r.config.get(key, LATER.get(key)) for r in (first, run))
         if a != b:
             raise Refused('not comparable: %s is %s in %s, %s in %s' % (key, a, first.name, b, run.name))
     if first.ranks != run.ranks:

@@ -388,7 +388,7 @@ EP_DEV float ep_e4m3_scale(float amax, bool round_up, float *inverse)
 	uint32_t b = ep_f32_bits(s);
 
 	b = (b + 0x7fffffu) & 0x7f800000u;
-	*inverse = ep_bits_f32(0x7f000000u - b); /* 2^-n */
+	*inverse = ep_bits_f32(b < 0x7f000000u ? 0x7f000000u - b : 0); /* 2^-n; of infinity 0 */
 	return ep_bits_f32(b);
 }
 

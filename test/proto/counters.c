@@ -194,7 +194,7 @@ static void check_rows(struct ht_bench *b, bool backward)
 	ncclEpExtPeerStats_t before[RANKS], after[RANKS];
 	const struct oracle_problem *p = &b->h.p;
 	uint64_t row = oracle_input_bytes(p) +
-		       (p->quant == ORACLE_QUANT_NONE ? 0 : 4 * oracle_scale_count(p));
+		       (p->quant == ORACLE_QUANT_NONE ? 0 : 4 * oracle_scale_words(p));
 
 	ht_read_stats(b, before);
 	NEED_OK(ht_dispatch(b, backward, b->w->stream));

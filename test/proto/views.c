@@ -71,7 +71,7 @@ static uint32_t view_wrong(struct bench *b, const uint8_t *tokens, const int32_t
 
 	v.tokens = malloc(b->out_tokens.bytes);
 	v.skip = calloc(rows, 1);
-	v.scales = calloc(oracle_scale_count(&b->p) + 1, sizeof(*v.scales));
+	v.scales = calloc(oracle_scale_words(&b->p) + 1, sizeof(*v.scales));
 	v.counts = calloc(b->blocks, sizeof(*v.counts));
 	NEED(v.tokens && v.skip && v.scales && v.counts);
 	memset(v.tokens, ORACLE_POISON, b->out_tokens.bytes);

@@ -36,7 +36,7 @@ static const ncclDataType_t single_bytes[] = { ncclUint8, ncclInt8, ncclFloat8e4
 
 static uint32_t row_bytes_max(const struct oracle_problem *p)
 {
-	size_t scales = p->quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_count(p);
+	size_t scales = p->quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_words(p);
 	size_t out = oracle_output_bytes(p) + scales;
 	size_t combine = oracle_combine_bytes(p);
 
@@ -155,7 +155,7 @@ static void allocate_inputs(struct bench *b)
 	allocate_source(b, &b->in_tokens, most * oracle_input_bytes(p));
 	tensor_allocate(&b->weights, most * p->topk * sizeof(float));
 	tensor_allocate(&b->ids, most * p->topk * (b->flags & BENCH_IDS64 ? 8 : 4));
-	tensor_allocate(&b->in_scales, most * oracle_scale_count(p) * sizeof(float) + 1);
+	tensor_allocate(&b->in_scales, most * oracle_scale_words(p) * sizeof(float) + 1);
 }
 
 static void allocate_outputs(struct bench *b)
@@ -170,7 +170,7 @@ static void allocate_outputs(struct bench *b)
 	tensor_allocate(&b->combine_out, (p->max_tokens + GUARD_ROWS) * oracle_combine_bytes(p));
 	tensor_allocate(&b->counts, b->blocks * sizeof(int32_t));
 	if (p->quant != ORACLE_QUANT_NONE) {
-		allocate(b, &b->out_scales, rows * oracle_scale_count(p) * sizeof(float),
+		allocate(b, &b->out_scales, rows * oracle_scale_words(p) * sizeof(float),
 			 !(b->flags & BENCH_NO_SCALES));
 	}
 	if (by_rank) {
@@ -185,7 +185,7 @@ static void describe_outputs(struct bench *b)
 	const struct oracle_problem *p = &b->p;
 	ncclDataType_t type = tensor_float(p->dtype);
 	uint32_t shape = b->flags >> BENCH_TYPE_SHIFT & 7;
-	size_t scales = oracle_scale_count(p);
+	size_t scales = oracle_scale_words(p);
 
 	tensor_describe(&b->out_tokens, p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3, 3,
 			b->blocks, b->rows, p->hidden);
@@ -629,7 +629,7 @@ static bool walk(struct bench *b, const uint8_t *tokens, uint8_t *answers)
 	struct placing c = { .tokens = tokens, .answers = answers };
 
 	c.row = malloc(oracle_output_bytes(&b->p));
-	c.scales = calloc(oracle_scale_count(&b->p) + 1, sizeof(*c.scales));
+	c.scales = calloc(oracle_scale_words(&b->p) + 1, sizeof(*c.scales));
 	NEED(c.row && c.scales);
 	b->due = 0;
 	bench_places(b, place_row, &c);

@@ -9,7 +9,7 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	static const uint32_t most[4] = { 0, 129, 257, 1025 };
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
 	size_t row = oracle_input_bytes(&h->p) +
-		     (h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * oracle_scale_count(&h->p));
+		     (h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * oracle_scale_words(&h->p));
 
 	config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
 	config.num_experts = h->p.experts;
@@ -58,7 +58,7 @@ static void allocate(struct ht_bench *b, struct bench_tensor *d, size_t bytes)
 
 static size_t scale_bytes(const struct oracle_ht *h)
 {
-	return h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_count(&h->p);
+	return h->p.quant == ORACLE_QUANT_NONE ? 0 : 4 * (size_t)oracle_scale_words(&h->p);
 }
 
 uint64_t ht_most_rows(const struct oracle_ht *h)
@@ -179,7 +179,7 @@ static void describe_all(struct ht_bench *b)
 	ncclDataType_t type = tensor_float(p->dtype);
 	ncclDataType_t copied = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
 	ncclDataType_t whole = b->flags & HT_COUNTER64 ? ncclInt64 : ncclInt32;
-	size_t scales = oracle_scale_count(p), local = p->experts / p->nranks, rows = b->rows;
+	size_t scales = oracle_scale_words(p), local = p->experts / p->nranks, rows = b->rows;
 	struct bench_tensor *windows[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
 
 	describe(&b->ids, b->flags & HT_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens, p->topk);

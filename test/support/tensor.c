@@ -126,7 +126,7 @@ void tensor_load(const struct tensor_inputs *in, const struct oracle_problem *p,
 		 uint32_t tokens)
 {
 	size_t row = oracle_input_bytes(p);
-	size_t n = p->quant == ORACLE_QUANT_FORWARD ? oracle_scale_count(p) : 0;
+	size_t n = p->quant == ORACLE_QUANT_FORWARD ? oracle_scale_words(p) : 0;
 	char *rows = malloc(tokens * row + 1);
 	float *scales = calloc(tokens * n + 1, sizeof(*scales));
 

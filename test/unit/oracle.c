@@ -12,7 +12,7 @@
 
 struct outputs { /* of one rank */
 	uint8_t *tokens, *combine_in;
-	float *scales, *weights;
+	float *scales, *weights, *combine_scales;
 	int32_t *idx;
 	int32_t counts[64];
 	size_t blocks, rows;
@@ -46,21 +46,86 @@ static void test_numbers(void)
 	CHECK(oracle_to_bf16(1.00390625f) == 0x3f80 && oracle_to_bf16(1.01171875f) == 0x3f82);
 }
 
-static void test_quantise(void)
+static void test_fp8(void)
 {
-	uint16_t x[128] = { 0 };
+	float x[128] = { 0 }, scale;
 	uint8_t q[128];
-	float scale;
 
-	oracle_quantise(x, 128, 0, q, &scale);
+	oracle_quantise(ORACLE_FP8, x, 128, 0, q, &scale);
 	CHECK(scale == 1e-4f / 448.0f && q[0] == 0);
-	x[5] = oracle_to_bf16(-896.0f);
-	x[6] = oracle_to_bf16(3.0f);
-	oracle_quantise(x, 128, 0, q, &scale);
+	x[5] = -896;
+	x[6] = 3;
+	oracle_quantise(ORACLE_FP8, x, 128, 0, q, &scale);
 	CHECK(scale == 2.0f && q[5] == 0xfe && oracle_from_e4m3(q[6]) == 1.5f);
-	x[5] = oracle_to_bf16(900.0f);
-	oracle_quantise(x, 128, 1, q, &scale);
+	x[5] = 900;
+	oracle_quantise(ORACLE_FP8_POW2, x, 128, 0, q, &scale);
 	CHECK(scale == 4.0f && oracle_from_e4m3(q[6]) == 0.75f);
+	x[7] = INFINITY;
+	for (enum oracle_format format = ORACLE_FP8; format <= ORACLE_FP8_POW2; format++) {
+		oracle_quantise(format, x, 128, 0, q, &scale);
+		CHECK(isinf(scale) && q[6] == 0 && q[7] == 0x7f);
+	}
+}
+
+static void test_mxfp8(void)
+{
+	float x[64] = { [3] = -0.0f, [32] = 0x1p-149f, [33] = 0x1p-126f };
+	uint8_t q[64], scales[2];
+	double back[64];
+
+	oracle_quantise(ORACLE_MXFP8, x, 64, 0, q, scales);
+	CHECK(scales[0] == 0 && q[0] == 0 && q[3] == 0x80 && scales[1] == 0 && q[32] == 0 &&
+	      q[33] == 0x40);
+	for (int high = 0; high < 2; high++) {
+		x[5] = high ? -452 : -448;
+		x[6] = 3.25f;
+		oracle_quantise(ORACLE_MXFP8, x, 64, 0, q, scales);
+		oracle_dequantise(ORACLE_MXFP8, q, scales, 64, 0, back);
+		CHECK(scales[0] == 127 + high && back[5] == -448 && back[6] == 3.25 &&
+		      back[33] == 0x1p-126);
+	}
+	x[7] = -INFINITY;
+	x[34] = NAN;
+	oracle_quantise(ORACLE_MXFP8, x, 64, 0, q, scales);
+	oracle_dequantise(ORACLE_MXFP8, q, scales, 64, 0, back);
+	CHECK(scales[0] == 254 && q[7] == 0xfe && q[5] == 0x80 && isinf((float)back[7]) &&
+	      back[5] == 0);
+	CHECK(scales[1] == 255 && q[32] == 0x7f && isnan(back[32]) && isnan(back[63]));
+}
+
+static void test_nvfp4(void)
+{
+	static const float ties[] = { 0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5 };
+	static const uint8_t evens[] = { 0, 2, 2, 4, 4, 6, 6 };
+	float x[32] = { 6, -3, 0.75f, -0.0f, 100 };
+	uint8_t q[16], scales[2];
+	double back[32];
+
+	for (int i = 0; i < 7; i++) {
+		CHECK(oracle_to_e2m1(ties[i]) == evens[i] &&
+		      oracle_to_e2m1(-ties[i]) == (evens[i] | 8));
+		CHECK(oracle_to_e2m1(nextafterf(ties[i], 9)) == i + 1);
+		CHECK(oracle_to_e2m1(nextafterf(ties[i], 0)) == i);
+		CHECK(oracle_to_e2m1(oracle_from_e2m1((uint8_t)(i + 9))) == i + 9);
+	}
+	CHECK(oracle_to_e2m1(1e9f) == 7 && oracle_to_e2m1(NAN) == 7);
+	oracle_quantise(ORACLE_NVFP4, x, 32, 2, q, scales);
+	CHECK(scales[0] == 0x60 && scales[1] == 0 && q[0] == 0x81 && q[1] == 0x80 && q[2] == 7 &&
+	      q[8] == 0);
+	x[4] = 0;
+	oracle_quantise(ORACLE_NVFP4, x, 32, 2, q, scales);
+	oracle_dequantise(ORACLE_NVFP4, q, scales, 32, 2, back);
+	CHECK(scales[0] == 0x40 && q[0] == 0xd7 && back[0] == 6 && back[1] == -3 && back[2] == 1);
+	x[16] = INFINITY;
+	x[0] = NAN;
+	oracle_quantise(ORACLE_NVFP4, x, 32, 2, q, scales);
+	oracle_dequantise(ORACLE_NVFP4, q, scales, 32, 2, back);
+	CHECK(scales[1] == 0x7e && q[8] == 7 && back[16] == 1344 && back[17] == 0);
+	CHECK(scales[0] == 0x7f && q[3] == 0x77 && isnan(back[15]));
+	x[16] = 5;
+	oracle_quantise(ORACLE_NVFP4, x, 32, 0, q, scales);
+	oracle_dequantise(ORACLE_NVFP4, q, scales, 32, 0, back);
+	CHECK(back[17] == 0);
 }
 
 /* The plainest dispatch there is. */
@@ -68,13 +133,14 @@ static void reference_dispatch(const struct oracle_problem *p, uint32_t rank, st
 {
 	uint32_t local = p->experts / p->nranks;
 	size_t bytes = oracle_output_bytes(p);
-	uint32_t n = oracle_scale_count(p);
+	uint32_t n = oracle_scale_words(p);
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
 
 	o->blocks = by_rank ? p->nranks : local;
 	o->rows = by_rank ? p->max_tokens : p->max_tokens * p->nranks;
 	o->tokens = malloc(o->blocks * o->rows * bytes);
 	o->combine_in = malloc(o->blocks * o->rows * oracle_combine_bytes(p));
+	o->combine_scales = malloc(o->blocks * o->rows * sizeof(float));
 	o->scales = malloc((o->blocks * o->rows * n + 1) * sizeof(float));
 	o->weights = malloc(o->blocks * o->rows * p->topk * sizeof(float));
 	o->idx = malloc(o->blocks * o->rows * p->topk * sizeof(int32_t));
@@ -123,8 +189,10 @@ static void reference_dispatch(const struct oracle_problem *p, uint32_t rank, st
 static uint64_t judge(const struct oracle_problem *p, uint32_t rank, const struct outputs *o)
 {
 	struct oracle_table *table = oracle_table_create(p, rank);
-	struct oracle_dispatch view = { o->tokens, o->scales,       o->weights,   o->idx,
-					o->counts, ORACLE_ALL_ROWS, o->combine_in };
+	struct oracle_dispatch view = {
+		o->tokens, o->scales,       o->weights,    o->idx,
+		o->counts, ORACLE_ALL_ROWS, o->combine_in, o->combine_scales
+	};
 	struct oracle_verdict verdict = { 0 };
 
 	oracle_check_dispatch(table, NULL, &view, &verdict);
@@ -146,7 +214,7 @@ static void mutate(const struct oracle_problem *p, uint32_t rank, struct outputs
 {
 	size_t bytes = oracle_output_bytes(p);
 	size_t row = used_row(o);
-	uint32_t n = oracle_scale_count(p);
+	uint32_t n = oracle_scale_words(p);
 	size_t last = o->blocks * o->rows - 1;
 	size_t scale_step = p->quant == ORACLE_QUANT_FP8_COLUMNS ? o->rows : 1;
 	uint8_t *b = o->tokens + row * bytes + bytes - 1;
@@ -163,9 +231,11 @@ static void mutate(const struct oracle_problem *p, uint32_t rank, struct outputs
 		o->tokens[last * bytes] = ORACLE_POISON;
 	}
 	if (n) {
-		o->scales[row * n + (n - 1) * scale_step] *= 2;
+		uint8_t *scale = (uint8_t *)(o->scales + row * n + (n - 1) * scale_step);
+
+		*scale ^= 1;
 		CHECK(judge(p, rank, o) == 1);
-		o->scales[row * n + (n - 1) * scale_step] /= 2;
+		*scale ^= 1;
 	}
 	if (p->layout == ORACLE_RANK_MAJOR) {
 		o->idx[row * p->topk] ^= 1;
@@ -183,19 +253,49 @@ static void mutate(const struct oracle_problem *p, uint32_t rank, struct outputs
 }
 
 /* Combine by reading the experts' rows that the dispatch check wrote. */
+/* Mistakes of a combine. */
+enum {
+	RIGHT,
+	DESCENDING,    /* adds in another order */
+	NOT_QUANTISED, /* adds rows as they were before they travelled */
+	OTHER_SCALE    /* quantises a row by another scale than its own */
+};
+
+/* What comes of a row that returns. */
+static void returned(const struct oracle_problem *p, const struct outputs *o, size_t row,
+		     int mistake, float *x)
+{
+	enum oracle_format format = oracle_combine_format(p);
+	float global = p->combine_quant == ORACLE_COMBINE_NVFP4 ? o->combine_scales[row] : 1;
+	uint8_t codes[256], scales[64];
+	double values[256];
+
+	oracle_load_row(p->dtype, o->combine_in + row * oracle_combine_bytes(p), x, p->hidden);
+	if (!p->combine_quant || mistake == NOT_QUANTISED) {
+		return;
+	}
+	global *= mistake == OTHER_SCALE ? 1.2f : 1;
+	oracle_quantise(format, x, p->hidden, global, codes, scales);
+	oracle_dequantise(format, codes, scales, p->hidden, global, values);
+	for (uint32_t c = 0; c < p->hidden; c++) {
+		x[c] = (float)values[c];
+	}
+}
+
 static void reference_combine(const struct oracle_problem *p, uint32_t rank,
-			      const struct outputs *all, uint8_t *out, int descending)
+			      const struct outputs *all, uint8_t *out, int mistake)
 {
 	uint32_t local = p->experts / p->nranks;
 	size_t bytes = oracle_combine_bytes(p);
 	uint32_t next[64][64] = { { 0 } };
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
+	static float x[32][256];
 
 	for (uint32_t src = 0; src <= rank; src++) {
 		for (uint32_t t = 0; t < oracle_tokens(p, src); t++) {
 			int32_t ids[32];
 			float weights[32];
-			const uint8_t *rows[32] = { NULL };
+			const float *rows[32] = { NULL };
 
 			oracle_route(p, src, t, ids);
 			oracle_weights(p, src, t, weights);
@@ -208,9 +308,10 @@ static void reference_combine(const struct oracle_problem *p, uint32_t rank,
 					seen |= ids[j] >= 0 && (uint32_t)ids[j] / local == to;
 				}
 				if (ids[k] >= 0 && !seen) {
-					rows[k] =
-						all[to].combine_in +
-						(block * all[to].rows + next[to][block]++) * bytes;
+					returned(p, &all[to],
+						 block * all[to].rows + next[to][block]++, mistake,
+						 x[k]);
+					rows[k] = x[k];
 				}
 			}
 			for (size_t c = 0; c < p->hidden && src == rank; c++) {
@@ -218,12 +319,12 @@ static void reference_combine(const struct oracle_problem *p, uint32_t rank,
 				uint32_t parts = 0;
 
 				for (uint32_t i = 0; i < p->topk; i++) {
-					uint32_t k = descending ? p->topk - 1 - i : i;
+					uint32_t k = mistake == DESCENDING ? p->topk - 1 - i : i;
 
 					if (rows[k]) {
 						parts++;
-						sum = fmaf(by_rank ? 1 : weights[k],
-							   oracle_load(p->dtype, rows[k], c), sum);
+						sum = fmaf(by_rank ? 1 : weights[k], rows[k][c],
+							   sum);
 					}
 				}
 				oracle_store(p->dtype, out + t * bytes, c, parts ? sum : 0.0f);
@@ -259,18 +360,26 @@ static void test_problem(struct oracle_problem *p, const char *routing)
 		uint32_t n = oracle_tokens(p, rank);
 
 		memset(out, ORACLE_POISON, (p->max_tokens + 1) * bytes);
-		reference_combine(p, rank, all, out, 0);
+		reference_combine(p, rank, all, out, RIGHT);
 		CHECK(judge_combine(p, rank, out) == 0);
 		out[n * bytes + 3] = 0;
 		CHECK(judge_combine(p, rank, out) == 1);
 		out[n * bytes + 3] = ORACLE_POISON;
 		if (n > 0) {
-			out[n * bytes - 2] ^= 1;
+			out[n * bytes - 2] ^= 0x40;
 			CHECK(judge_combine(p, rank, out) == 1);
 		}
 		if (n > 2 && p->dtype == ORACLE_FP32 && p->layout == ORACLE_EXPERT_MAJOR) {
-			reference_combine(p, rank, all, out, 1);
+			reference_combine(p, rank, all, out, DESCENDING);
 			CHECK(judge_combine(p, rank, out) > 0);
+		}
+		if (n > 2 && p->combine_quant) {
+			reference_combine(p, rank, all, out, NOT_QUANTISED);
+			CHECK(judge_combine(p, rank, out) > n / 2);
+		}
+		if (n > 2 && p->combine_quant == ORACLE_COMBINE_NVFP4) {
+			reference_combine(p, rank, all, out, OTHER_SCALE);
+			CHECK(judge_combine(p, rank, out) > n / 2);
 		}
 	}
 	for (uint32_t rank = 0; rank < p->nranks; rank++) {
@@ -279,6 +388,7 @@ static void test_problem(struct oracle_problem *p, const char *routing)
 		}
 		free(all[rank].tokens);
 		free(all[rank].combine_in);
+		free(all[rank].combine_scales);
 		free(all[rank].scales);
 		free(all[rank].weights);
 		free(all[rank].idx);
@@ -293,7 +403,7 @@ static void test_problems(void)
 	static const char *const routings[] = { "uniform", "zipf:1.1",  "hot:0.5",   "hot:1,2",
 						"zipf:0",  "group:4,2", "power:1.2", "khot:2,0.5" };
 
-	for (uint32_t i = 0; i < 6 * 2 * 6; i++) {
+	for (uint32_t i = 0; i < 6 * 2 * 9; i++) {
 		struct oracle_problem p = { .seed = i, .nranks = 4, .experts = 24, .topk = 5 };
 
 		p.hidden = 256;
@@ -320,6 +430,18 @@ static void test_problems(void)
 		case 5:
 			p.quant = ORACLE_QUANT_FORWARD;
 			p.dtype = ORACLE_FP32;
+			break;
+		case 6:
+			p.quant = ORACLE_QUANT_MXFP8;
+			p.combine_quant = ORACLE_COMBINE_FP8;
+			break;
+		case 7:
+			p.quant = ORACLE_QUANT_NVFP4;
+			p.combine_quant = ORACLE_COMBINE_NVFP4;
+			break;
+		case 8:
+			p.combine_quant = ORACLE_COMBINE_NVFP4;
+			p.hidden = 96;
 			break;
 		}
 		test_problem(&p, routings[i % 8]);
@@ -527,7 +649,9 @@ static void test_families(void)
 static int main_oracle(int argc, char **argv)
 {
 	test_numbers();
-	test_quantise();
+	test_fp8();
+	test_mxfp8();
+	test_nvfp4();
 	test_problems();
 	test_families();
 	test_zipf();
@@ -558,7 +682,7 @@ struct ht_outputs { /* of one rank */
 	float gradients[64 * ORACLE_MAX_TOPK];
 };
 
-static struct oracle_ht make_problem(int expert_major, int drop, int forward)
+static struct oracle_ht make_problem(int expert_major, int drop, int forward, int mxfp8)
 {
 	struct oracle_ht h = { .expert_major = expert_major, .drop = drop };
 	char why[128];
@@ -570,6 +694,8 @@ static struct oracle_ht make_problem(int expert_major, int drop, int forward)
 	h.p.drop_ppm = 200000;
 	h.p.duplicate_ppm = 200000;
 	h.p.quant = forward ? ORACLE_QUANT_FORWARD : ORACLE_QUANT_NONE;
+	h.p.combine_quant = mxfp8 ? ORACLE_COMBINE_MXFP8 : ORACLE_COMBINE_NONE;
+	h.p.hidden = mxfp8 ? 512 : h.p.hidden;
 	h.alignment = expert_major ? 8 : 0;
 	h.limit = drop ? 33 : MOST;
 	CHECK(oracle_problem_prepare(&h.p, why, sizeof(why)) == 0);
@@ -625,7 +751,7 @@ static void put_row(const struct oracle_ht *h, struct ht_outputs *o, uint64_t at
 		    uint32_t token)
 {
 	oracle_input_row(&h->p, src, token, o->tokens + at * oracle_input_bytes(&h->p));
-	oracle_input_scales(&h->p, src, token, (float *)o->scales + at * oracle_scale_count(&h->p));
+	oracle_input_scales(&h->p, src, token, (float *)o->scales + at * oracle_scale_words(&h->p));
 }
 
 /* A token's rows on rank d, in the outputs of it. */
@@ -673,7 +799,7 @@ static void count(const struct oracle_ht *h, uint32_t d, struct ht_outputs *o)
 static struct ht_outputs *reference(const struct oracle_ht *h, uint32_t d)
 {
 	struct ht_outputs *o = calloc(1, sizeof(*o));
-	size_t row = oracle_input_bytes(&h->p), scale = 4 * oracle_scale_count(&h->p), zeros;
+	size_t row = oracle_input_bytes(&h->p), scale = 4 * oracle_scale_words(&h->p), zeros;
 
 	NEED(o);
 	count(h, d, o);
@@ -710,37 +836,64 @@ static int64_t find(const struct oracle_ht_table *t, uint32_t src, uint32_t toke
 	return -1;
 }
 
+/* What a token's rank gets of the sum of another. */
+static void travel(const struct oracle_ht *h, float *x)
+{
+	uint8_t codes[512], scales[16];
+	double values[512];
+
+	for (uint32_t c = 0; c < h->p.hidden && !h->p.combine_quant; c++) {
+		x[c] = oracle_from_bf16(oracle_to_bf16(x[c]));
+	}
+	if (h->p.combine_quant) {
+		oracle_quantise(ORACLE_MXFP8, x, h->p.hidden, 0, codes, scales);
+		oracle_dequantise(ORACLE_MXFP8, codes, scales, h->p.hidden, 0, values);
+	}
+	for (uint32_t c = 0; c < h->p.hidden && h->p.combine_quant; c++) {
+		x[c] = (float)values[c];
+	}
+}
+
 static void sum_token(const struct oracle_ht *h, struct oracle_ht_table *const *tables,
 		      uint32_t rank, uint32_t token, struct ht_outputs *o)
 {
-	uint32_t local = h->p.experts / RANKS;
+	uint32_t local = h->p.experts / RANKS, some = 0;
 	int32_t ids[ORACLE_MAX_TOPK];
+	float sum[512], here[512];
 	uint8_t answer[4096];
 
-	NEED(oracle_combine_bytes(&h->p) <= sizeof(answer));
+	NEED(oracle_combine_bytes(&h->p) <= sizeof(answer) && h->p.hidden <= 512);
 	oracle_route(&h->p, rank, token, ids);
 	for (uint32_t c = 0; c < h->p.hidden; c++) {
-		float sum = -0.0f; /* -0 + x is x, also where x is -0 */
-		uint32_t some = 0;
+		sum[c] = -0.0f; /* -0 + x is x, also where x is -0 */
+	}
+	for (uint32_t d = 0; d < RANKS; d++) {
+		uint32_t n = 0;
 
-		for (uint32_t d = 0; d < RANKS; d++) {
-			float here = -0.0f;
-			uint32_t n = 0;
-
-			for (uint32_t e = 0; e < local; e++) {
-				int64_t row = find(tables[d], rank, token, (int32_t)e);
-
-				if (row >= 0 && (n++ == 0 || h->expert_major)) {
-					oracle_answer(&h->p, d, h->expert_major ? (int32_t)e : -1,
-						      rank, token, answer);
-					here += oracle_load(h->p.dtype, answer, c);
-				}
-			}
-			sum += n ? oracle_from_bf16(oracle_to_bf16(here)) : -0.0f;
-			some |= n;
+		for (uint32_t c = 0; c < h->p.hidden; c++) {
+			here[c] = -0.0f;
 		}
+		for (uint32_t e = 0; e < local; e++) {
+			int64_t row = find(tables[d], rank, token, (int32_t)e);
+
+			if (row < 0 || (n++ > 0 && !h->expert_major)) {
+				continue;
+			}
+			oracle_answer(&h->p, d, h->expert_major ? (int32_t)e : -1, rank, token,
+				      answer);
+			for (uint32_t c = 0; c < h->p.hidden; c++) {
+				here[c] += oracle_load(h->p.dtype, answer, c);
+			}
+		}
+		travel(h, here);
+		for (uint32_t c = 0; c < h->p.hidden && n; c++) {
+			sum[c] += here[c];
+		}
+		some |= n;
+	}
+	for (uint32_t c = 0; c < h->p.hidden; c++) {
 		oracle_store(h->p.dtype, o->sums + token * oracle_combine_bytes(&h->p), c,
-			     some ? sum : 0);
+			     some ? sum[c] : 0);
 	}
 	for (uint32_t k = 0; k < h->p.topk; k++) {
 		uint32_t d = ids[k] < 0 ? 0 : (uint32_t)ids[k] / local;
@@ -787,6 +940,7 @@ static void test_rank(const struct oracle_ht *h, struct oracle_ht_table *const *
 	struct ht_outputs *o = reference(h, rank);
 	uint32_t tokens = oracle_tokens(&h->p, rank), local = h->p.experts / RANKS;
 	size_t row = oracle_combine_bytes(&h->p), wide = h->expert_major ? 1 : h->p.topk;
+	size_t step = h->p.combine_quant ? 30 : 1; /* its rows are long */
 
 	o->sums = malloc(tokens * row + 1);
 	NEED(o->sums);
@@ -794,29 +948,29 @@ static void test_rank(const struct oracle_ht *h, struct oracle_ht_table *const *
 		sum_token(h, tables, rank, i, o);
 	}
 	CHECK(wrong(h, tables, rank, o) == 0);
-	spoil(h, tables, rank, o, o->tokens, t->count * oracle_input_bytes(&h->p), 331);
-	spoil(h, tables, rank, o, o->scales, t->count * 4 * oracle_scale_count(&h->p), 67);
-	spoil(h, tables, rank, o, o->weights, t->count * 4 * wide, 43);
-	spoil(h, tables, rank, o, o->idx, h->expert_major ? 0 : t->count * 8 * wide, 97);
+	spoil(h, tables, rank, o, o->tokens, t->count * oracle_input_bytes(&h->p), 331 * step);
+	spoil(h, tables, rank, o, o->scales, t->count * 4 * oracle_scale_words(&h->p), 67 * step);
+	spoil(h, tables, rank, o, o->weights, t->count * 4 * wide, 43 * step);
+	spoil(h, tables, rank, o, o->idx, h->expert_major ? 0 : t->count * 8 * wide, 97 * step);
 	spoil(h, tables, rank, o, o->counters, 8 * local, 8);
 	spoil(h, tables, rank, o, o->offsets, h->expert_major ? 8 * local : 0, 8);
 	spoil(h, tables, rank, o, &o->total, 8, 8);
-	spoil(h, tables, rank, o, o->sums, tokens * row, 61);
-	spoil(h, tables, rank, o, o->gradients, tokens * h->p.topk * 4, 13);
+	spoil(h, tables, rank, o, o->sums, tokens * row, 61 * step);
+	spoil(h, tables, rank, o, o->gradients, tokens * h->p.topk * 4, 13 * step);
 	free(o->tokens);
 	free(o->scales);
 	free(o->sums);
 	free(o);
 }
 
-static void test_shape(int expert_major, int drop, int forward)
+static void test_shape(int expert_major, int drop, int forward, int mxfp8)
 {
-	struct oracle_ht h = make_problem(expert_major, drop, forward);
+	struct oracle_ht h = make_problem(expert_major, drop, forward, mxfp8);
 	struct oracle_ht_table *tables[RANKS];
 	uint64_t most = 0;
 
-	check_context("%s%s%s", expert_major ? "expert-major" : "flat", drop ? ", drop" : "",
-		      forward ? ", forwarded" : "");
+	check_context("%s%s%s%s", expert_major ? "expert-major" : "flat", drop ? ", drop" : "",
+		      forward ? ", forwarded" : "", mxfp8 ? ", MXFP8" : "");
 	for (uint32_t d = 0; d < RANKS; d++) {
 		tables[d] = oracle_ht_table_create(&h, d);
 		NEED(tables[d]);
@@ -835,10 +989,12 @@ static void test_shape(int expert_major, int drop, int forward)
 static int main_oracle_ht(int argc, char **argv)
 {
 	for (int expert_major = 0; expert_major < 2; expert_major++) {
-		test_shape(expert_major, 0, 0);
-		test_shape(expert_major, 1, 0);
-		test_shape(expert_major, 0, 1);
+		test_shape(expert_major, 0, 0, 0);
+		test_shape(expert_major, 1, 0, 0);
+		test_shape(expert_major, 0, 1, 0);
 	}
+	test_shape(1, 0, 0, 1);
+	test_shape(1, 1, 0, 1);
 	return check_end();
 }
 

@@ -333,8 +333,8 @@ static void add_traffic(struct sums *sums, const struct oracle_traffic *traffic,
 static double copy_bytes(const struct oracle_problem *problem, int op)
 {
 	return op == PERF_COMBINE
-		       ? (double)oracle_combine_bytes(problem)
-		       : (double)oracle_output_bytes(problem) + 4.0 * oracle_scale_count(problem);
+		       ? (double)oracle_return_bytes(problem)
+		       : (double)oracle_output_bytes(problem) + 4.0 * oracle_scale_words(problem);
 }
 
 /*
@@ -354,7 +354,7 @@ static void memory_bytes(const struct perf_rank *rank, uint64_t *bytes)
 	if (t) {
 		bytes[PERF_DISPATCH] =
 			written * (uint64_t)copy_bytes(&rank->problem, PERF_DISPATCH);
-		bytes[PERF_COMBINE] = read * (uint64_t)copy_bytes(&rank->problem, PERF_COMBINE);
+		bytes[PERF_COMBINE] = read * oracle_combine_bytes(&rank->problem);
 	}
 }
 

@@ -35,6 +35,13 @@ static int check_sizes(const char *text)
 static int fits_mode(const struct perf_options *opt)
 {
 	enum oracle_quant quant = opt->problem.quant;
+	enum oracle_combine_quant back = opt->problem.combine_quant;
+	static const char *const without_pow2[] = {
+		[ORACLE_QUANT_NONE] = "--quant none",
+		[ORACLE_QUANT_FORWARD] = "--quant fwd",
+		[ORACLE_QUANT_MXFP8] = "--quant mxfp8",
+		[ORACLE_QUANT_NVFP4] = "--quant nvfp4",
+	};
 	const struct {
 		int given, ht;
 		const char *name;
@@ -44,6 +51,11 @@ static int fits_mode(const struct perf_options *opt)
 		{ opt->problem.pow2_scales, 0, "--pow2-scales" },
 		{ quant == ORACLE_QUANT_FP8, 0, "--quant fp8" },
 		{ quant == ORACLE_QUANT_FP8_COLUMNS, 0, "--quant fp8-v1" },
+		{ quant == ORACLE_QUANT_MXFP8, 0, "--quant mxfp8" },
+		{ quant == ORACLE_QUANT_NVFP4, 0, "--quant nvfp4" },
+		{ back == ORACLE_COMBINE_NVFP4, 0, "--combine-quant nvfp4" },
+		{ back == ORACLE_COMBINE_FP8, 0, "--combine-quant fp8" },
+		{ back == ORACLE_COMBINE_MXFP8, 1, "--combine-quant mxfp8" },
 		{ opt->recv != 0, 1, "--recv" },
 		{ opt->zone_alignment != 0, 1, "--align" },
 		{ opt->eager, 1, "--eager" },
@@ -66,10 +78,13 @@ static int fits_mode(const struct perf_options *opt)
 		return bad("--eager", opt->graph ? "-G" : "--recv",
 			   "neither a graph nor a limit of received rows");
 	}
-	if (opt->problem.pow2_scales &&
-	    (quant == ORACLE_QUANT_NONE || quant == ORACLE_QUANT_FORWARD)) {
-		return bad("--pow2-scales", quant ? "--quant fwd" : "--quant none",
-			   "--quant fp8 or fp8-v1, which make scales");
+	if (opt->problem.pow2_scales && quant != ORACLE_QUANT_FP8 &&
+	    quant != ORACLE_QUANT_FP8_COLUMNS) {
+		return bad("--pow2-scales", without_pow2[quant],
+			   "--quant fp8 or fp8-v1, whose scales are fp32");
+	}
+	if (opt->flat && back == ORACLE_COMBINE_MXFP8) {
+		return bad("--combine-quant mxfp8", "--layout flat", "--layout em");
 	}
 	if (opt->flat && opt->zone_alignment) {
 		return bad("--align", "--layout flat", "--layout em, which has zones");

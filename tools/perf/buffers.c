@@ -166,10 +166,17 @@ void perf_ht_load(struct perf_rank *rank)
 static size_t row_bytes(const struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->perf->opt.problem;
-	size_t out = oracle_output_bytes(p) + 4 * oracle_scale_count(p);
+	size_t out = oracle_output_bytes(p) + 4 * oracle_scale_words(p);
 	size_t combine = oracle_combine_bytes(p);
 
 	return (out > combine ? out : combine) + 12 * p->topk;
+}
+
+static size_t in_scale_bytes(const struct oracle_problem *p)
+{
+	return p->quant == ORACLE_QUANT_FORWARD ? 4 * (size_t)p->max_tokens * oracle_scale_words(p)
+	       : p->quant == ORACLE_QUANT_NVFP4 ? sizeof(float)
+						: 0;
 }
 
 static int alloc_inputs(struct perf_rank *rank)
@@ -177,9 +184,8 @@ static int alloc_inputs(struct perf_rank *rank)
 	const struct oracle_problem *p = &rank->perf->opt.problem;
 	struct perf_buffers *b = &rank->buf;
 	size_t tokens = p->max_tokens, routing = tokens * p->topk;
-	size_t scale_bytes = 4 * oracle_scale_count(p);
 
-	b->in_bytes = tokens * (oracle_input_bytes(p) + scale_bytes) + routing * 8;
+	b->in_bytes = tokens * oracle_input_bytes(p) + in_scale_bytes(p) + routing * 8;
 	b->host = malloc(b->in_bytes);
 	if (!b->host) {
 		snprintf(rank->failure, sizeof(rank->failure), "no host memory");
@@ -187,7 +193,7 @@ static int alloc_inputs(struct perf_rank *rank)
 	}
 	PERF_CUDA(rank, cudaMallocHost((void **)&b->chunk, PERF_CHECK_BYTES + row_bytes(rank)));
 	return device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
-	       device_memory(rank, &b->in_scales, tokens * scale_bytes) ||
+	       device_memory(rank, &b->in_scales, in_scale_bytes(p)) ||
 	       device_memory(rank, &b->ids, routing * 8) ||
 	       device_memory(rank, &b->weights, routing * sizeof(float)) ||
 	       device_memory(rank, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p)) ||
@@ -199,7 +205,7 @@ static int ht_alloc(struct perf_rank *rank)
 	const struct oracle_problem *p = &rank->perf->opt.problem;
 	struct perf_buffers *b = &rank->buf;
 	size_t rows = b->rows, local = p->experts / p->nranks;
-	size_t scale_bytes = 4 * oracle_scale_count(p);
+	size_t scale_bytes = 4 * oracle_scale_words(p);
 
 	b->out_tokens_bytes = rows * oracle_output_bytes(p);
 	b->out_scales_bytes = rows * scale_bytes;
@@ -270,7 +276,7 @@ static void group_config(const struct perf_rank *rank, ncclEpGroupConfig_t *conf
 {
 	const struct perf_options *opt = &rank->perf->opt;
 	const struct oracle_problem *p = &opt->problem;
-	size_t out = oracle_output_bytes(p) + oracle_scale_count(p) * sizeof(float);
+	size_t out = oracle_output_bytes(p) + oracle_scale_words(p) * sizeof(float);
 	size_t combine = oracle_combine_bytes(p);
 
 	config->algorithm = opt->ht ? NCCL_EP_ALGO_HIGH_THROUGHPUT : NCCL_EP_ALGO_LOW_LATENCY;
@@ -387,13 +393,14 @@ int perf_buffers_alloc(struct perf_rank *rank)
 	size_t tokens = p->max_tokens;
 	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
 	size_t rows = blocks * (by_rank ? tokens : tokens * p->nranks);
-	size_t scale_bytes = oracle_scale_count(p) * sizeof(float);
+	size_t scale_bytes = oracle_scale_words(p) * sizeof(float);
 	size_t routing = tokens * p->topk;
+	bool nvfp4 = p->combine_quant == ORACLE_COMBINE_NVFP4;
 
 	if (rank->perf->opt.ht) {
 		return ht_alloc(rank);
 	}
-	b->in_bytes = tokens * (oracle_input_bytes(p) + scale_bytes) + routing * 8;
+	b->in_bytes = tokens * oracle_input_bytes(p) + in_scale_bytes(p) + routing * 8;
 	b->out_tokens_bytes = rows * oracle_output_bytes(p);
 	b->out_scales_bytes = rows * scale_bytes;
 	b->routing_elements = by_rank ? rows * p->topk : 0;
@@ -404,7 +411,8 @@ int perf_buffers_alloc(struct perf_rank *rank)
 		return -1;
 	}
 	if (device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
-	    device_memory(rank, &b->in_scales, tokens * scale_bytes) ||
+	    device_memory(rank, &b->in_scales, in_scale_bytes(p)) ||
+	    device_memory(rank, &b->combine_scales, nvfp4 ? rows * sizeof(float) : 0) ||
 	    device_memory(rank, &b->ids, routing * 8) ||
 	    device_memory(rank, &b->weights, routing * sizeof(float)) ||
 	    window_memory(rank, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
@@ -419,6 +427,10 @@ int perf_buffers_alloc(struct perf_rank *rank)
 	}
 	/* small numbers in every type, for runs without a check */
 	PERF_CUDA(rank, cudaMemsetAsync(b->combine_in, 0x3c, b->combine_in_bytes, rank->stream));
+	if (nvfp4) {
+		PERF_CUDA(rank, cudaMemsetAsync(b->combine_scales, 0x3c, rows * sizeof(float),
+						rank->stream));
+	}
 	return 0;
 }
 
@@ -437,10 +449,10 @@ static void output_free(struct perf_rank *rank, void *at, ncclWindow_t window)
 void perf_buffers_free(struct perf_rank *rank)
 {
 	struct perf_buffers *b = &rank->buf;
-	void *const all[] = { b->in_tokens,    b->in_scales, b->ids,    b->weights,
-			      b->out_weights,  b->out_idx,   b->counts, b->align_counts,
-			      b->combine_out,  b->offsets,   b->total,  b->in_gradients,
-			      b->out_gradients };
+	void *const all[] = { b->in_tokens,     b->in_scales,     b->ids,    b->weights,
+			      b->out_weights,   b->out_idx,       b->counts, b->align_counts,
+			      b->combine_out,   b->offsets,       b->total,  b->in_gradients,
+			      b->out_gradients, b->combine_scales };
 
 	ht_unload(rank);
 	output_free(rank, b->combine_in, b->combine_window);
@@ -490,7 +502,7 @@ void perf_buffers_upload(struct perf_rank *rank)
 	const struct oracle_problem *p = &rank->problem;
 	struct perf_buffers *b = &rank->buf;
 	size_t row = oracle_input_bytes(p);
-	uint32_t scales = oracle_scale_count(p);
+	uint32_t scales = oracle_scale_words(p);
 	size_t id_bytes = rank->perf->opt.ids64 ? 8 : 4;
 
 	for (uint32_t t = 0; t < rank->tokens; t++) {
@@ -507,6 +519,9 @@ void perf_buffers_upload(struct perf_rank *rank)
 					    (float *)b->host + (size_t)t * scales);
 		}
 		upload(rank, b->in_scales, b->host, (size_t)rank->tokens * scales * sizeof(float));
+	} else if (p->quant == ORACLE_QUANT_NVFP4) {
+		*(float *)b->host = oracle_global_scale(p, rank->rank);
+		upload(rank, b->in_scales, b->host, sizeof(float));
 	}
 	for (uint32_t t = 0; t < rank->tokens; t++) {
 		int32_t ids[ORACLE_MAX_TOPK];

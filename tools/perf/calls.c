@@ -2,7 +2,31 @@
 /* The calls that are measured, with their arguments. */
 #include <string.h>
 
+#include "nccl_ep/ext.h"
 #include "perf.h"
+
+/* A recipe of dispatch: its values in the call, and the types that it delivers. */
+static const struct {
+	ncclEpDispQuant_t recipe;
+	ncclDataType_t tokens, scales;
+	uint32_t per_byte;   /* elements of a token in a byte */
+	uint32_t scale_size; /* bytes */
+} recipes[] = {
+	[ORACLE_QUANT_NONE] = { NCCL_EP_DISP_QUANT_NONE },
+	[ORACLE_QUANT_FP8] = { NCCL_EP_DISP_QUANT_DS_FP8E3M4, ncclFloat8e4m3, ncclFloat32, 1, 4 },
+	[ORACLE_QUANT_FP8_COLUMNS] = { NCCL_EP_DISP_QUANT_NONE, ncclFloat8e4m3, ncclFloat32, 1, 4 },
+	[ORACLE_QUANT_FORWARD] = { NCCL_EP_DISP_QUANT_FWD, ncclFloat8e4m3, ncclFloat32, 1, 4 },
+	[ORACLE_QUANT_MXFP8] = { NCCL_EP_EXT_DISP_QUANT_MXFP8, ncclFloat8e4m3, ncclUint8, 1, 1 },
+	[ORACLE_QUANT_NVFP4] = { NCCL_EP_EXT_DISP_QUANT_NVFP4, ncclFloat4x2, ncclFloat8e4m3, 2, 1 },
+};
+
+/* Recipes of combine. */
+static const ncclEpCombQuant_t returns[] = {
+	[ORACLE_COMBINE_NONE] = NCCL_EP_COMB_QUANT_NONE,
+	[ORACLE_COMBINE_NVFP4] = NCCL_EP_COMB_QUANT_NVFP4,
+	[ORACLE_COMBINE_FP8] = NCCL_EP_EXT_COMB_QUANT_FP8,
+	[ORACLE_COMBINE_MXFP8] = NCCL_EP_COMB_QUANT_MXFP8,
+};
 
 /* The aligning dispatch carries no token, but waits for the counts of every rank. */
 static void prepare_align(struct perf_rank *rank)
@@ -23,7 +47,9 @@ static void prepare_align(struct perf_rank *rank)
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
 		c->align_in.scales = perf_tensor(&c->align_scales, ncclFloat32, NULL, 2, 0,
-						 oracle_scale_count(p), 0);
+						 oracle_scale_words(p), 0);
+	} else if (p->quant == ORACLE_QUANT_NVFP4) {
+		c->align_in.scales = &c->in_scales.t;
 	}
 	perf_tensor(&c->align_counts, ncclInt32, rank->buf.align_counts, 1, blocks, 0, 0);
 	*(by_rank ? &c->align_layout.src_rank_counters : &c->align_layout.expert_counters) =
@@ -42,7 +68,6 @@ static void prepare_dispatch(struct perf_rank *rank)
 	size_t rows = by_rank ? p->max_tokens : (size_t)p->max_tokens * p->nranks;
 	ncclDataType_t type = perf_float_type(p->dtype);
 	ncclDataType_t in = p->quant == ORACLE_QUANT_FORWARD ? ncclFloat8e4m3 : type;
-	ncclDataType_t out = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
 
 	c->dispatch_in = NCCL_EP_DISPATCH_INPUTS_INIT;
 	c->dispatch_out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
@@ -50,7 +75,7 @@ static void prepare_dispatch(struct perf_rank *rank)
 	c->dispatch_in.tokens =
 		perf_tensor(&c->in_tokens, in, b->in_tokens, 2, rank->tokens, p->hidden, 0);
 	c->dispatch_out.tokens =
-		perf_tensor(&c->out_tokens, out, b->out_tokens, 3, blocks, rows, p->hidden);
+		perf_tensor(&c->out_tokens, type, b->out_tokens, 3, blocks, rows, p->hidden);
 	c->out_tokens.t.win_hdl = b->tokens_window;
 	perf_tensor(&c->ids, rank->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, rank->tokens,
 		    p->topk, 0);
@@ -65,23 +90,26 @@ static void prepare_dispatch(struct perf_rank *rank)
 			perf_tensor(&c->out_idx, ncclInt32, b->out_idx, 3, blocks, rows, p->topk);
 	}
 	if (p->quant != ORACLE_QUANT_NONE) {
-		c->dispatch_out.scales = perf_tensor(&c->out_scales, ncclFloat32, b->out_scales, 3,
-						     blocks, rows, oracle_scale_count(p));
+		c->out_tokens.t.datatype = recipes[p->quant].tokens;
+		c->out_tokens.sizes[2] = p->hidden / recipes[p->quant].per_byte;
+		c->dispatch_out.scales = perf_tensor(
+			&c->out_scales, recipes[p->quant].scales, b->out_scales, 3, blocks, rows,
+			4 * oracle_scale_words(p) / recipes[p->quant].scale_size);
 		c->out_scales.t.win_hdl = b->scales_window;
 	}
 	if (p->quant == ORACLE_QUANT_FORWARD) {
 		c->dispatch_in.scales = perf_tensor(&c->in_scales, ncclFloat32, b->in_scales, 2,
-						    rank->tokens, oracle_scale_count(p), 0);
+						    rank->tokens, oracle_scale_words(p), 0);
+	} else if (p->quant == ORACLE_QUANT_NVFP4) {
+		c->dispatch_in.scales =
+			perf_tensor(&c->in_scales, ncclFloat32, b->in_scales, 1, 1, 0, 0);
 	}
 	c->dispatch_config = NCCL_EP_DISPATCH_CONFIG_INIT;
 	c->dispatch_config.send_only = (unsigned int)rank->perf->opt.staged;
 	c->dispatch_config.round_scales = (unsigned int)p->pow2_scales;
+	c->dispatch_config.quant_recipe = recipes[p->quant].recipe;
 	if (p->quant == ORACLE_QUANT_FP8_COLUMNS) {
 		c->dispatch_config.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE;
-	} else if (p->quant == ORACLE_QUANT_FP8) {
-		c->dispatch_config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
-	} else if (p->quant == ORACLE_QUANT_FORWARD) {
-		c->dispatch_config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
 	}
 }
 
@@ -108,7 +136,7 @@ static void ht_prepare_dispatch(struct perf_rank *rank, size_t rows)
 	const struct oracle_problem *p = &rank->problem;
 	struct perf_calls *c = &rank->calls;
 	struct perf_buffers *b = &rank->buf;
-	uint32_t scales = oracle_scale_count(p);
+	uint32_t scales = oracle_scale_words(p);
 	ncclDataType_t type = p->quant == ORACLE_QUANT_NONE ? perf_float_type(p->dtype)
 							    : ncclFloat8e4m3;
 
@@ -153,6 +181,7 @@ static void ht_prepare_combine(struct perf_rank *rank, size_t rows)
 	c->combine_inputs = NCCL_EP_COMBINE_INPUTS_INIT;
 	c->combine_outputs = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	c->combine_config = NCCL_EP_COMBINE_CONFIG_INIT;
+	c->combine_config.quant_recipe = returns[p->combine_quant];
 	c->combine_inputs.tokens =
 		perf_tensor(&c->combine_in, type, b->combine_in, 2, rows, p->hidden, 0);
 	c->combine_in.t.win_hdl = b->combine_window;
@@ -209,6 +238,12 @@ void perf_calls_prepare(struct perf_rank *rank)
 	c->combine_outputs = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	c->combine_config = NCCL_EP_COMBINE_CONFIG_INIT;
 	c->combine_config.send_only = (unsigned int)rank->perf->opt.staged;
+	c->combine_config.quant_recipe = returns[p->combine_quant];
+	if (p->combine_quant == ORACLE_COMBINE_NVFP4) {
+		c->combine_inputs.scales =
+			perf_tensor(&c->combine_scales, ncclFloat32, rank->buf.combine_scales, 3,
+				    c->out_tokens.sizes[0], c->out_tokens.sizes[1], 1);
+	}
 	c->combine_inputs.tokens = perf_tensor(&c->combine_in, type, rank->buf.combine_in, 3,
 					       c->out_tokens.sizes[0], c->out_tokens.sizes[1],
 					       p->hidden);

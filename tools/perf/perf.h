@@ -112,7 +112,7 @@ struct perf_place { /* where a rank runs */
 struct perf_buffers { /* device memory */
 	void *in_tokens, *in_scales, *ids, *weights;
 	void *out_tokens, *out_scales, *out_weights, *out_idx, *counts;
-	void *combine_in, *combine_out;
+	void *combine_in, *combine_scales, *combine_out;
 	void *align_counts;
 	/* high throughput */
 	void *offsets, *total, *in_gradients, *out_gradients;
@@ -133,7 +133,7 @@ struct perf_tensor {
 struct perf_calls {
 	struct perf_tensor in_tokens, in_scales, ids, weights;
 	struct perf_tensor out_tokens, out_scales, out_weights, out_idx, counts;
-	struct perf_tensor combine_in, combine_out;
+	struct perf_tensor combine_in, combine_scales, combine_out;
 	struct perf_tensor align_tokens, align_ids, align_weights, align_scales, align_counts;
 	struct perf_tensor offsets, total, in_gradients, out_gradients; /* high throughput */
 	ncclEpDispatchInputs_t dispatch_in, align_in;

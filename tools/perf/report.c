@@ -80,16 +80,18 @@ static void report_settings(const struct perf *perf)
 {
 	const struct perf_options *opt = &perf->opt;
 	const struct oracle_problem *p = &opt->problem;
-	char layout[32], dtype[32], quant[32];
+	char layout[32], dtype[32], quant[32], back[32];
 
-	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s   "
+	ep_options_word(&perf_option_table, "combine-quant", (int)p->combine_quant, back);
+	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s%s%s   "
 	       "ids %d\n",
 	       opt->ht ? "ht" : "ll",
 	       ep_options_word(&perf_option_table, "layout", opt->layout, layout), p->experts,
 	       p->topk, p->hidden,
 	       ep_options_word(&perf_option_table, "dtype", (int)p->dtype, dtype),
 	       ep_options_word(&perf_option_table, "quant", (int)p->quant, quant),
-	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
+	       p->pow2_scales ? "+pow2" : "", p->combine_quant ? ", combine " : "",
+	       p->combine_quant ? back : "", opt->ids64 ? 64 : 32);
 	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
 	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
 	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",

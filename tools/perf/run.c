@@ -126,7 +126,7 @@ static void check_rows(const struct piece *piece, uint64_t first, uint64_t n,
 	const struct oracle_problem *p = &r->ht.p;
 	struct oracle_ht_output out = {
 		.tokens = piece->rows + first * oracle_output_bytes(p),
-		.scales = piece->scales + first * 4 * oracle_scale_count(p),
+		.scales = piece->scales + first * 4 * oracle_scale_words(p),
 	};
 
 	if (piece->weights) {
@@ -160,7 +160,7 @@ static void ht_check_dispatch(struct perf_rank *rank, struct oracle_verdict *ver
 {
 	const struct oracle_problem *p = &rank->ht.p;
 	int flat = rank->perf->opt.flat;
-	struct strides s = { .row = oracle_output_bytes(p), .scales = 4 * oracle_scale_count(p) };
+	struct strides s = { .row = oracle_output_bytes(p), .scales = 4 * oracle_scale_words(p) };
 	struct piece piece = { .r = rank };
 	uint64_t end = rank->tables[rank->rank]->count;
 
@@ -387,6 +387,7 @@ static uint64_t check_round(struct perf_rank *rank, const struct halves *halves,
 	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 	run_half(rank, halves, PERF_DISPATCH);
 	view.combine_in = rank->buf.combine_in;
+	view.combine_scales = rank->buf.combine_scales;
 	oracle_check_dispatch(table, &mem, &view, &verdict);
 	complain(rank, &verdict); /* a combine after a bad dispatch may not come back */
 	perf_phase(rank, "checking");

@@ -193,6 +193,7 @@ struct block {
 	uint32_t count;        /* rows in use */
 	uint8_t *chunk;        /* rows as read */
 	uint8_t *chunk_result; /* experts' results */
+	float *chunk_scales;   /* and theirs */
 	float *scales;         /* [rows][S] or, in columns, [S][rows] */
 	float *row_scales;     /* one row's, gathered */
 	uint8_t *want;
@@ -285,7 +286,7 @@ static void check_routing(struct block *block, uint32_t row, const struct entry 
 static float *gather_scales(struct block *block, uint32_t row)
 {
 	const struct oracle_problem *p = block->table->p;
-	uint32_t n = oracle_scale_count(p);
+	uint32_t n = oracle_scale_words(p);
 
 	if (p->quant == ORACLE_QUANT_FP8_COLUMNS) {
 		for (uint32_t i = 0; i < n; i++) {
@@ -300,10 +301,10 @@ static float *gather_scales(struct block *block, uint32_t row)
 
 /* One row in use, and what the experts make of it: of one that no token is due here, nothing that may be read. */
 static void check_row(struct block *block, uint32_t row, const uint8_t *bytes, const int32_t *ids,
-		      const float *weights, uint8_t *result)
+		      const float *weights, uint8_t *result, float *scale)
 {
 	const struct oracle_problem *p = block->table->p;
-	uint32_t nscales = oracle_scale_count(p);
+	uint32_t nscales = oracle_scale_words(p);
 	const float *scales = nscales ? gather_scales(block, row) : NULL;
 	const struct entry *e = find_entry(block, bytes);
 
@@ -324,6 +325,16 @@ static void check_row(struct block *block, uint32_t row, const uint8_t *bytes, c
 	} else if (result) {
 		memset(result, ORACLE_UNREAD, oracle_combine_bytes(p));
 	}
+	if (scale) {
+		*scale = e ? oracle_answer_scale(p, result) : NAN;
+	}
+}
+
+static uint32_t chunk_rows(const struct oracle_problem *p)
+{
+	uint32_t rows = (uint32_t)(CHUNK_BYTES / oracle_combine_bytes(p));
+
+	return rows ? rows : 1;
 }
 
 static int check_rows_used(struct block *block, const int32_t *ids, const float *weights)
@@ -334,10 +345,12 @@ static int check_rows_used(struct block *block, const int32_t *ids, const float 
 	const uint8_t *from =
 		(const uint8_t *)block->out->tokens + (size_t)block->index * block->rows * bytes;
 	uint8_t *to = block->out->combine_in;
-	uint32_t step = (uint32_t)(CHUNK_BYTES / result_bytes);
+	float *scales = p->combine_quant == ORACLE_COMBINE_NVFP4 ? block->out->combine_scales
+								 : NULL;
+	uint32_t step = chunk_rows(p);
 
-	step = step ? step : 1;
 	to = to ? to + (size_t)block->index * block->rows * result_bytes : NULL;
+	scales = to && scales ? scales + (size_t)block->index * block->rows : NULL;
 	for (uint32_t row = 0; row < block->count; row += step) {
 		uint32_t n = block->count - row < step ? block->count - row : step;
 
@@ -348,10 +361,15 @@ static int check_rows_used(struct block *block, const int32_t *ids, const float 
 			check_row(block, row + i, block->chunk + i * bytes,
 				  ids ? ids + (size_t)(row + i) * p->topk : NULL,
 				  weights ? weights + (size_t)(row + i) * p->topk : NULL,
-				  to ? block->chunk_result + i * result_bytes : NULL);
+				  to ? block->chunk_result + i * result_bytes : NULL,
+				  scales ? block->chunk_scales + i : NULL);
 		}
 		if (to && put(block->mem, to + row * result_bytes, block->chunk_result,
 			      n * result_bytes)) {
+			return -1;
+		}
+		if (scales &&
+		    put(block->mem, scales + row, block->chunk_scales, n * sizeof(*scales))) {
 			return -1;
 		}
 	}
@@ -364,7 +382,7 @@ static int check_rows_unused(struct block *block, const int32_t *ids, const floa
 	size_t bytes = oracle_output_bytes(p);
 	const uint8_t *from =
 		(const uint8_t *)block->out->tokens + (size_t)block->index * block->rows * bytes;
-	uint32_t nscales = oracle_scale_count(p);
+	uint32_t nscales = oracle_scale_words(p);
 	uint32_t unused = block->rows - block->count;
 	uint32_t samples = block->out->poison_rows < unused ? block->out->poison_rows : unused;
 
@@ -401,7 +419,7 @@ static int check_rows_unused(struct block *block, const int32_t *ids, const floa
 static int check_block(struct block *block, int32_t *ids, float *weights)
 {
 	const struct oracle_problem *p = block->table->p;
-	size_t scales = (size_t)oracle_scale_count(p) * block->rows;
+	size_t scales = (size_t)oracle_scale_words(p) * block->rows;
 	size_t routing = (size_t)block->rows * p->topk;
 
 	if (scales && fetch(block->mem, block->scales,
@@ -465,7 +483,7 @@ void oracle_check_dispatch(const struct oracle_table *table, const struct oracle
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
 	uint32_t nblocks = by_rank ? p->nranks : table->local;
 	struct block b = { .table = table, .mem = mem, .out = out, .verdict = verdict };
-	uint32_t nscales = oracle_scale_count(p);
+	uint32_t nscales = oracle_scale_words(p);
 	size_t chunk = CHUNK_BYTES + oracle_combine_bytes(p) + oracle_output_bytes(p);
 	int32_t *counts = calloc(nblocks, sizeof(*counts));
 	int32_t *ids = NULL;
@@ -474,6 +492,7 @@ void oracle_check_dispatch(const struct oracle_table *table, const struct oracle
 	b.rows = by_rank ? p->max_tokens : p->max_tokens * p->nranks;
 	b.chunk = malloc(chunk);
 	b.chunk_result = malloc(chunk);
+	b.chunk_scales = calloc(chunk_rows(p), sizeof(float));
 	b.scales = calloc((size_t)b.rows * nscales + 1, sizeof(float));
 	b.row_scales = calloc(nscales + 1, sizeof(float));
 	b.want_scales = calloc(nscales + 1, sizeof(float));
@@ -482,8 +501,8 @@ void oracle_check_dispatch(const struct oracle_table *table, const struct oracle
 		ids = calloc((size_t)b.rows * p->topk, sizeof(*ids));
 		weights = calloc((size_t)b.rows * p->topk, sizeof(*weights));
 	}
-	if (!counts || !b.chunk || !b.chunk_result || !b.scales || !b.row_scales ||
-	    !b.want_scales || !b.want || (by_rank && (!ids || !weights))) {
+	if (!counts || !b.chunk || !b.chunk_result || !b.chunk_scales || !b.scales ||
+	    !b.row_scales || !b.want_scales || !b.want || (by_rank && (!ids || !weights))) {
 		blame(verdict, "dispatch: rank %u: no memory for the check", table->rank);
 	} else if (check_blocks(&b, nblocks, out->counts ? counts : NULL, ids, weights)) {
 		blame(verdict, "dispatch: rank %u: the outputs could not be read", table->rank);
@@ -494,6 +513,7 @@ void oracle_check_dispatch(const struct oracle_table *table, const struct oracle
 	free(b.want_scales);
 	free(b.row_scales);
 	free(b.scales);
+	free(b.chunk_scales);
 	free(b.chunk_result);
 	free(b.chunk);
 	free(counts);
@@ -505,15 +525,42 @@ struct sum {           /* buffers of one token's work */
 	uint8_t *part; /* one expert's or one rank's answer */
 	float *acc;
 	uint8_t *want;
+	/* a quantised answer; the sum of answers, and of their magnitudes */
+	uint8_t *codes, *scales;
+	double *values, *total, *size;
+	uint32_t parts;
 };
+
+/* What a reader gets of an answer on the wire. */
+static void pass_quantised(const struct oracle_problem *problem, struct sum *sum)
+{
+	enum oracle_format format = oracle_combine_format(problem);
+	float global = problem->combine_quant == ORACLE_COMBINE_NVFP4
+			       ? oracle_answer_scale(problem, sum->part)
+			       : 1;
+
+	oracle_load_row(problem->dtype, sum->part, sum->acc, problem->hidden);
+	oracle_quantise(format, sum->acc, problem->hidden, global, sum->codes, sum->scales);
+	oracle_dequantise(format, sum->codes, sum->scales, problem->hidden, global, sum->values);
+}
 
 static void add_part(const struct oracle_problem *problem, struct sum *sum, float weight)
 {
-	for (uint32_t column = 0; column < problem->hidden; column++) {
+	if (problem->combine_quant) {
+		pass_quantised(problem, sum);
+	}
+	for (uint32_t column = 0; problem->combine_quant && column < problem->hidden; column++) {
+		double x = (double)weight * sum->values[column];
+
+		sum->total[column] += x;
+		sum->size[column] += fabs(x);
+	}
+	for (uint32_t column = 0; !problem->combine_quant && column < problem->hidden; column++) {
 		float x = oracle_load(problem->dtype, sum->part, column);
 
 		sum->acc[column] = fmaf(weight, x, sum->acc[column]);
 	}
+	sum->parts++;
 }
 
 /* Ascending k; rank-major: a rank's answer where its first expert stands. */
@@ -522,11 +569,12 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 	const struct oracle_problem *p = table->p;
 	const int32_t *ids = table->ids[table->rank] + (size_t)token * p->topk;
 	float weights[ORACLE_MAX_TOPK];
-	uint32_t parts = 0;
 
 	oracle_weights(p, table->rank, token, weights);
+	sum->parts = 0;
 	for (uint32_t column = 0; column < p->hidden; column++) {
 		sum->acc[column] = -0.0f; /* which changes no number that is added */
+		sum->total[column] = sum->size[column] = 0;
 	}
 	for (uint32_t k = 0; k < p->topk; k++) {
 		uint32_t to = (uint32_t)ids[k] / table->local;
@@ -539,11 +587,10 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 			oracle_answer(p, to, by_expert ? ids[k] % (int32_t)table->local : -1,
 				      table->rank, token, sum->part);
 			add_part(p, sum, by_expert ? weights[k] : 1.0f);
-			parts++;
 		}
 	}
 	for (uint32_t column = 0; column < p->hidden; column++) {
-		oracle_store(p->dtype, sum->want, column, parts ? sum->acc[column] : 0.0f);
+		oracle_store(p->dtype, sum->want, column, sum->parts ? sum->acc[column] : 0.0f);
 	}
 }
 
@@ -563,6 +610,8 @@ static void check_sum(const struct oracle_problem *p, uint32_t rank, uint32_t to
 	}
 	for (uint32_t c = 0; c < p->hidden; c++) {
 		if (memcmp(got + c * size, want + c * size, size) != 0 &&
+		    !(isnan(oracle_load(p->dtype, got, c)) &&
+		      isnan(oracle_load(p->dtype, want, c))) &&
 		    !(any_zero && oracle_load(p->dtype, got, c) == 0 &&
 		      oracle_load(p->dtype, want, c) == 0)) {
 			first = first < c ? first : c;
@@ -579,6 +628,46 @@ static void check_sum(const struct oracle_problem *p, uint32_t rank, uint32_t to
 	}
 }
 
+/* x, or with a little more than fp32 holds of it the next one down or up, as bf16. */
+static float bf16_bound(double x, int up)
+{
+	float f = (float)x;
+
+	if (up ? (double)f < x : (double)f > x) {
+		f = nextafterf(f, up ? INFINITY : -INFINITY);
+	}
+	return oracle_from_bf16(oracle_to_bf16(f));
+}
+
+/*
+ * Compares a sum of quantised rows, which are known exactly. A term takes up to four roundings in fp32, and
+ * each addition one, of at most the sum of all magnitudes.
+ */
+static void check_bounds(const struct oracle_problem *p, uint32_t rank, uint32_t token,
+			 const uint8_t *got, const struct sum *sum, struct oracle_verdict *verdict)
+{
+	uint32_t first = UINT32_MAX, differ = 0;
+
+	for (uint32_t c = 0; c < p->hidden; c++) {
+		double off = (sum->parts + 5) * 0x1p-24 * sum->size[c] + 0x1p-140;
+		float x = oracle_load(p->dtype, got, c);
+		int right = isfinite(sum->size[c]) ? x >= bf16_bound(sum->total[c] - off, 0) &&
+							     x <= bf16_bound(sum->total[c] + off, 1)
+			    : isnan(sum->total[c]) ? isnan(x)
+						   : (double)x == sum->total[c];
+
+		first = !right && first > c ? c : first;
+		differ += !right;
+	}
+	if (differ) {
+		blame(verdict,
+		      "combine: rank %u, token %u: %u of %u columns differ, first column %u: %a, "
+		      "not %a or near it",
+		      rank, token, differ, p->hidden, first,
+		      (double)oracle_load(p->dtype, got, first), sum->total[first]);
+	}
+}
+
 static int compare_all(const struct oracle_table *table, const struct oracle_mem *mem,
 		       const uint8_t *tokens, uint32_t guard_rows, struct sum *sum, uint8_t *got,
 		       struct oracle_verdict *verdict)
@@ -592,7 +681,11 @@ static int compare_all(const struct oracle_table *table, const struct oracle_mem
 		}
 		if (token < n) {
 			sum_token(table, token, sum);
-			check_sum(table->p, table->rank, token, got, sum->want, 0, verdict);
+			if (table->p->combine_quant) {
+				check_bounds(table->p, table->rank, token, got, sum, verdict);
+			} else {
+				check_sum(table->p, table->rank, token, got, sum->want, 0, verdict);
+			}
 		} else if (!is_poison(got, bytes)) {
 			blame(verdict, "combine: rank %u: row %u, past the end, was written",
 			      table->rank, token);
@@ -610,13 +703,24 @@ void oracle_check_combine(const struct oracle_table *table, const struct oracle_
 		.part = malloc(oracle_combine_bytes(p)),
 		.acc = calloc(p->hidden, sizeof(float)),
 		.want = malloc(oracle_combine_bytes(p)),
+		.codes = malloc(p->hidden),
+		.scales = malloc(p->hidden),
+		.values = calloc(p->hidden, sizeof(double)),
+		.total = calloc(p->hidden, sizeof(double)),
+		.size = calloc(p->hidden, sizeof(double)),
 	};
 
-	if (!got || !s.part || !s.acc || !s.want) {
+	if (!got || !s.part || !s.acc || !s.want || !s.codes || !s.scales || !s.values ||
+	    !s.total || !s.size) {
 		blame(verdict, "combine: rank %u: no memory for the check", table->rank);
 	} else if (compare_all(table, mem, tokens, guard_rows, &s, got, verdict)) {
 		blame(verdict, "combine: rank %u: the output could not be read", table->rank);
 	}
+	free(s.size);
+	free(s.total);
+	free(s.values);
+	free(s.scales);
+	free(s.codes);
 	free(s.want);
 	free(s.acc);
 	free(s.part);
@@ -906,6 +1010,21 @@ float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, int32_t expert,
 	return (float)((int32_t)(hash & 0xffffff) - 0x800000) * 0x1p-18f + 0.001f;
 }
 
+/* What the source gets of a rank's sum that travels as MXFP8. */
+static void pass_mxfp8(float *x, uint32_t n)
+{
+	uint8_t codes[ORACLE_BLOCK], scales[ORACLE_BLOCK];
+	double values[ORACLE_BLOCK];
+
+	for (uint32_t c = 0; c < n; c += ORACLE_BLOCK) {
+		oracle_quantise(ORACLE_MXFP8, x + c, ORACLE_BLOCK, 1, codes, scales);
+		oracle_dequantise(ORACLE_MXFP8, codes, scales, ORACLE_BLOCK, 1, values);
+		for (uint32_t i = 0; i < ORACLE_BLOCK; i++) {
+			x[c + i] = (float)values[i];
+		}
+	}
+}
+
 static void round_all(enum oracle_dtype dtype, float *x, uint32_t n)
 {
 	for (uint32_t c = 0; dtype == ORACLE_BF16 && c < n; c++) {
@@ -941,7 +1060,9 @@ static int answer_of(const struct oracle_ht *ht, const struct oracle_ht_table *t
 			add_all(here, one + ht->p.hidden, ht->p.hidden, &some);
 		}
 	}
-	if (some) {
+	if (some && ht->p.combine_quant) {
+		pass_mxfp8(here, ht->p.hidden);
+	} else if (some) {
 		round_all(ht->p.dtype, here, ht->p.hidden);
 	}
 	return some;
@@ -975,7 +1096,9 @@ static void ht_combined(const struct oracle_ht *ht, struct oracle_ht_table *cons
 			}
 		}
 		if (some) {
-			round_all(ht->p.dtype, there, hidden);
+			if (!ht->p.combine_quant) {
+				round_all(ht->p.dtype, there, hidden);
+			}
 			add_all(sum, there, hidden, &any);
 		}
 	}
@@ -1107,7 +1230,7 @@ void oracle_ht_check_rows(const struct oracle_ht *ht, const struct oracle_ht_tab
 			  uint64_t first, uint64_t n, const struct oracle_ht_output *out,
 			  struct oracle_verdict *verdict)
 {
-	size_t row = oracle_input_bytes(&ht->p), scales = 4 * oracle_scale_count(&ht->p);
+	size_t row = oracle_input_bytes(&ht->p), scales = 4 * oracle_scale_words(&ht->p);
 	uint8_t *want = malloc(row + scales);
 
 	if (!want) {

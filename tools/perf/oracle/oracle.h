@@ -40,7 +40,25 @@ enum oracle_quant {
 	ORACLE_QUANT_NONE,
 	ORACLE_QUANT_FP8,         /* e4m3 and one fp32 scale per 128 channels, scales in rows */
 	ORACLE_QUANT_FP8_COLUMNS, /* the same, scales in columns: [block][row] */
-	ORACLE_QUANT_FORWARD      /* bytes and their fp32 scales go through unchanged */
+	ORACLE_QUANT_FORWARD,     /* bytes and their fp32 scales go through unchanged */
+	ORACLE_QUANT_MXFP8,       /* e4m3 and one E8M0 scale per 32 channels */
+	ORACLE_QUANT_NVFP4        /* e2m1 and one e4m3 scale per 16 channels */
+};
+
+/* How rows return. */
+enum oracle_combine_quant {
+	ORACLE_COMBINE_NONE,
+	ORACLE_COMBINE_NVFP4, /* low latency: with a scale for each row */
+	ORACLE_COMBINE_FP8,   /* low latency */
+	ORACLE_COMBINE_MXFP8  /* high throughput, expert-major: sums of a rank */
+};
+
+/* Numbers that share a scale. */
+enum oracle_format {
+	ORACLE_FP8,      /* 128 e4m3, an fp32 scale */
+	ORACLE_FP8_POW2, /* the same, scales are powers of two */
+	ORACLE_MXFP8,    /* 32 e4m3, an E8M0 scale */
+	ORACLE_NVFP4     /* 16 e2m1, an e4m3 scale, and an fp32 scale for many groups */
 };
 
 enum oracle_family {
@@ -88,6 +106,7 @@ struct oracle_problem {
 	enum oracle_layout layout;
 	enum oracle_dtype dtype; /* tokens and combine; forwarded tokens are bytes */
 	enum oracle_quant quant;
+	enum oracle_combine_quant combine_quant;
 	int pow2_scales;
 	int global_ids;         /* rank-major topk_idx holds global expert ids */
 	uint32_t drop_ppm;      /* probability of an unused entry (-1) */
@@ -122,6 +141,7 @@ struct oracle_dispatch {
 	const int32_t *counts; /* [L] or [R]; rank-major: may be NULL */
 	uint32_t poison_rows;  /* rows past the counts examined per block, spread out */
 	void *combine_in;      /* where the experts' results go, NULL: nowhere */
+	float *combine_scales; /* and their scales, one for each row, if they have such */
 };
 
 /* Bytes that must move, per rank, by what is counted. */
@@ -199,31 +219,50 @@ void oracle_weights(const struct oracle_problem *problem, uint32_t rank, uint32_
 void oracle_traffic(const struct oracle_problem *problem, uint32_t rank,
 		    struct oracle_traffic *traffic);
 
-/* ---- payload.c: sizes of one row in bytes, and rows ---- */
+/* ---- payload.c: sizes of one row, and rows ---- */
 
 size_t oracle_input_bytes(const struct oracle_problem *problem);
 size_t oracle_output_bytes(const struct oracle_problem *problem);
 size_t oracle_combine_bytes(const struct oracle_problem *problem);
-uint32_t oracle_scale_count(const struct oracle_problem *problem);
+/* A row of combine on its way, with its scales. */
+size_t oracle_return_bytes(const struct oracle_problem *problem);
+uint32_t oracle_scale_words(const struct oracle_problem *problem); /* of 4 bytes */
 void oracle_input_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
 		      void *row);
 void oracle_input_scales(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
 			 float *scales);
+/* NVFP4: the scale that `rank` passes for all its tokens. */
+float oracle_global_scale(const struct oracle_problem *problem, uint32_t rank);
 /* The row as dispatch delivers it; `scales` may be NULL where the problem has none. */
 void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
-		       void *row, float *scales);
-void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e4m3, float *scales);
+		       void *row, void *scales);
 /*
  * The experts' work: what `rank` returns for a token, in the problem's dtype. `expert` is one of its own, from 0 on; -1: all
  * of them together.
  */
 void oracle_answer(const struct oracle_problem *problem, uint32_t rank, int32_t expert,
 		   uint32_t src, uint32_t token, void *row);
+/* The format in which answers return, and NVFP4's scale for one. */
+enum oracle_format oracle_combine_format(const struct oracle_problem *problem);
+float oracle_answer_scale(const struct oracle_problem *problem, const void *row);
+
+/* ---- numbers.c ---- */
 
 float oracle_from_fp16(uint16_t bits);
 uint16_t oracle_to_fp16(float value);
 float oracle_from_e4m3(uint8_t bits);
 uint8_t oracle_to_e4m3(float value); /* nearest even, saturating at 448 */
+float oracle_from_e2m1(uint8_t bits);
+uint8_t oracle_to_e2m1(float value); /* nearest even, saturating at 6; NaN is 6 */
+uint32_t oracle_group(enum oracle_format format);
+/* Bytes of n numbers, and of their scales. */
+size_t oracle_format_bytes(enum oracle_format format, uint32_t n);
+size_t oracle_format_scale_bytes(enum oracle_format format, uint32_t n);
+/* Of n numbers, whole groups; `global` is NVFP4's. */
+void oracle_quantise(enum oracle_format format, const float *x, uint32_t n, float global, void *row,
+		     void *scales);
+void oracle_dequantise(enum oracle_format format, const void *row, const void *scales, uint32_t n,
+		       float global, double *x);
 float oracle_load(enum oracle_dtype dtype, const void *row, size_t column);
 void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value);
 void oracle_load_row(enum oracle_dtype dtype, const void *row, float *x, uint32_t n);

@@ -1,152 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of all types, token rows, the reference quantiser, and the experts' work. */
+/* Token rows, and the experts' work. */
 #include <math.h>
 #include <string.h>
 
 #include "oracle.h"
-
-/* ---- numbers ---- */
-
-/* value >> shift, rounded to nearest even; shift may exceed the width */
-static uint32_t shift_round(uint32_t value, uint32_t shift)
-{
-	uint32_t half, rest;
-
-	if (shift == 0) {
-		return value;
-	}
-	if (shift > 31) {
-		return 0;
-	}
-	half = 1u << (shift - 1);
-	rest = value & ((1u << shift) - 1);
-	value >>= shift;
-	return value + (rest > half || (rest == half && (value & 1u)));
-}
-
-/*
- * A finite magnitude in a format of `mbits` mantissa bits and exponent bias `bias`. A mantissa
- * that overflows in rounding carries into the exponent, as the encoding wants it.
- */
-static uint32_t encode(uint32_t magnitude, uint32_t mbits, int bias)
-{
-	uint32_t mantissa = magnitude & 0x7fffffu;
-	int exponent = (int)(magnitude >> 23) - 127 + bias;
-
-	if (magnitude >> 23 == 0) {
-		return 0; /* an fp32 subnormal is far below half of any smaller format's step */
-	}
-	if (exponent > 0) {
-		return shift_round((uint32_t)exponent << 23 | mantissa, 23 - mbits);
-	}
-	return shift_round(mantissa | 0x800000u, 24u - mbits + (uint32_t)-exponent);
-}
-
-static float decode(uint32_t code, uint32_t mbits, int bias)
-{
-	uint32_t exponent = code >> mbits;
-	uint32_t mantissa = code & ((1u << mbits) - 1);
-
-	if (exponent == 0) {
-		/* exact: a small integer times a power of two in fp32's normal range */
-		return (float)mantissa *
-		       oracle_bits_float((uint32_t)(128 - bias - (int)mbits) << 23);
-	}
-	return oracle_bits_float((exponent + 127u - (uint32_t)bias) << 23 |
-				 mantissa << (23 - mbits));
-}
-
-float oracle_from_fp16(uint16_t bits)
-{
-	uint32_t magnitude = bits & 0x7fffu;
-	float value = decode(magnitude, 10, 15);
-
-	if (magnitude >= 0x7c00u) {
-		value = oracle_bits_float(0x7f800000u | (magnitude & 0x3ffu) << 13);
-	}
-	return bits & 0x8000u ? -value : value;
-}
-
-uint16_t oracle_to_fp16(float value)
-{
-	uint32_t bits = oracle_float_bits(value);
-	uint32_t sign = bits >> 16 & 0x8000u;
-	uint32_t code;
-
-	bits &= 0x7fffffffu;
-	if (bits > 0x7f800000u) {
-		return (uint16_t)(sign | 0x7e00u);
-	}
-	code = encode(bits, 10, 15);
-	return (uint16_t)(sign | (code > 0x7c00u ? 0x7c00u : code));
-}
-
-float oracle_from_e4m3(uint8_t bits)
-{
-	uint32_t magnitude = bits & 0x7fu;
-	float value = magnitude == 0x7fu ? oracle_bits_float(0x7fc00000u) : decode(magnitude, 3, 7);
-
-	return bits & 0x80u ? -value : value;
-}
-
-uint8_t oracle_to_e4m3(float value)
-{
-	uint32_t bits = oracle_float_bits(value);
-	uint32_t sign = bits >> 24 & 0x80u;
-	uint32_t code;
-
-	bits &= 0x7fffffffu;
-	if (bits > 0x7f800000u) {
-		return (uint8_t)(sign | 0x7fu);
-	}
-	code = bits >= 0x43e00000u ? 0x7eu : encode(bits, 3, 7);
-	return (uint8_t)(sign | (code > 0x7eu ? 0x7eu : code));
-}
-
-float oracle_load(enum oracle_dtype dtype, const void *row, size_t column)
-{
-	uint16_t bits;
-	float value;
-
-	if (dtype == ORACLE_FP32) {
-		memcpy(&value, (const uint8_t *)row + column * sizeof(value), sizeof(value));
-		return value;
-	}
-	memcpy(&bits, (const uint8_t *)row + column * sizeof(bits), sizeof(bits));
-	return dtype == ORACLE_BF16 ? oracle_from_bf16(bits) : oracle_from_fp16(bits);
-}
-
-void oracle_store(enum oracle_dtype dtype, void *row, size_t column, float value)
-{
-	uint16_t bits;
-
-	if (dtype == ORACLE_FP32) {
-		memcpy((uint8_t *)row + column * sizeof(value), &value, sizeof(value));
-		return;
-	}
-	bits = dtype == ORACLE_BF16 ? oracle_to_bf16(value) : oracle_to_fp16(value);
-	memcpy((uint8_t *)row + column * sizeof(bits), &bits, sizeof(bits));
-}
-
-void oracle_load_row(enum oracle_dtype dtype, const void *row, float *x, uint32_t n)
-{
-	for (uint32_t c = 0; dtype == ORACLE_BF16 && c < n; c++) {
-		x[c] = oracle_from_bf16(((const uint16_t *)row)[c]);
-	}
-	for (uint32_t c = 0; dtype != ORACLE_BF16 && c < n; c++) {
-		x[c] = oracle_load(dtype, row, c);
-	}
-}
-
-void oracle_store_row(enum oracle_dtype dtype, void *row, const float *x, uint32_t n)
-{
-	for (uint32_t c = 0; dtype == ORACLE_BF16 && c < n; c++) {
-		((uint16_t *)row)[c] = oracle_to_bf16(x[c]);
-	}
-	for (uint32_t c = 0; dtype != ORACLE_BF16 && c < n; c++) {
-		oracle_store(dtype, row, c, x[c]);
-	}
-}
 
 /* ---- rows ---- */
 
@@ -154,7 +11,9 @@ enum {
 	KEY_ROW = 16,
 	KEY_SCALE,
 	KEY_BLOCK,
-	KEY_ANSWER
+	KEY_ANSWER,
+	KEY_GLOBAL,
+	KEY_ANSWER_GROUP
 };
 
 static size_t dtype_bytes(enum oracle_dtype dtype)
@@ -162,9 +21,18 @@ static size_t dtype_bytes(enum oracle_dtype dtype)
 	return dtype == ORACLE_FP32 ? 4 : 2;
 }
 
-static int is_fp8(const struct oracle_problem *problem)
+/* Whether dispatch makes the rows that it delivers. */
+static int is_made(const struct oracle_problem *problem)
 {
-	return problem->quant == ORACLE_QUANT_FP8 || problem->quant == ORACLE_QUANT_FP8_COLUMNS;
+	return problem->quant != ORACLE_QUANT_NONE && problem->quant != ORACLE_QUANT_FORWARD;
+}
+
+static enum oracle_format made_format(const struct oracle_problem *problem)
+{
+	return problem->quant == ORACLE_QUANT_NVFP4   ? ORACLE_NVFP4
+	       : problem->quant == ORACLE_QUANT_MXFP8 ? ORACLE_MXFP8
+	       : problem->pow2_scales                 ? ORACLE_FP8_POW2
+						      : ORACLE_FP8;
 }
 
 size_t oracle_input_bytes(const struct oracle_problem *problem)
@@ -176,8 +44,8 @@ size_t oracle_input_bytes(const struct oracle_problem *problem)
 
 size_t oracle_output_bytes(const struct oracle_problem *problem)
 {
-	return problem->quant == ORACLE_QUANT_NONE ? problem->hidden * dtype_bytes(problem->dtype)
-						   : problem->hidden;
+	return is_made(problem) ? oracle_format_bytes(made_format(problem), problem->hidden)
+				: oracle_input_bytes(problem);
 }
 
 size_t oracle_combine_bytes(const struct oracle_problem *problem)
@@ -185,15 +53,28 @@ size_t oracle_combine_bytes(const struct oracle_problem *problem)
 	return problem->hidden * dtype_bytes(problem->dtype);
 }
 
+size_t oracle_return_bytes(const struct oracle_problem *problem)
+{
+	enum oracle_format format = oracle_combine_format(problem);
+
+	return problem->combine_quant
+		       ? oracle_format_bytes(format, problem->hidden) +
+				 oracle_format_scale_bytes(format, problem->hidden) +
+				 (problem->combine_quant == ORACLE_COMBINE_NVFP4 ? sizeof(float)
+										 : 0)
+		       : oracle_combine_bytes(problem);
+}
+
 /* Forwarded scales come in rows of a multiple of 16 bytes. */
-uint32_t oracle_scale_count(const struct oracle_problem *problem)
+uint32_t oracle_scale_words(const struct oracle_problem *problem)
 {
 	uint32_t blocks = (problem->hidden + ORACLE_BLOCK - 1) / ORACLE_BLOCK;
 
-	if (problem->quant == ORACLE_QUANT_NONE) {
-		return 0;
+	if (is_made(problem)) {
+		return (uint32_t)oracle_format_scale_bytes(made_format(problem), problem->hidden) /
+		       4;
 	}
-	return is_fp8(problem) ? blocks : (blocks + 3) / 4 * 4;
+	return problem->quant == ORACLE_QUANT_NONE ? 0 : (blocks + 3) / 4 * 4;
 }
 
 static uint64_t row_key(const struct oracle_problem *problem, uint32_t purpose, uint32_t rank,
@@ -221,21 +102,52 @@ static uint32_t moderate_fp32(uint32_t r)
 	return (r & 0x80000000u) | (123u + (r >> 23 & 7u)) << 23 | (r & 0x7fffffu);
 }
 
-/* Blocks of differing size, so that a scale of the neighbour does not do; some tiny, some zero. */
-static void vary_blocks(uint64_t key, uint16_t *row, uint32_t hidden)
-{
-	for (uint32_t block = 1; block < hidden / ORACLE_BLOCK; block++) {
-		uint16_t *x = row + (size_t)block * ORACLE_BLOCK;
-		uint32_t kind = (uint32_t)oracle_hash(key, block) & 15u;
+#define BF16_SIGN 0x8000u
+#define BF16_FRACTION 0x807fu /* and the sign */
 
-		for (uint32_t i = 0; i < ORACLE_BLOCK; i++) {
-			if (kind == 0) {
-				x[i] = 0;
-			} else if (kind == 1) {
+/* One element of a group becomes `magnitude`. */
+static void put_one(uint16_t *x, uint32_t group, uint32_t kind, uint16_t magnitude)
+{
+	uint32_t at = kind >> 8 & (group - 1);
+
+	x[at] = (uint16_t)((x[at] & BF16_SIGN) | magnitude);
+}
+
+/*
+ * Makes groups of bf16 that share a scale differ, so that a neighbour's scale does not do. From group
+ * `from` on some are zeros, tiny, subnormal, of one value, or have a NaN or an infinity.
+ */
+static void vary_groups(uint64_t key, uint16_t *row, uint32_t hidden, uint32_t group, uint32_t from)
+{
+	for (uint32_t g = from; g < hidden / group; g++) {
+		uint16_t *x = row + (size_t)g * group;
+		uint32_t kind = (uint32_t)oracle_hash(key, g);
+
+		for (uint32_t i = 0; i < group; i++) {
+			switch (kind & 63u) {
+			case 0:
+			case 1:
+				x[i] &= BF16_SIGN;
+				break;
+			case 2:
+			case 3:
 				x[i] -= 24u << 7;
-			} else if (kind < 8) {
-				x[i] += (kind - 1) << 7;
+				break;
+			case 4:
+				x[i] &= BF16_FRACTION;
+				break;
+			case 5:
+				x[i] = x[0];
+				break;
+			default:
+				x[i] += (kind & 7u) << 7;
+				break;
 			}
+		}
+		if ((kind & 0xffu) == 6) {
+			put_one(x, group, kind, 0x7fc0);
+		} else if ((kind & 0xffu) == 7) {
+			put_one(x, group, kind, 0x7f80);
 		}
 	}
 }
@@ -273,8 +185,11 @@ void oracle_input_row(const struct oracle_problem *problem, uint32_t rank, uint3
 		}
 		memcpy(bytes + at, &word, total - at < 8 ? total - at : 8);
 	}
-	if (is_fp8(problem)) {
-		vary_blocks(row_key(problem, KEY_BLOCK, rank, token), row, problem->hidden);
+	if (is_made(problem)) { /* the first block is left alone: it tells tokens apart */
+		uint32_t group = oracle_group(made_format(problem));
+
+		vary_groups(row_key(problem, KEY_BLOCK, rank, token), row, problem->hidden, group,
+			    ORACLE_BLOCK / group);
 	}
 }
 
@@ -283,53 +198,42 @@ void oracle_input_scales(const struct oracle_problem *problem, uint32_t rank, ui
 {
 	uint64_t key = row_key(problem, KEY_SCALE, rank, token);
 
-	for (uint32_t i = 0; i < oracle_scale_count(problem); i++) {
+	for (uint32_t i = 0; i < oracle_scale_words(problem); i++) {
 		uint32_t bits = moderate_fp32((uint32_t)oracle_hash(key, i)) & 0x7fffffffu;
 
 		memcpy(scales + i, &bits, sizeof(bits));
 	}
 }
 
-/* 2 to the power of ceil(log2(value)), value positive and normal */
-static float power_above(float value)
+/* Rows of dispatch differ by 6 binary orders, and some of their scales saturate. */
+float oracle_global_scale(const struct oracle_problem *problem, uint32_t rank)
 {
-	uint32_t bits;
+	uint64_t r = oracle_hash(oracle_hash(problem->seed, KEY_GLOBAL), rank);
 
-	memcpy(&bits, &value, sizeof(bits));
-	bits = (bits + 0x7fffffu) & 0x7f800000u;
-	memcpy(&value, &bits, sizeof(value));
-	return value;
+	return 4.0f + (float)(r & 1023) / 256;
 }
 
-void oracle_quantise(const uint16_t *bf16, uint32_t hidden, int pow2, uint8_t *e4m3, float *scales)
+/* Rows are made a block at a time. */
+static void make_row(enum oracle_format format, const uint16_t *bf16, uint32_t hidden, float global,
+		     void *row, void *scales)
 {
-	for (uint32_t block = 0; block < hidden / ORACLE_BLOCK; block++) {
-		const uint16_t *x = bf16 + (size_t)block * ORACLE_BLOCK;
-		float amax = 1e-4f;
-		float factor;
+	for (uint32_t c = 0, n; c < hidden; c += n) {
+		float x[ORACLE_BLOCK];
 
-		for (uint32_t i = 0; i < ORACLE_BLOCK; i++) {
-			amax = fmaxf(amax, fabsf(oracle_from_bf16(x[i])));
-		}
-		scales[block] = amax / 448.0f;
-		factor = 448.0f / amax;
-		if (pow2) {
-			scales[block] = power_above(scales[block]);
-			factor = 1.0f / scales[block];
-		}
-		for (uint32_t i = 0; i < ORACLE_BLOCK; i++) {
-			e4m3[(size_t)block * ORACLE_BLOCK + i] =
-				oracle_to_e4m3(oracle_from_bf16(x[i]) * factor);
-		}
+		n = hidden - c < ORACLE_BLOCK ? hidden - c : ORACLE_BLOCK;
+		oracle_load_row(ORACLE_BF16, bf16 + c, x, n);
+		oracle_quantise(format, x, n, global,
+				(uint8_t *)row + oracle_format_bytes(format, c),
+				(uint8_t *)scales + oracle_format_scale_bytes(format, c));
 	}
 }
 
 void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
-		       void *row, float *scales)
+		       void *row, void *scales)
 {
 	uint16_t input[ORACLE_MAX_FP8_HIDDEN];
 
-	if (!is_fp8(problem)) {
+	if (!is_made(problem)) {
 		oracle_input_row(problem, rank, token, row);
 		if (problem->quant == ORACLE_QUANT_FORWARD) {
 			oracle_input_scales(problem, rank, token, scales);
@@ -337,7 +241,8 @@ void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint
 		return;
 	}
 	oracle_input_row(problem, rank, token, input);
-	oracle_quantise(input, problem->hidden, problem->pow2_scales, row, scales);
+	make_row(made_format(problem), input, problem->hidden, oracle_global_scale(problem, rank),
+		 row, scales);
 }
 
 void oracle_answer(const struct oracle_problem *problem, uint32_t rank, int32_t expert,
@@ -358,4 +263,33 @@ void oracle_answer(const struct oracle_problem *problem, uint32_t rank, int32_t 
 		}
 		memcpy((uint8_t *)row + at, &word, total - at < 8 ? total - at : 8);
 	}
+	if (problem->combine_quant) {
+		vary_groups(oracle_hash(key, KEY_ANSWER_GROUP), row, problem->hidden,
+			    oracle_group(oracle_combine_format(problem)), 0);
+	}
+}
+
+enum oracle_format oracle_combine_format(const struct oracle_problem *problem)
+{
+	return problem->combine_quant == ORACLE_COMBINE_NVFP4   ? ORACLE_NVFP4
+	       : problem->combine_quant == ORACLE_COMBINE_MXFP8 ? ORACLE_MXFP8
+								: ORACLE_FP8;
+}
+
+/* What uses the whole range; sometimes twice as much, so that scales saturate, and sometimes 0. */
+float oracle_answer_scale(const struct oracle_problem *problem, const void *row)
+{
+	const uint16_t *bf16 = row;
+	uint64_t how = oracle_hash(problem->seed, bf16[0]);
+	float amax = 0;
+
+	for (uint32_t c = 0; c < problem->hidden; c++) {
+		float x = fabsf(oracle_from_bf16(bf16[c]));
+
+		amax = isfinite(x) && x > amax ? x : amax;
+	}
+	if (amax == 0 || (how & 63) == 0) {
+		return 0;
+	}
+	return 2688.0f / amax * ((how & 7) == 1 ? 2 : 1);
 }

@@ -846,6 +846,37 @@ static int routing_fits(const struct oracle_problem *problem, char *why, size_t 
 	return 0;
 }
 
+/* Elements of a token come in units of what dispatch or combine makes of them. */
+static int units_fit(const struct oracle_problem *problem, char *why, size_t bytes)
+{
+	static const struct {
+		const char *name;
+		uint32_t unit;
+	} dispatch[] = { { "none", 1 }, { "fp8", 128 },   { "fp8", 128 },
+			 { "fwd", 1 },  { "mxfp8", 128 }, { "nvfp4", 64 } },
+	  combine[] = { { "none", 1 }, { "nvfp4", 32 }, { "fp8", 128 }, { "mxfp8", 512 } };
+	static const char *const types[] = { "bf16", "fp16", "fp32" };
+
+	for (int i = 0; i < 2; i++) {
+		uint32_t unit = i ? combine[problem->combine_quant].unit
+				  : dispatch[problem->quant].unit;
+
+		if (unit == 1 || (problem->dtype == ORACLE_BF16 && problem->hidden % unit == 0 &&
+				  problem->hidden <= ORACLE_MAX_FP8_HIDDEN)) {
+			continue;
+		}
+		snprintf(
+			why, bytes,
+			"%s%s: got %s tokens of %u elements, allowed is bf16 and a multiple of %u, "
+			"up to %d",
+			i ? "combine " : "",
+			i ? combine[problem->combine_quant].name : dispatch[problem->quant].name,
+			types[problem->dtype], problem->hidden, unit, ORACLE_MAX_FP8_HIDDEN);
+		return -1;
+	}
+	return 0;
+}
+
 static int problem_fits(const struct oracle_problem *problem, char *why, size_t bytes)
 {
 	if (problem->nranks == 0 || problem->nranks > ORACLE_MAX_RANKS) {
@@ -864,18 +895,7 @@ static int problem_fits(const struct oracle_problem *problem, char *why, size_t 
 	} else if (problem->tokens > problem->max_tokens) {
 		snprintf(why, bytes, "got %u tokens, allowed is the capacity, %u, at most",
 			 problem->tokens, problem->max_tokens);
-	} else if ((problem->quant == ORACLE_QUANT_FP8 ||
-		    problem->quant == ORACLE_QUANT_FP8_COLUMNS) &&
-		   (problem->dtype != ORACLE_BF16 || problem->hidden % ORACLE_BLOCK ||
-		    problem->hidden > ORACLE_MAX_FP8_HIDDEN)) {
-		snprintf(why, bytes,
-			 "fp8: got %s tokens of %u elements, allowed is bf16 and a multiple of %d, "
-			 "up to %d",
-			 problem->dtype == ORACLE_BF16   ? "bf16"
-			 : problem->dtype == ORACLE_FP16 ? "fp16"
-							 : "fp32",
-			 problem->hidden, ORACLE_BLOCK, ORACLE_MAX_FP8_HIDDEN);
-	} else {
+	} else if (!units_fit(problem, why, bytes)) {
 		return routing_fits(problem, why, bytes);
 	}
 	return -1;
