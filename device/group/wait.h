@@ -38,7 +38,7 @@ enum ep_wait_stand {
 /* Above the number of polls, ep_spin.polls holds */
 #define EP_WAIT_STAND_SHIFT 30    /* the stand seen last, and */
 #define EP_WAIT_MASKED (1u << 29) /* whether the peer has been seen to have masked this rank */
-#define EP_WAIT_HELD (1u << 28)   /* high throughput: the peer waits itself (ht/step.h) */
+#define EP_WAIT_HELD (1u << 28)   /* high throughput: the peer waits itself (ht/signs.h) */
 #define EP_WAIT_CUT (1u << 27)    /* its start is not when it began (wait_cut) */
 #define EP_WAIT_FULL (1u << 26)   /* polls have come here: this is taken away, lest they go on */
 

@@ -25,7 +25,7 @@
 #ifndef EP_DEVICE_HT_COMBINE_H
 #define EP_DEVICE_HT_COMBINE_H
 
-#include "device/ht/step.h"
+#include "device/ht/pipe.h"
 #include "device/ht/units.h"
 
 /* Lane i's state of the batch whose first slot is i. */
@@ -47,7 +47,7 @@ struct ep_ht_note {
 
 _Static_assert(EP_HT_COMBINE_MOST / 16 <= 0x3ff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
 
-struct ep_ht_work {
+struct ep_ht_combine_work {
 	uint32_t next_return, returns; /* and how many there are */
 	uint32_t next_merge;           /* several nodes */
 	uint32_t next_sum;
@@ -95,15 +95,9 @@ EP_DEV bool ep_ht_stays(const struct ep_ht_common &c, uint32_t holder)
 }
 
 /* Rows of the unit are copied, all of them as if they were contributions to one. */
-EP_DEV bool ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_work &work)
+EP_DEV bool ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_combine_work &work)
 {
 	return !work.is_sum && !work.is_merge && ht_flat(a.c);
-}
-
-/* Are rows read straight from windows? */
-template <bool NODES> EP_DEV bool ep_ht_windows(const struct ep_ht_combine_args &a)
-{
-	return !NODES && a.is_direct;
 }
 
 /* Sums wait for nobody: their units are not chunks. */
@@ -136,10 +130,11 @@ template <bool NODES> EP_DEV uint32_t ht_sums(const struct ep_ht_combine_args &a
  * warps that have one return more than others, if there are such, have one sum less, as far as that
  * goes: the first unit of the first warp is a return, that of the last warp a sum.
  */
-template <bool NODES> EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_combine_args &a)
+template <bool NODES>
+EP_DEV struct ep_ht_combine_work ep_ht_combine_work_make(const struct ep_ht_combine_args &a)
 {
 	const struct ep_ht_common &c = a.c;
-	struct ep_ht_work w = {};
+	struct ep_ht_combine_work w = {};
 
 	if (!NODES && ep_lane() < c.g.nranks) {
 		w.base = c.h.send_base[ep_lane()];
@@ -191,8 +186,8 @@ EP_DEV uint32_t row_shift(uint32_t n)
 }
 
 /* Finds for the lane's row of a merge the k-th rank that returns it, and its index there. */
-EP_DEV void merge_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work, uint32_t row,
-			uint32_t k)
+EP_DEV void merge_fetch(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
+			uint32_t row, uint32_t k)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t x = ep_ht_merge_flow(a, work->unit);
@@ -211,7 +206,8 @@ EP_DEV void merge_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *w
  * Takes the lists of the group that begins with `row`. Nothing waits for the loads, but of a merge.
  */
 template <bool NODES>
-EP_DEV void group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *work, uint32_t row)
+EP_DEV void group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
+			uint32_t row)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t k = ep_lane() & ((1u << work->shift) - 1);
@@ -236,7 +232,7 @@ EP_DEV void group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_work *w
 }
 
 template <bool NODES>
-EP_DEV void return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV void return_open(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t rank = ep_ht_return_rank(a, work->unit);
@@ -253,7 +249,7 @@ EP_DEV void return_open(const struct ep_ht_combine_args &a, struct ep_ht_work *w
 	}
 }
 
-EP_DEV void merge_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV void merge_open(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t x = ep_ht_merge_flow(a, work->unit), source = c.remote.feeds[x].peer;
@@ -273,7 +269,7 @@ EP_DEV bool ep_ht_returns(const struct ep_ht_common &c, uint32_t d, uint32_t chu
 }
 
 template <bool NODES>
-EP_DEV void sum_open(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV void sum_open(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -307,7 +303,7 @@ EP_DEV uint32_t unit_key(const struct ep_ht_combine_args &a, uint32_t pair, uint
  * sum: `lag` may be 0, and each waits for those before it. False: there is none.
  */
 template <bool NODES>
-EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work)
 {
 	uint32_t step = ep_nblocks() * ep_ht_copy_warps<NODES>(), pair, merge = EP_HT_NONE;
 	uint32_t merges = NODES ? a.c.h.head->chunks * a.parts * a.c.remote.sources : 0;
@@ -341,7 +337,8 @@ EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_work *wor
 
 /* Opens the next unit of this warp that has rows. False: there is none. */
 template <bool NODES>
-EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV bool ep_ht_combine_work_next(const struct ep_ht_combine_args &a,
+				    struct ep_ht_combine_work *work)
 {
 	while (!work->pending) {
 		if (!work_take<NODES>(a, work)) {
@@ -372,7 +369,7 @@ EP_DEV bool ep_ht_work_next(const struct ep_ht_combine_args &a, struct ep_ht_wor
  */
 template <bool NODES>
 EP_DEV uint32_t returns_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				const struct ep_ht_work &work, uint32_t ring)
+				const struct ep_ht_combine_work &work, uint32_t ring)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t slot = ep_ht_slot_of(c, work.chunk);
@@ -399,7 +396,7 @@ EP_DEV uint32_t returns_missing(const struct ep_ht_combine_args &a, const struct
 /* The rank that has not read yet what lay in the ring before, if a return has to wait; or NONE. */
 template <bool NODES>
 EP_DEV uint32_t return_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			       const struct ep_ht_work &work)
+			       const struct ep_ht_combine_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 	const uint64_t *at;
@@ -419,7 +416,7 @@ EP_DEV uint32_t return_missing(const struct ep_ht_combine_args &a, const struct 
  * come; or NONE.
  */
 EP_DEV uint32_t remote_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			       const struct ep_ht_work &work)
+			       const struct ep_ht_combine_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -444,7 +441,7 @@ EP_DEV uint32_t remote_missing(const struct ep_ht_combine_args &a, const struct 
 /* Finds whom the open unit waits for, of the lane's share; or NONE. */
 template <bool NODES>
 EP_DEV uint32_t work_missing(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			     const struct ep_ht_work &work)
+			     const struct ep_ht_combine_work &work)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t missing, x;
@@ -468,8 +465,9 @@ EP_DEV uint32_t work_missing(const struct ep_ht_combine_args &a, const struct ep
 
 /* Are the peers of the open unit ready? `wait`: waits for them. */
 template <bool NODES>
-EP_DEV enum ep_ht_ready ep_ht_work_peers(const struct ep_ht_combine_args &a, const struct ep_op &op,
-					 const struct ep_ht_work &work, bool wait)
+EP_DEV enum ep_ht_ready ep_ht_combine_work_peers(const struct ep_ht_combine_args &a,
+						 const struct ep_op &op,
+						 const struct ep_ht_combine_work &work, bool wait)
 {
 	enum ep_wait_site site = work.is_sum || work.is_merge ? EP_WAIT_HT_ROWS : EP_WAIT_HT_CREDIT;
 	struct ep_ht_patience patience = ep_ht_patience_make();
@@ -506,7 +504,8 @@ EP_DEV void ep_ht_gradients_leave(const struct ep_ht_combine_args &a, uint32_t r
 
 /* Of the rows of a return, to where the source reads them. Those for other nodes go apart. */
 template <bool NODES>
-EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct ep_ht_work work)
+EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a,
+				      struct ep_ht_combine_work work)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t rank = ep_ht_return_rank(a, work.unit);
@@ -530,17 +529,17 @@ EP_DEV float weight_of(const struct ep_ht_combine_args &a, uint32_t d, uint32_t 
 }
 
 /* The lists of a group's tokens: a lane has the k-th entry of one, and which rank that goes to. */
-struct ep_ht_list {
+struct ep_ht_selection {
 	uint32_t sel;
 	uint32_t row;
 	uint32_t rank; /* EP_HT_NONE: the list is shorter */
 	bool opens;    /* the first of its rank */
 };
 
-EP_DEV struct ep_ht_list list_make(const struct ep_ht_common &c, uint32_t k, uint32_t sel,
-				   uint32_t row)
+EP_DEV struct ep_ht_selection list_make(const struct ep_ht_common &c, uint32_t k, uint32_t sel,
+					uint32_t row)
 {
-	struct ep_ht_list l = { sel, row, EP_HT_NONE, false };
+	struct ep_ht_selection l = { sel, row, EP_HT_NONE, false };
 	uint32_t before;
 
 	if (sel != EP_HT_NONE) {
@@ -553,7 +552,8 @@ EP_DEV struct ep_ht_list list_make(const struct ep_ht_common &c, uint32_t k, uin
 
 /* Gradients of all weights of the tokens of a sum. Every k gets one: 0 if it selects nothing. */
 template <bool NODES>
-EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep_ht_work work)
+EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a,
+				   struct ep_ht_combine_work work)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -563,7 +563,7 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 		work.shift = 5;
 		group_fetch<NODES>(a, &work, i);
 
-		struct ep_ht_list l = list_make(c, ep_lane(), work.entry, work.index);
+		struct ep_ht_selection l = list_make(c, ep_lane(), work.entry, work.index);
 		uint32_t until = 0xffffffffu >> (EP_WARP_SIZE - 1 - ep_lane());
 		uint32_t alike = ep_match_u32(EP_FULL_MASK, l.rank);
 		uint32_t again =
@@ -586,7 +586,7 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 
 /* Lane k of each row: the contribution of the row's k-th place; copies: lane k: row k. */
 template <bool NODES>
-EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 			 struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
@@ -606,7 +606,7 @@ EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_work *
 }
 
 /* Lane k of each row: what the k-th of this node's ranks that return it has written. */
-EP_DEV void merge_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+EP_DEV void merge_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 			struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
@@ -628,8 +628,8 @@ EP_DEV void merge_group(const struct ep_ht_combine_args &a, struct ep_ht_work *w
  * The lanes whose entry of a token's list is the first one of its rank, if that is of this node, or
  * else of its node. *node: which one that is.
  */
-EP_DEV uint32_t nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_work &work,
-			    const struct ep_ht_list &list, uint32_t *node)
+EP_DEV uint32_t nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_combine_work &work,
+			    const struct ep_ht_selection &list, uint32_t *node)
 {
 	bool there = list.rank != EP_HT_NONE && list.row != EP_HT_NONE;
 	uint32_t row = ep_lane() >> work.shift, who = EP_FULL_MASK - ep_lane(), alike;
@@ -646,11 +646,11 @@ EP_DEV uint32_t nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_wor
 
 /* Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank. */
 template <bool NODES>
-EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 		      struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
-	struct ep_ht_list l =
+	struct ep_ht_selection l =
 		list_make(c, ep_lane() & ((1u << work->shift) - 1), work->entry, work->index);
 	uint32_t d = l.rank == EP_HT_NONE ? c.g.rank : l.rank, token, node = EP_HT_NONE;
 	uint32_t start = ep_shfl_u32(EP_FULL_MASK, work->start, d & (EP_WARP_SIZE - 1));
@@ -681,7 +681,8 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_work *wor
 
 /* The unit's peers are ready. */
 template <bool NODES>
-EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work)
+EP_DEV void ep_ht_combine_work_begin(const struct ep_ht_combine_args &a,
+				     struct ep_ht_combine_work *work)
 {
 	bool returns = !work->is_sum && !work->is_merge;
 
@@ -699,7 +700,7 @@ EP_DEV void ep_ht_work_begin(const struct ep_ht_combine_args &a, struct ep_ht_wo
 
 /* Prepares the next group of the open unit, and has what the one behind it needs on its way. */
 template <bool NODES>
-EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 			      struct ep_ht_group *g)
 {
 	if (work->is_sum) {
@@ -715,7 +716,7 @@ EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_w
 
 /* Begins the next row of the group. */
 template <bool NODES>
-EP_DEV void row_begin(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
+EP_DEV void row_begin(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 		      struct ep_ht_group *g)
 {
 	uint32_t lane = work->row << work->shift & (EP_WARP_SIZE - 1);
@@ -738,7 +739,7 @@ EP_DEV uint32_t ht_copied(const struct ep_ht_pipe &pipe)
  * May the next batch be loaded? A row is loaded as one, if the stage has room for all contributions
  * to it. Where rows are copied, a slot is left to the stores that are under way.
  */
-EP_DEV bool batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_work &work,
+EP_DEV bool batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_combine_work &work,
 		       const struct ep_ht_group &g, const struct ep_ht_pipe &pipe)
 {
 	if (!pipe.held) {
@@ -759,7 +760,7 @@ EP_DEV uint32_t ht_behind(uint32_t mask, uint32_t n)
 }
 
 /* All of a row is loaded, or on its way: the next one follows. */
-EP_DEV void row_end(struct ep_ht_work *work)
+EP_DEV void row_end(struct ep_ht_combine_work *work)
 {
 	work->begun = false;
 	work->open = ++work->row < work->rows;
@@ -768,8 +769,9 @@ EP_DEV void row_end(struct ep_ht_work *work)
 
 /* Loads a batch of contributions to a row of the open unit. False: there is no room. */
 template <bool NODES>
-EP_DEV bool ep_ht_work_load(const struct ep_ht_combine_args &a, struct ep_ht_work *work,
-			    struct ep_ht_group *g, struct ep_ht_pipe *pipe, struct ep_ht_note *note)
+EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
+				    struct ep_ht_combine_work *work, struct ep_ht_group *g,
+				    struct ep_ht_pipe *pipe, struct ep_ht_note *note)
 {
 	uint32_t what = work->vecs | (work->is_sum ? EP_HT_NOTE_SUM : 0) |
 			(NODES && work->is_merge ? EP_HT_NOTE_MERGE : 0);

@@ -290,7 +290,7 @@ EP_DEV void ep_ht_due_publish(const struct ep_ht_combine_args &a, const struct e
 
 /* Results of ep_ht_unit_prepare(). */
 struct ep_ht_prepared {
-	struct ep_ht_work w;
+	struct ep_ht_combine_work w;
 	struct ep_ht_due due;
 	enum ep_ht_ready ready; /* late: there is none, too */
 };
@@ -302,7 +302,8 @@ struct ep_ht_prepared {
  */
 template <bool NODES>
 EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_args &a,
-						     struct ep_op op, struct ep_ht_work work,
+						     struct ep_op op,
+						     struct ep_ht_combine_work work,
 						     struct ep_ht_pipe pipe, struct ep_ht_due due,
 						     bool wait)
 {
@@ -311,13 +312,13 @@ EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_
 	if (wait) {
 		ep_ht_due_publish<NODES>(a, op, pipe, &r.due); /* who is waited for may need it */
 	}
-	while (r.w.pending || ep_ht_work_next<NODES>(a, &r.w)) {
-		r.ready = ep_ht_work_peers<NODES>(a, op, r.w, wait);
+	while (r.w.pending || ep_ht_combine_work_next<NODES>(a, &r.w)) {
+		r.ready = ep_ht_combine_work_peers<NODES>(a, op, r.w, wait);
 		if (r.ready != EP_HT_READY) {
 			return r;
 		}
 		r.w.pending = false;
-		ep_ht_work_begin<NODES>(a, &r.w);
+		ep_ht_combine_work_begin<NODES>(a, &r.w);
 		if (r.w.rows) {
 			r.w.open = true;
 			return r;
@@ -388,7 +389,7 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
  */
 template <bool NODES>
 EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
-				struct ep_ht_work *work, struct ep_ht_group *g,
+				struct ep_ht_combine_work *work, struct ep_ht_group *g,
 				struct ep_ht_note *note)
 {
 	bool alone = ep_ht_alone<NODES>(a);
@@ -404,7 +405,7 @@ EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht
 	}
 	ep_ht_group_begin<NODES>(a, work, g);
 	while (!alone && work->open && work->grouped && ep_ht_pipe_room(pipe)) {
-		if (!ep_ht_work_load<NODES>(a, work, g, pipe, note)) {
+		if (!ep_ht_combine_work_load<NODES>(a, work, g, pipe, note)) {
 			return;
 		}
 	}
@@ -414,7 +415,7 @@ EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht
 template <int DTYPE, bool NODES>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *pipe, struct ep_ht_due *due,
-				struct ep_ht_work work, struct ep_ht_group g,
+				struct ep_ht_combine_work work, struct ep_ht_group g,
 				struct ep_ht_note note)
 {
 	struct ep_ht_sum<DTYPE> sum;
@@ -429,7 +430,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 				sum = {}; /* so that it needs no registers */
 				ep_ht_group_begin<NODES>(a, &work, &g);
 			}
-			if (!ep_ht_work_load<NODES>(a, &work, &g, pipe, &note)) {
+			if (!ep_ht_combine_work_load<NODES>(a, &work, &g, pipe, &note)) {
 				break;
 			}
 		}

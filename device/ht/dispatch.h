@@ -23,7 +23,6 @@
 #define EP_DEVICE_HT_DISPATCH_H
 
 #include "device/ht/pipe.h"
-#include "device/ht/step.h"
 #include "device/ht/units.h"
 
 /* ---- parts of rows in tensors, and the outputs beside them ---- */
@@ -160,7 +159,7 @@ struct ep_ht_unit {
 	uint32_t rows;  /* or tokens, as bits; 0: there is nothing to load */
 };
 
-struct ep_ht_work {
+struct ep_ht_dispatch_work {
 	/*
 	 * Lane k knows this of kind k. All lanes look for units together, each at one, so that those
 	 * without rows cost nothing.
@@ -175,12 +174,6 @@ struct ep_ht_work {
 	uint32_t note_slot; /* received, forwarded: row of the flat order */
 	uint32_t note_what; /* EP_HT_WHAT, with the row */
 };
-
-/* Do rows go straight into windows? */
-template <bool NODES> EP_DEV bool ep_ht_windows(const struct ep_ht_dispatch_args &a)
-{
-	return !NODES && a.is_direct;
-}
 
 /* Rows that go through windows are announced all together: there each is a chunk, for balance. */
 template <bool NODES> EP_DEV uint32_t ep_ht_send_chunk(const struct ep_ht_dispatch_args &a)
@@ -230,8 +223,8 @@ EP_DEV struct ep_ht_unit unit_make(const struct ep_ht_dispatch_args &a, uint32_t
 
 /* Looks for the warp's next unit of a kind that has rows. */
 template <bool NODES>
-EP_DEV void ep_ht_work_next(const struct ep_ht_dispatch_args &a, struct ep_ht_work *work,
-			    uint32_t kind)
+EP_DEV void ep_ht_dispatch_work_next(const struct ep_ht_dispatch_args &a,
+				     struct ep_ht_dispatch_work *work, uint32_t kind)
 {
 	uint32_t stride = ep_nblocks() * ep_ht_copy_warps<NODES>();
 	uint32_t units = ep_shfl_u32(EP_FULL_MASK, work->units, kind);
@@ -256,37 +249,40 @@ EP_DEV void ep_ht_work_next(const struct ep_ht_dispatch_args &a, struct ep_ht_wo
 	}
 }
 
-/* Before ep_ht_work_find(): only this rank's own tokens can be loaded. */
-template <bool NODES> EP_DEV struct ep_ht_work ep_ht_work_make(const struct ep_ht_dispatch_args &a)
+/* Before ep_ht_dispatch_work_find(): only this rank's own tokens can be loaded. */
+template <bool NODES>
+EP_DEV struct ep_ht_dispatch_work ep_ht_dispatch_work_make(const struct ep_ht_dispatch_args &a)
 {
-	struct ep_ht_work w = {};
+	struct ep_ht_dispatch_work w = {};
 	uint32_t per = ep_ht_send_chunk<NODES>(a);
 
 	if (ep_lane() == EP_HT_SEND) {
 		w.next = ep_block() + ep_nblocks() * ep_warp();
 		w.units = (a.c.num_tokens + per - 1) / per * a.parts;
 	}
-	ep_ht_work_next<NODES>(a, &w, EP_HT_SEND);
+	ep_ht_dispatch_work_next<NODES>(a, &w, EP_HT_SEND);
 	return w;
 }
 
 /* Finds the units of the block, by the tables. With few units the first warps send and the last ones receive. */
 template <bool NODES>
-EP_DEV void ep_ht_work_find(const struct ep_ht_dispatch_args &a, struct ep_ht_work *work)
+EP_DEV void ep_ht_dispatch_work_find(const struct ep_ht_dispatch_args &a,
+				     struct ep_ht_dispatch_work *work)
 {
 	if (!ep_ht_windows<NODES>(a) && ep_lane() != EP_HT_SEND && ep_lane() < EP_HT_KINDS) {
 		work->next =
 			ep_block() + ep_nblocks() * (ep_ht_copy_warps<NODES>() - 1 - ep_warp());
 		work->units = a.c.h.head->chunks * unit_fan(a.c, ep_lane()) * a.parts;
 	}
-	ep_ht_work_next<NODES>(a, work, EP_HT_RECEIVE);
+	ep_ht_dispatch_work_next<NODES>(a, work, EP_HT_RECEIVE);
 	if (NODES) {
-		ep_ht_work_next<NODES>(a, work, EP_HT_FORWARD);
+		ep_ht_dispatch_work_next<NODES>(a, work, EP_HT_FORWARD);
 	}
 }
 
 /* The next unit of a kind, of which there is one: to look whether it is ready. */
-EP_DEV struct ep_ht_unit ep_ht_work_head(const struct ep_ht_work &work, uint32_t kind)
+EP_DEV struct ep_ht_unit ep_ht_dispatch_work_head(const struct ep_ht_dispatch_work &work,
+						  uint32_t kind)
 {
 	struct ep_ht_unit u = {};
 
@@ -297,7 +293,8 @@ EP_DEV struct ep_ht_unit ep_ht_work_head(const struct ep_ht_work &work, uint32_t
 
 /* The kind whose next unit has the smallest key; EP_HT_KINDS: there are no more units. */
 template <bool NODES>
-EP_DEV uint32_t ep_ht_work_first(const struct ep_ht_dispatch_args &a, const struct ep_ht_work &work)
+EP_DEV uint32_t ep_ht_dispatch_work_first(const struct ep_ht_dispatch_args &a,
+					  const struct ep_ht_dispatch_work &work)
 {
 	uint32_t before = ep_lane() == EP_HT_SEND ? 0 : NODES && ep_lane() == EP_HT_RECEIVE ? 2 : 1;
 	uint32_t key = work.ahead.rows ? work.ahead.chunk + before * a.lag : EP_HT_NONE;
@@ -315,14 +312,14 @@ EP_DEV uint32_t ep_ht_work_first(const struct ep_ht_dispatch_args &a, const stru
 
 /* The next unit of a kind is loaded from now on, and another one is next. */
 template <bool NODES>
-EP_DEV void ep_ht_work_open(const struct ep_ht_dispatch_args &a, struct ep_ht_work *work,
-			    uint32_t kind)
+EP_DEV void ep_ht_dispatch_work_open(const struct ep_ht_dispatch_args &a,
+				     struct ep_ht_dispatch_work *work, uint32_t kind)
 {
-	work->unit = ep_ht_work_head(*work, kind);
+	work->unit = ep_ht_dispatch_work_head(*work, kind);
 	work->unit.first = ep_shfl_u32(EP_FULL_MASK, work->ahead.first, kind);
 	work->unit.own = ep_shfl_u32(EP_FULL_MASK, work->ahead.own, kind);
 	work->unit.rows = ep_shfl_u32(EP_FULL_MASK, work->ahead.rows, kind);
-	ep_ht_work_next<NODES>(a, work, kind);
+	ep_ht_dispatch_work_next<NODES>(a, work, kind);
 }
 
 /* A part of an own token, or of a row that lies in the net ring or in the ring, to the next slot of the stage. */
@@ -348,8 +345,8 @@ EP_DEV void item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pi
 
 /* Loads the next row of the unit that is open, and notes what it is. */
 template <bool NODES>
-EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
-			    struct ep_ht_work *work)
+EP_DEV void ep_ht_dispatch_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+				     struct ep_ht_dispatch_work *work)
 {
 	const struct ep_ht_unit &u = work->unit;
 	struct ep_ht_piece piece = ep_ht_piece_make(a, EP_HT_PART(u.what));
@@ -372,8 +369,9 @@ EP_DEV void ep_ht_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pi
  * One node: loads own tokens ahead of the operation's begin, when rings may not be written yet. Units of
  * as many chunks as a ring has may be sent before anybody has given anything free.
  */
-EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
-				  struct ep_ht_work *work)
+EP_DEV void ep_ht_dispatch_work_load_early(const struct ep_ht_dispatch_args &a,
+					   struct ep_ht_pipe *pipe,
+					   struct ep_ht_dispatch_work *work)
 {
 	uint32_t chunks = ep_ht_windows<false>(a) ? EP_HT_NONE : a.c.areas.ring_chunks;
 
@@ -384,9 +382,9 @@ EP_DEV void ep_ht_work_load_early(const struct ep_ht_dispatch_args &a, struct ep
 			if (!ep_shfl_u32(EP_FULL_MASK, may, EP_HT_SEND)) {
 				return; /* its place in the ring may not be free yet */
 			}
-			ep_ht_work_open<false>(a, work, EP_HT_SEND);
+			ep_ht_dispatch_work_open<false>(a, work, EP_HT_SEND);
 		}
-		ep_ht_work_load<false>(a, pipe, work);
+		ep_ht_dispatch_work_load<false>(a, pipe, work);
 	}
 }
 

@@ -30,8 +30,8 @@ EP_DEV uint32_t unit_missing(const struct ep_ht_dispatch_args &a, const struct e
  */
 template <bool NODES>
 EP_DEV enum ep_ht_ready dispatch_poll(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				      struct ep_ht_work *work, struct ep_ht_patience *patience,
-				      uint32_t first, bool wait)
+				      struct ep_ht_dispatch_work *work,
+				      struct ep_ht_patience *patience, uint32_t first, bool wait)
 {
 	uint32_t there = ep_ballot(EP_FULL_MASK, work->ahead.rows != 0);
 
@@ -46,12 +46,12 @@ EP_DEV enum ep_ht_ready dispatch_poll(const struct ep_ht_dispatch_args &a, const
 		if (!(there >> kind & 1)) {
 			continue;
 		}
-		unit = ep_ht_work_head(*work, kind);
+		unit = ep_ht_dispatch_work_head(*work, kind);
 		missing = unit_missing<NODES>(a, op, unit, &site);
 		ready = ep_ht_patience_check<NODES>(a.c, op, patience, missing, site,
 						    wait && n == 0);
 		if (ready == EP_HT_READY) {
-			ep_ht_work_open<NODES>(a, work, kind);
+			ep_ht_dispatch_work_open<NODES>(a, work, kind);
 		}
 		if (ready != EP_HT_LATE) {
 			return ready;
@@ -63,11 +63,12 @@ EP_DEV enum ep_ht_ready dispatch_poll(const struct ep_ht_dispatch_args &a, const
 /* Opens the next unit. EP_HT_LATE: none is ready, or none is left. */
 template <bool NODES>
 EP_DEV enum ep_ht_ready dispatch_open(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				      const struct ep_ht_pipe *pipe, struct ep_ht_work *work,
+				      const struct ep_ht_pipe *pipe,
+				      struct ep_ht_dispatch_work *work,
 				      struct ep_ht_unpublished *unpublished)
 {
 	struct ep_ht_patience patience = ep_ht_patience_make();
-	uint32_t first = ep_ht_work_first<NODES>(a, *work);
+	uint32_t first = ep_ht_dispatch_work_first<NODES>(a, *work);
 	enum ep_ht_ready ready = EP_HT_LATE;
 	bool wait = false;
 
@@ -87,7 +88,7 @@ EP_DEV enum ep_ht_ready dispatch_open(const struct ep_ht_dispatch_args &a, const
 /* Loads as far as there is room and units are ready. False: a wait has failed. */
 template <bool NODES>
 EP_DEV bool dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			  struct ep_ht_pipe *pipe, struct ep_ht_work *work,
+			  struct ep_ht_pipe *pipe, struct ep_ht_dispatch_work *work,
 			  struct ep_ht_unpublished *unpublished)
 {
 	while (ep_ht_pipe_room(pipe)) {
@@ -99,14 +100,14 @@ EP_DEV bool dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_o
 		if (ready != EP_HT_READY) {
 			return ready == EP_HT_LATE;
 		}
-		ep_ht_work_load<NODES>(a, pipe, work);
+		ep_ht_dispatch_work_load<NODES>(a, pipe, work);
 	}
 	return true;
 }
 
 template <bool NODES>
 EP_DEV struct ep_ht_item item_make(const struct ep_ht_dispatch_args &a,
-				   const struct ep_ht_work &work, uint32_t at)
+				   const struct ep_ht_dispatch_work &work, uint32_t at)
 {
 	struct ep_ht_item i;
 
@@ -174,7 +175,7 @@ EP_DEV struct ep_ht_target item_target(const struct ep_ht_dispatch_args &a,
 template <bool NODES>
 EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a,
 					     const struct ep_ht_pipe &pipe,
-					     const struct ep_ht_work &work, bool fault)
+					     const struct ep_ht_dispatch_work &work, bool fault)
 {
 	struct ep_ht_stored s = {};
 
@@ -256,7 +257,7 @@ EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_
 /* All of the warp's units; the first loads may be on their way. False: a wait has failed. */
 template <bool NODES>
 EP_DEV bool ep_ht_dispatch_copy(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *pipe, struct ep_ht_work *work,
+				struct ep_ht_pipe *pipe, struct ep_ht_dispatch_work *work,
 				struct ep_ht_stored *stored)
 {
 	for (;;) {

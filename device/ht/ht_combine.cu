@@ -16,13 +16,13 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 {
 	struct ep_ht_entry e = ep_ht_enter(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	struct ep_ht_work w = ep_ht_work_make<false>(a);
+	struct ep_ht_combine_work w = ep_ht_combine_work_make<false>(a);
 	struct ep_ht_due due = {};
 	struct ep_ht_group g = {};
 	struct ep_ht_note note = {};
 	EP_SHARED(uint32_t, failed);
 
-	if (!e.fault && ep_ht_work_next<false>(a, &w)) { /* this rank's own memory */
+	if (!e.fault && ep_ht_combine_work_next<false>(a, &w)) { /* this rank's own memory */
 		ep_ht_combine_early<false>(a, &p, &w, &g, &note);
 	}
 	if (ep_ht_begin<false>(a.c, &e)) {

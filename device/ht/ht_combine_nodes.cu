@@ -60,8 +60,8 @@ template <int DTYPE> EP_DEV void combine_nodes(const struct ep_ht_combine_args &
 	if (ok && ep_warp() < ep_ht_copy_warps<true>()) {
 		struct ep_ht_due due = {};
 
-		ep_ht_combine_units<DTYPE, true>(a, e.op, &p, &due, ep_ht_work_make<true>(a), {},
-						 {});
+		ep_ht_combine_units<DTYPE, true>(a, e.op, &p, &due,
+						 ep_ht_combine_work_make<true>(a), {}, {});
 		ep_ht_due_publish<true>(a, e.op, p, &due);
 	} else if (ok && ep_warp() == ep_ht_copy_warps<true>()) {
 		ep_ht_combine_send_warp(a, e.op);

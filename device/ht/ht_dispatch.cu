@@ -16,14 +16,14 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 {
 	struct ep_ht_entry entry = ep_ht_enter(a.c, false);
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	struct ep_ht_work work = ep_ht_work_make<false>(a);
+	struct ep_ht_dispatch_work work = ep_ht_dispatch_work_make<false>(a);
 	struct ep_ht_stored stored;
 	bool ok;
 	EP_SHARED(uint32_t, failed);
 
 	if (!entry.fault) {
-		ep_ht_work_load_early(a, &pipe, &work);
-		ep_ht_work_find<false>(a, &work);
+		ep_ht_dispatch_work_load_early(a, &pipe, &work);
+		ep_ht_dispatch_work_find<false>(a, &work);
 	}
 	stored = ep_ht_stored_make<false>(a, pipe, work, entry.fault != 0);
 	ok = ep_ht_begin<false>(a.c, &entry) &&

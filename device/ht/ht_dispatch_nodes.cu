@@ -102,10 +102,10 @@ EP_DEV bool weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op
 EP_DEV bool dispatch_copy_warp(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 			       struct ep_ht_pipe *pipe)
 {
-	struct ep_ht_work work = ep_ht_work_make<true>(a);
+	struct ep_ht_dispatch_work work = ep_ht_dispatch_work_make<true>(a);
 	struct ep_ht_stored stored = ep_ht_stored_make<true>(a, *pipe, work, false);
 
-	ep_ht_work_find<true>(a, &work);
+	ep_ht_dispatch_work_find<true>(a, &work);
 	return ep_ht_dispatch_copy<true>(a, op, pipe, &work, &stored) &&
 	       (!a.topk_weights || weights_take(a, op));
 }

@@ -68,7 +68,7 @@
 #define EP_HT_COUNTERS 64    /* words at the beginning of scratch, for the blocks of a kernel: */
 #define EP_HT_BLOCKS_READY 0 /* how many have come so far; 0 between kernels */
 #define EP_HT_EPOCH_READY 1  /* epoch of the last operation to which all have come */
-#define EP_HT_SIGN_LOCK 2    /* 1: a thread gives this rank's sign (ht/step.h) */
+#define EP_HT_SIGN_LOCK 2    /* 1: a thread gives this rank's sign (ht/signs.h) */
 
 enum ep_ht_layout {
 	EP_HT_EXPERT_MAJOR = 1, /* values of ncclEpLayout_t */
@@ -159,7 +159,7 @@ struct ep_ht_areas {
 	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
 	 * write here has been */
 	uint64_t done_off;
-	/* words {sign, epoch} [R] of each rank (ht/step.h); several nodes: then u32 [R], left_at() */
+	/* words {sign, epoch} [R] of each rank (ht/signs.h); several nodes: then u32 [R], left_at() */
 	uint64_t sign_off;
 	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
 	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */

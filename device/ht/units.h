@@ -10,8 +10,8 @@
 #include "device/group/remote.h"
 #include "device/group/wait.h"
 #include "device/ht/ht_layout.h"
-#include "device/ht/pipe.h"
-#include "device/ht/step.h"
+#include "device/ht/signs.h"
+#include "device/simt/bulk.h"
 
 /* The last two warps of each block, in groups of several nodes: device/ht/post.h. The others copy. */
 #define EP_HT_ROLES 2
@@ -19,6 +19,12 @@
 template <bool NODES> EP_DEV uint32_t ep_ht_copy_warps(void)
 {
 	return ep_nwarps() - (NODES ? EP_HT_ROLES : 0);
+}
+
+/* Dispatch: do rows go straight into windows? Combine: are they read there? */
+template <bool NODES, typename ARGS> EP_DEV bool ep_ht_windows(const ARGS &a)
+{
+	return !NODES && a.is_direct;
 }
 
 /* Chunks of a table of starts, without its end. */
@@ -370,6 +376,62 @@ EP_DEV bool ep_ht_ready_wait(const struct ep_ht_common &c, const struct ep_op &o
 		}
 	}
 	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;
+}
+
+/*
+ * ---- waits for a unit's peers ----
+ *
+ * The lanes of a warp divide the peers of the unit among them, and each finds one whose word is
+ * missing. A warp looks whether the unit is ready, or waits for it.
+ */
+
+/* May a unit be loaded: have its rows come, and may they be written where they go? */
+enum ep_ht_ready {
+	EP_HT_READY,
+	EP_HT_LATE,
+	EP_HT_FAILED
+};
+
+/* A wait for a unit's peers, from look to look. */
+struct ep_ht_patience {
+	struct ep_spin spin;
+	uint32_t before; /* the lane's peer that was missing */
+};
+
+EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
+{
+	struct ep_ht_patience p;
+
+	p.spin = ep_spin_start();
+	p.before = EP_HT_NONE;
+	return p;
+}
+
+/*
+ * One look at a unit's peers, of whom each lane has found one that is missing of its share; EP_HT_NONE: none is.
+ * With `wait`, between two polls. One warp; the lanes agree. This rank itself is a peer where another of its
+ * warps has something to do.
+ */
+template <bool NODES>
+EP_DEV enum ep_ht_ready ep_ht_patience_check(const struct ep_ht_common &c, const struct ep_op &op,
+					     struct ep_ht_patience *patience, uint32_t missing,
+					     enum ep_wait_site site, bool wait)
+{
+	bool over = false, ready = ep_all(EP_FULL_MASK, missing == EP_HT_NONE);
+
+	if (ready || (wait && missing != patience->before)) { /* the wait before this one is over */
+		patience->before = missing;
+		patience->spin = ep_spin_start();
+	}
+	ep_bulk_fence_global(); /* the engines of others have stored, or read what is overwritten */
+	if (ready) {
+		return EP_HT_READY;
+	}
+	ep_spin_polled();
+	if (wait && missing != EP_HT_NONE) {
+		over = ep_ht_give_up<NODES>(c, op, &patience->spin, site, missing);
+	}
+	return ep_any(EP_FULL_MASK, over) ? EP_HT_FAILED : EP_HT_LATE;
 }
 
 #endif

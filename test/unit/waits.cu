@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/group/step.h"
 #include "waits.h"
-#include "device/ht/step.h"
 #include "device/ht/pipe.h"
+#include "device/ht/signs.h"
 
 /* So many polls are made without naps: the first poll of another wait before each is progress. */
 #define BUSY 700
