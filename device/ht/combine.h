@@ -29,7 +29,7 @@
 #include "device/ht/units.h"
 
 /* Lane i's state of the batch whose first slot is i. */
-struct ep_ht_note {
+struct ep_ht_batch_note {
 	uint64_t to;   /* where the row's part of the result goes; copies: that of the first row */
 	uint32_t what; /* EP_HT_NOTE_* */
 	uint32_t unit; /* that it belongs to */
@@ -771,7 +771,7 @@ EP_DEV void row_end(struct ep_ht_combine_work *work)
 template <bool NODES>
 EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 				    struct ep_ht_combine_work *work, struct ep_ht_group *g,
-				    struct ep_ht_pipe *pipe, struct ep_ht_note *note)
+				    struct ep_ht_pipe *pipe, struct ep_ht_batch_note *note)
 {
 	uint32_t what = work->vecs | (work->is_sum ? EP_HT_NOTE_SUM : 0) |
 			(NODES && work->is_merge ? EP_HT_NOTE_MERGE : 0);
@@ -799,11 +799,7 @@ EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 		row_end(work);
 		what |= EP_HT_NOTE_LAST | (work->open ? 0 : EP_HT_NOTE_END);
 	}
-	if (ep_lane() == pipe->in) {
-		note->to = g->to;
-		note->what = what;
-		note->unit = work->unit;
-	}
+	ep_ht_note_put(pipe, note, { g->to, what, work->unit });
 	ep_ht_pipe_load_batch(pipe, g->mask & ~rest, n, g->from, work->vecs * 16);
 	if (ht_copies(a, *work)) { /* the next batch of the unit goes behind this one */
 		g->to += n * a.c.areas.row_stride;

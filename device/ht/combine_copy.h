@@ -347,7 +347,7 @@ EP_DEV void copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pi
 /* Uses the oldest batch. False: it does not come. */
 template <int DTYPE, bool NODES>
 EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			struct ep_ht_pipe *pipe, const struct ep_ht_note &note,
+			struct ep_ht_pipe *pipe, const struct ep_ht_batch_note &note,
 			struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
 {
 	uint32_t slot = pipe->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
@@ -390,7 +390,7 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
 template <bool NODES>
 EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
 				struct ep_ht_combine_work *work, struct ep_ht_group *g,
-				struct ep_ht_note *note)
+				struct ep_ht_batch_note *note)
 {
 	bool alone = ep_ht_alone<NODES>(a);
 
@@ -416,7 +416,7 @@ template <int DTYPE, bool NODES>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *pipe, struct ep_ht_due *due,
 				struct ep_ht_combine_work work, struct ep_ht_group g,
-				struct ep_ht_note note)
+				struct ep_ht_batch_note note)
 {
 	struct ep_ht_sum<DTYPE> sum;
 	bool between = true; /* rows: the sum holds nothing */
@@ -459,7 +459,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 
 /* The operation does not begin: what was loaded for it has to have come before the kernel ends. */
 EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct ep_op op,
-				    struct ep_ht_pipe pipe, struct ep_ht_note note)
+				    struct ep_ht_pipe pipe, struct ep_ht_batch_note note)
 {
 	while (pipe.held && ep_ht_pipe_wait(a.c.g, op, &pipe, a.c.g.rank)) {
 		uint32_t what = ep_shfl_u32(EP_FULL_MASK, note.what, pipe.out);

@@ -150,6 +150,13 @@ template <bool NODES> EP_DEV uint32_t ep_ht_kinds(void)
 	return NODES ? EP_HT_KINDS : EP_HT_FORWARD;
 }
 
+/* What the storing side is told of a slot of the stage. */
+struct ep_ht_item_note {
+	uint32_t chunk;
+	uint32_t slot; /* received, forwarded: row of the flat order */
+	uint32_t what; /* EP_HT_WHAT, with the row */
+};
+
 /* A unit, as far as it has not been loaded. */
 struct ep_ht_unit {
 	uint32_t what; /* EP_HT_WHAT */
@@ -164,15 +171,12 @@ struct ep_ht_dispatch_work {
 	 * Lane k knows this of kind k. All lanes look for units together, each at one, so that those
 	 * without rows cost nothing.
 	 */
-	uint32_t units;          /* of all warps */
-	uint32_t next;           /* that lane 0 looks at next */
-	uint32_t found;          /* lanes that have found a unit with rows that is not taken */
-	struct ep_ht_unit ahead; /* the warp's next one; without rows: there is none */
-	struct ep_ht_unit unit;  /* all lanes alike: it is being loaded */
-	/* Notes for the storing side, with the slots of the stage. */
-	uint32_t note_chunk;
-	uint32_t note_slot; /* received, forwarded: row of the flat order */
-	uint32_t note_what; /* EP_HT_WHAT, with the row */
+	uint32_t units;              /* of all warps */
+	uint32_t next;               /* that lane 0 looks at next */
+	uint32_t found;              /* lanes that have found a unit with rows that is not taken */
+	struct ep_ht_unit ahead;     /* the warp's next one; without rows: there is none */
+	struct ep_ht_unit unit;      /* all lanes alike: it is being loaded */
+	struct ep_ht_item_note note; /* of the slot that has the lane's number */
 };
 
 /* Rows that go through windows are announced all together: there each is a chunk, for balance. */
@@ -359,9 +363,7 @@ EP_DEV void ep_ht_dispatch_work_load(const struct ep_ht_dispatch_args &a, struct
 	item_load<NODES>(a, pipe, u, i, piece);
 	work->unit.rows &= u.rows - 1;
 	what |= work->unit.rows ? 0 : EP_HT_LAST;
-	ep_ht_note_put(pipe, &work->note_chunk, u.chunk);
-	ep_ht_note_put(pipe, &work->note_slot, slot);
-	ep_ht_note_put(pipe, &work->note_what, what);
+	ep_ht_note_put(pipe, &work->note, { u.chunk, slot, what });
 	ep_ht_pipe_close(pipe, piece.token_bytes + piece.scale_bytes);
 }
 

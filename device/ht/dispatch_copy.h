@@ -111,9 +111,9 @@ EP_DEV struct ep_ht_item item_make(const struct ep_ht_dispatch_args &a,
 {
 	struct ep_ht_item i;
 
-	i.what = ep_shfl_u32(EP_FULL_MASK, work.note_what, at);
-	i.chunk = ep_shfl_u32(EP_FULL_MASK, work.note_chunk, at);
-	i.slot = ep_shfl_u32(EP_FULL_MASK, work.note_slot, at);
+	i.what = ep_shfl_u32(EP_FULL_MASK, work.note.what, at);
+	i.chunk = ep_shfl_u32(EP_FULL_MASK, work.note.chunk, at);
+	i.slot = ep_shfl_u32(EP_FULL_MASK, work.note.slot, at);
 	i.l = EP_HT_KIND(i.what) == EP_HT_SEND
 		      ? ep_ht_send_list(a.c,
 					i.chunk * ep_ht_send_chunk<NODES>(a) + EP_HT_ROW(i.what))

@@ -19,7 +19,7 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	struct ep_ht_combine_work w = ep_ht_combine_work_make<false>(a);
 	struct ep_ht_due due = {};
 	struct ep_ht_group g = {};
-	struct ep_ht_note note = {};
+	struct ep_ht_batch_note note = {};
 	EP_SHARED(uint32_t, failed);
 
 	if (!e.fault && ep_ht_combine_work_next<false>(a, &w)) { /* this rank's own memory */

@@ -27,8 +27,8 @@
  * What has been stored is visible to peers behind ep_ht_pipe_stored() and a release. `group` there is
  * ep_ht_pipe.groups as it was after the release of the last item that counts: later stores may go on.
  *
- * What a slot holds can be noted: ep_ht_note_put() keeps a number with the slot that is closed next,
- * in a register of the lane of that number, from which a shuffle fetches it when the slot is the
+ * What a slot, or a batch, holds is noted: ep_ht_note_put() keeps a note with the slot that is loaded
+ * next, in registers of the lane of that number, from which shuffles fetch it when the slot is the
  * oldest. So only the loading side goes through units, and the storing side follows.
  *
  * Before a wait for a peer that may be long, everything the peer may be waiting for must have been
@@ -160,8 +160,9 @@ EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *pipe, uint32_t n)
 	pipe->held -= n;
 }
 
-/* Notes `value` with the slot that is loaded next: before ep_ht_pipe_close(). */
-EP_DEV void ep_ht_note_put(const struct ep_ht_pipe *pipe, uint32_t *note, uint32_t value)
+/* Notes `value` with the slot that is loaded next: before the slot is closed, or its batch loaded. */
+template <typename NOTE>
+EP_DEV void ep_ht_note_put(const struct ep_ht_pipe *pipe, NOTE *note, NOTE value)
 {
 	if (ep_lane() == pipe->in) {
 		*note = value;
