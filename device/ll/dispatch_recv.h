@@ -383,40 +383,43 @@ EP_DEV uint32_t *scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, ui
 }
 
 /*
- * Stores N quads of a quantised row, from `quad` on and before `end`, to every placed row: elements by
- * the lanes that have them, then scale words, by lanes of their own. The lane's vecs lie at `off` of each
- * quad. One warp.
+ * Stores two quads of a quantised row, `quad` and the next one if that is before `end`, to every placed row:
+ * elements by the lanes that have them, and the scale words of both by lanes of their own. The lane's vecs
+ * lie at `off` of each quad. One warp.
  */
-template <class F, bool LINES, int N>
+template <class F, bool LINES>
 EP_DEV void place_quantised(const struct ep_ll_dispatch_args &a,
 			    const struct ep_ll_placing &placing, uint32_t quad, uint32_t end,
 			    uint32_t off, const struct ep_vec16 *vec)
 {
-	uint32_t i = ep_min_u32(ep_lane(), F::scale_words - 1), scale[N];
+	uint32_t second = ep_lane() >= F::scale_words;
+	uint32_t i = ep_min_u32(ep_lane() - second * F::scale_words, F::scale_words - 1);
+	uint32_t index = F::scale_index(quad + second, i);
+	bool scales = ep_lane() < 2 * F::scale_words && quad + second < end &&
+		      index < a.scale_words;
+	uint32_t scale0 = ll_quad_word<LINES>(vec[0], F::payload, F::payload + 4 * i);
+	uint32_t scale1 = ll_quad_word<LINES>(vec[1], F::payload, F::payload + 4 * i);
 
-	EP_UNROLL()
-	for (int j = 0; j < N; j++) {
-		scale[j] = ll_quad_word<LINES>(vec[j], F::payload, F::payload + 4 * i);
-	}
 	for (uint32_t m = placing.hits; m; m &= m - 1) {
 		uint32_t row = ep_shfl_u32(EP_FULL_MASK, placing.row, ep_ctz(m));
 		unsigned char *out =
 			(unsigned char *)a.out_tokens + (size_t)row * a.out_token_bytes;
 
 		EP_UNROLL()
-		for (int j = 0; j < N; j++) {
+		for (uint32_t j = 0; j < 2; j++) {
 			uint32_t at = (quad + j) * F::payload + off;
-			uint32_t index = F::scale_index(quad + j, i);
 
 			if (quad + j < end && off < F::payload && at < a.out_token_bytes) {
 				ep_st16(out + at, vec[j]);
 			}
-			if (quad + j < end && i == ep_lane() && index < a.scale_words) {
-				*scale_out(a, row, index) = scale[j];
-			}
+		}
+		if (scales) {
+			*scale_out(a, row, index) = second ? scale1 : scale0;
 		}
 	}
 }
+
+_Static_assert(EP_LL_TILE_QUADS == 2, "place_quantised");
 
 EP_DEV void place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t off,
 		       struct ep_vec16 vec, bool narrow)
@@ -482,8 +485,8 @@ EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &
 			return false;
 		}
 		if constexpr (F::quantised) {
-			place_quantised<F, true, N>(a, placing, q, arrival.end,
-						    ep_line_offset(ep_lane()), b->v);
+			place_quantised<F, true>(a, placing, q, arrival.end,
+						 ep_line_offset(ep_lane()), b->v);
 		} else {
 			uint32_t off[N];
 
@@ -517,7 +520,7 @@ EP_DEV void recv_quantised_bytes(const struct ep_ll_dispatch_args &a,
 						     16 * ep_lane());
 			}
 		}
-		place_quantised<F, false, N>(a, placing, q, arrival.end, 16 * ep_lane(), v);
+		place_quantised<F, false>(a, placing, q, arrival.end, 16 * ep_lane(), v);
 	}
 }
 
