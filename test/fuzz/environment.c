@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/param.h"
 #include "support/bench.h"
 
 #define REFUSED 3 /* exit status of a child whose group was refused, with a reason */
@@ -21,28 +22,26 @@
 
 #define DRAW(below) world_draw(&s, below)
 
-/* What is documented: whole numbers from min to max. */
-static const struct param {
-	const char *name;
-	int64_t min, max, step;
-	bool slow; /* small values let a correct run expire: only refusals are certain */
-} params[] = {
-	{ "NCCL_EP_TIMEOUT_MS", 0, 86400000, 1, true },
-	{ "NCCL_EP_COMM_SMS", 0, INT32_MAX, 1, false },
-	{ "NCCL_EP_LL_SEND_SMS", 0, 4, 1, false },
-	{ "NCCL_EP_LL_RECV_SMS", 0, 4, 1, false },
-	{ "NCCL_EP_LL_THREADS", 32, 512, 32, false },
-	{ "NCCL_EP_LL_LINES", -1, 1, 1, false },
-	{ "NCCL_EP_LL_DIRECT_BYTES", -1, INT64_C(1) << 40, 1, false },
-	{ "NCCL_EP_HT_RING_BYTES", 0, INT64_C(1) << 30, 1, false },
-	{ "NCCL_EP_RDMA_MODE", 0, 4, 1, false }, /* these two: no effect here, but checked */
-	{ "NCCL_EP_RDMA_QUEUES", 0, 15, 1, false },
-	{ "NCCL_EP_BOOTSTRAP_TIMEOUT_MS", 1, 86400000, 1, true },
-	{ "NCCL_EP_CLOSE_TIMEOUT_MS", 0, 86400000, 1, false },
-	{ "NCCL_EP_COLLNET", 0, 1, 1, false },
+/*
+ * What is documented of each variable is what its row of the library's table says. Here are those of which this test
+ * knows more, or for which it cannot know the outcome.
+ */
+static const struct {
+	int64_t most; /* that this device can do; 0: as in the table */
+	int64_t step; /* 0: any number */
+	bool slow;    /* small values let a correct run expire: only refusals are certain */
+	bool out;     /* it is not tried */
+} special[EP_PARAMS] = {
+	[EP_PARAM_DEBUG] = { .out = true }, /* any word means on */
+	[EP_PARAM_TIMEOUT_MS] = { .slow = true },
+	[EP_PARAM_LL_SEND_SMS] = { .most = 4 },
+	[EP_PARAM_LL_RECV_SMS] = { .most = 4 },
+	[EP_PARAM_LL_THREADS] = { .step = 32 },
+	[EP_PARAM_MEMORY] = { .out = true },     /* words */
+	[EP_PARAM_NODE_SIZE] = { .out = true },  /* nodes need a NIC */
+	[EP_PARAM_RDMA_DEPTH] = { .out = true }, /* powers of two */
+	[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] = { .slow = true },
 };
-
-#define PARAMS ((uint32_t)(sizeof(params) / sizeof(params[0])))
 
 enum outcome {
 	MUST_WORK,
@@ -206,20 +205,23 @@ static char *garbage(uint64_t *state, uint32_t most)
 	return text;
 }
 
-static void draw_number(struct setting *v, const struct param *p, uint64_t *state)
+static void draw_number(struct setting *v, enum ep_param_id id, uint64_t *state)
 {
 	static const int64_t extremes[] = { 0,          -1,        -2,        31,
 					    33,         1000000,   INT32_MAX, INT32_MIN,
 					    UINT32_MAX, INT64_MAX, INT64_MIN, 86400001 };
+	const struct ep_param_def *def = &ep_param_table[id];
+	int64_t most = special[id].most ? special[id].most : def->max;
+	int64_t step = special[id].step ? special[id].step : 1;
 	uint64_t s = *state;
 	int64_t n = extremes[DRAW(sizeof(extremes) / sizeof(extremes[0]))];
 
 	if (DRAW(2)) {
-		n = p->min + p->step * (int64_t)DRAW((uint64_t)((p->max - p->min) / p->step + 1));
+		n = def->min + step * (int64_t)DRAW((uint64_t)((most - def->min) / step + 1));
 	}
 	v->value = text_of(n, DRAW(4) ? "%lld" : "%lld ");
-	v->outcome = n >= p->min && n <= p->max && n % p->step == 0 ? MUST_WORK : MUST_BE_REFUSED;
-	if (v->outcome == MUST_WORK && p->slow && n != 0 && n < 30000) {
+	v->outcome = n >= def->min && n <= most && n % step == 0 ? MUST_WORK : MUST_BE_REFUSED;
+	if (v->outcome == MUST_WORK && special[id].slow && n != 0 && n < 30000) {
 		v->outcome = EITHER;
 	}
 	*state = s;
@@ -245,9 +247,12 @@ static void draw_param(struct setting *v, uint64_t *state)
 					     "%s%n",
 					     "\x80\xff" };
 	uint64_t s = *state;
-	const struct param *p = params + DRAW(PARAMS);
+	enum ep_param_id id;
 
-	v->name = strdup(p->name);
+	do {
+		id = (enum ep_param_id)DRAW(EP_PARAMS);
+	} while (special[id].out);
+	v->name = strdup(ep_param_table[id].name);
 	switch (DRAW(8)) {
 	case 0:
 	case 1:
@@ -263,7 +268,7 @@ static void draw_param(struct setting *v, uint64_t *state)
 		v->outcome = MUST_WORK;
 		break;
 	default:
-		draw_number(v, p, &s);
+		draw_number(v, id, &s);
 		break;
 	}
 	*state = s;
@@ -297,7 +302,7 @@ static void draw_logging(struct setting *v, uint64_t *state)
 static void draw_unknown(struct setting *v, uint64_t *state)
 {
 	uint64_t s = *state;
-	const char *known = params[DRAW(PARAMS)].name;
+	const char *known = ep_param_table[DRAW(EP_PARAMS)].name;
 	size_t most = DRAW(3) ? 90 : VALUE_MAX;
 	char *tail = garbage(&s, (uint32_t)most);
 
@@ -307,8 +312,8 @@ static void draw_unknown(struct setting *v, uint64_t *state)
 		*c = *c == '=' ? '_' : *c;
 	}
 	snprintf(v->name, most + 64, "%s%s", DRAW(2) ? known : "NCCL_EP_", tail);
-	for (uint32_t i = 0; i < PARAMS; i++) {
-		if (!strcmp(v->name, params[i].name)) {
+	for (uint32_t i = 0; i < EP_PARAMS; i++) {
+		if (!strcmp(v->name, ep_param_table[i].name)) {
 			strcat(v->name, "X");
 		}
 	}
