@@ -5,6 +5,7 @@
  *     matrix KIND FIRST COUNT [nodes [MODE]]      cases FIRST .. FIRST+COUNT-1 of a kind:
  *         em, rm        any, of that layout
  *         fp8, forward  quantised in dispatch, or by the caller
+ *         formats  quantised in dispatch, in combine, or in both
  *         wide          top-k of 9 and more
  *
  * nodes: the ranks are of several nodes, and RDMA between them, posted in mode MODE or in any.
@@ -91,6 +92,28 @@ static void choose_quant(struct test_case *c, const char *kind, uint64_t *state)
 		p->quant = ORACLE_QUANT_FORWARD;
 		p->hidden = 16 * (1 + DRAW(64));
 		c->flags |= DRAW(6) << BENCH_TYPE_SHIFT;
+	} else if (!strcmp(kind, "formats")) {
+		static const struct {
+			enum oracle_quant quant;
+			enum oracle_combine_quant back;
+			uint32_t unit;
+		} formats[] = {
+			{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_NONE, 128 },
+			{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_FP8, 128 },
+			{ ORACLE_QUANT_NVFP4, ORACLE_COMBINE_NVFP4, 64 },
+			{ ORACLE_QUANT_NVFP4, ORACLE_COMBINE_NONE, 64 },
+			{ ORACLE_QUANT_NONE, ORACLE_COMBINE_NVFP4, 32 },
+			{ ORACLE_QUANT_FP8, ORACLE_COMBINE_FP8, 128 },
+		};
+		uint32_t i = c->number % (sizeof(formats) / sizeof(formats[0]));
+
+		p->dtype = ORACLE_BF16;
+		p->quant = formats[i].quant;
+		p->combine_quant = formats[i].back;
+		p->hidden = formats[i].unit * (1 + DRAW(4352 / formats[i].unit));
+		if (DRAW(3)) { /* short ones often, and ends of quads and tiles */
+			p->hidden = formats[i].unit * (1 + DRAW(2048 / formats[i].unit));
+		}
 	}
 	*state = s;
 }
@@ -116,10 +139,11 @@ static void choose_flags(struct test_case *c, uint64_t *state)
 	if (!(c->flags & BENCH_OWN_MEM)) {
 		c->flags |= DRAW(2) ? BENCH_CREATE : 0;
 	}
-	if (p->quant == ORACLE_QUANT_NONE || p->quant == ORACLE_QUANT_FP8_COLUMNS) {
+	if (!p->combine_quant &&
+	    (p->quant == ORACLE_QUANT_NONE || p->quant == ORACLE_QUANT_FP8_COLUMNS)) {
 		c->flags |= DRAW(3) || p->global_ids ? 0 : BENCH_V1;
 	}
-	if (p->quant == ORACLE_QUANT_NONE) {
+	if (p->quant == ORACLE_QUANT_NONE && !p->combine_quant) {
 		c->flags |= (DRAW(3) ? 0 : DRAW(6)) << BENCH_TYPE_SHIFT;
 	}
 	*state = s;
@@ -262,7 +286,7 @@ int main(int argc, char **argv)
 
 	if (argc < 4 || argc > 6) {
 		fprintf(stderr,
-			"usage: matrix em|rm|fp8|forward|wide FIRST COUNT [nodes [MODE]]\n");
+			"usage: matrix em|rm|fp8|forward|formats|wide FIRST COUNT [nodes [MODE]]\n");
 		return 2;
 	}
 	if (argc > 4) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers and descriptors of a bench. */
+#include "nccl_ep/ext.h"
 #include "support/bench.h"
 
 #define GUARD_ROWS 3                  /* poisoned rows behind the output of combine */
@@ -33,6 +34,18 @@ static const struct {
 /* As which rows without a recipe are described when not as what they are. */
 static const ncclDataType_t single_bytes[] = { ncclUint8, ncclInt8, ncclFloat8e4m3, ncclFloat8e5m2,
 					       ncclFloat4x2 };
+
+/* What dispatch makes of bf16 rows. */
+static const struct {
+	ncclEpDispQuant_t recipe;
+	ncclDataType_t tokens, scales;
+	uint32_t per_byte, scale_bytes;
+} made[] = {
+	[ORACLE_QUANT_FP8] = { NCCL_EP_DISP_QUANT_DS_FP8E3M4, ncclFloat8e4m3, ncclFloat32, 1, 4 },
+	[ORACLE_QUANT_FP8_COLUMNS] = { NCCL_EP_DISP_QUANT_NONE, ncclFloat8e4m3, ncclFloat32, 1, 4 },
+	[ORACLE_QUANT_MXFP8] = { NCCL_EP_EXT_DISP_QUANT_MXFP8, ncclFloat8e4m3, ncclUint8, 1, 1 },
+	[ORACLE_QUANT_NVFP4] = { NCCL_EP_EXT_DISP_QUANT_NVFP4, ncclFloat4x2, ncclFloat8e4m3, 2, 1 },
+};
 
 static uint32_t row_bytes_max(const struct oracle_problem *p)
 {
@@ -114,18 +127,21 @@ uint64_t bench_masked(struct world *w, ncclEpGroup_t group)
 void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, size_t size)
 {
 	static const char *const types[] = { "bf16", "fp16", "fp32" };
-	static const char *const quants[] = { "none", "fp8", "fp8-columns", "forward" };
+	static const char *const quants[] = { "none",    "fp8",   "fp8-columns",
+					      "forward", "mxfp8", "nvfp4" };
+	static const char *const returns[] = { "", " nvfp4 back", " fp8 back", " mxfp8 back" };
 	static const char *const families[] = { "uniform", "zipf",  "hot", "khot",
 						"power",   "group", "file" };
 
-	snprintf(text, size,
-		 "%u ranks, %u experts, top-%u, hidden %u, %u of %u tokens%s, %s %s %s%s, routing "
-		 "%s, drop %u, duplicates %u, seed %llu, flags 0x%x",
-		 p->nranks, p->experts, p->topk, p->hidden, p->tokens, p->max_tokens,
-		 p->uneven ? " uneven" : "", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm",
-		 types[p->dtype], quants[p->quant], p->pow2_scales ? " pow2" : "",
-		 families[p->routing.family], p->drop_ppm, p->duplicate_ppm,
-		 (unsigned long long)p->seed, flags);
+	snprintf(
+		text, size,
+		"%u ranks, %u experts, top-%u, hidden %u, %u of %u tokens%s, %s %s %s%s%s, routing "
+		"%s, drop %u, duplicates %u, seed %llu, flags 0x%x",
+		p->nranks, p->experts, p->topk, p->hidden, p->tokens, p->max_tokens,
+		p->uneven ? " uneven" : "", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm",
+		types[p->dtype], quants[p->quant], p->pow2_scales ? " pow2" : "",
+		returns[p->combine_quant], families[p->routing.family], p->drop_ppm,
+		p->duplicate_ppm, (unsigned long long)p->seed, flags);
 }
 
 static void allocate(struct bench *b, struct bench_tensor *d, size_t bytes, bool window)
@@ -155,7 +171,7 @@ static void allocate_inputs(struct bench *b)
 	allocate_source(b, &b->in_tokens, most * oracle_input_bytes(p));
 	tensor_allocate(&b->weights, most * p->topk * sizeof(float));
 	tensor_allocate(&b->ids, most * p->topk * (b->flags & BENCH_IDS64 ? 8 : 4));
-	tensor_allocate(&b->in_scales, most * oracle_scale_words(p) * sizeof(float) + 1);
+	tensor_allocate(&b->in_scales, (most * oracle_scale_words(p) + 1) * sizeof(float));
 }
 
 static void allocate_outputs(struct bench *b)
@@ -167,6 +183,7 @@ static void allocate_outputs(struct bench *b)
 
 	allocate(b, &b->out_tokens, rows * oracle_output_bytes(p), true);
 	allocate_source(b, &b->combine_in, rows * oracle_combine_bytes(p));
+	tensor_allocate(&b->combine_scales, rows * sizeof(float));
 	tensor_allocate(&b->combine_out, (p->max_tokens + GUARD_ROWS) * oracle_combine_bytes(p));
 	tensor_allocate(&b->counts, b->blocks * sizeof(int32_t));
 	if (p->quant != ORACLE_QUANT_NONE) {
@@ -187,14 +204,14 @@ static void describe_outputs(struct bench *b)
 	uint32_t shape = b->flags >> BENCH_TYPE_SHIFT & 7;
 	size_t scales = oracle_scale_words(p);
 
-	tensor_describe(&b->out_tokens, p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3, 3,
-			b->blocks, b->rows, p->hidden);
+	tensor_describe(&b->out_tokens, type, 3, b->blocks, b->rows, p->hidden);
 	if (p->quant == ORACLE_QUANT_NONE && shape) {
 		tensor_describe(&b->out_tokens, single_bytes[shape - 1], 3, b->blocks, b->rows,
 				p->hidden * (type == ncclFloat32 ? 4 : 2));
 	}
 	tensor_describe(&b->out_scales, ncclFloat32, 3, b->blocks, b->rows, scales);
 	tensor_describe(&b->combine_in, type, 3, b->blocks, b->rows, p->hidden);
+	tensor_describe(&b->combine_scales, ncclFloat32, 3, b->blocks, b->rows, 1);
 	tensor_describe(&b->out_weights, ncclFloat32, 3, b->blocks, b->rows, p->topk);
 	tensor_describe(&b->out_idx, ncclInt32, 3, b->blocks, b->rows, p->topk);
 	tensor_describe(&b->counts, ncclInt32, 1, b->blocks, 0, 0);
@@ -203,6 +220,11 @@ static void describe_outputs(struct bench *b)
 				p->hidden / forwarded[shape].token_bytes);
 		tensor_describe(&b->out_scales, forwarded[shape].scales, 3, b->blocks, b->rows,
 				scales * 4 / forwarded[shape].scale_bytes);
+	} else if (p->quant != ORACLE_QUANT_NONE) {
+		tensor_describe(&b->out_tokens, made[p->quant].tokens, 3, b->blocks, b->rows,
+				p->hidden / made[p->quant].per_byte);
+		tensor_describe(&b->out_scales, made[p->quant].scales, 3, b->blocks, b->rows,
+				scales * 4 / made[p->quant].scale_bytes);
 	}
 }
 
@@ -213,9 +235,13 @@ static void describe_inputs(struct bench *b)
 	bool copied = p->quant == ORACLE_QUANT_NONE || p->quant == ORACLE_QUANT_FORWARD;
 
 	tensor_describe(&b->in_tokens, copied ? b->out_tokens.t.datatype : type, 2, b->tokens,
-			b->out_tokens.sizes[2], 0);
-	tensor_describe(&b->in_scales, b->out_scales.t.datatype, 2, b->tokens,
-			b->out_scales.sizes[2], 0);
+			copied ? b->out_tokens.sizes[2] : p->hidden, 0);
+	if (p->quant == ORACLE_QUANT_NVFP4) {
+		tensor_describe(&b->in_scales, ncclFloat32, 1, 1, 0, 0);
+	} else {
+		tensor_describe(&b->in_scales, b->out_scales.t.datatype, 2, b->tokens,
+				b->out_scales.sizes[2], 0);
+	}
 	tensor_describe(&b->weights, ncclFloat32, 2, b->tokens, p->topk, 0);
 	tensor_describe(&b->ids, b->flags & BENCH_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens,
 			p->topk, 0);
@@ -270,9 +296,11 @@ void bench_open(struct bench *b, struct world *w, ncclEpGroup_t group,
 
 void bench_close(struct bench *b)
 {
-	struct bench_tensor *all[] = { &b->in_tokens,  &b->in_scales,  &b->weights,     &b->ids,
-				       &b->out_tokens, &b->out_scales, &b->out_weights, &b->out_idx,
-				       &b->counts,     &b->combine_in, &b->combine_out, &b->mem };
+	struct bench_tensor *all[] = { &b->in_tokens,   &b->in_scales,      &b->weights,
+				       &b->ids,         &b->out_tokens,     &b->out_scales,
+				       &b->out_weights, &b->out_idx,        &b->counts,
+				       &b->combine_in,  &b->combine_scales, &b->combine_out,
+				       &b->mem };
 
 	OK(ncclEpHandleDestroy(b->handle));
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
@@ -384,10 +412,9 @@ static ncclResult_t dispatch(struct bench *b, bool send_only, cudaStream_t strea
 	if (p->quant != ORACLE_QUANT_NONE) {
 		out.scales = given(b, &b->out_scales, copy + 3);
 	}
-	if (p->quant == ORACLE_QUANT_FP8) {
-		config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
-	} else if (p->quant == ORACLE_QUANT_FORWARD) {
-		config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
+	config.quant_recipe = p->quant == ORACLE_QUANT_FORWARD ? NCCL_EP_DISP_QUANT_FWD
+							       : made[p->quant].recipe;
+	if (p->quant == ORACLE_QUANT_FORWARD || p->quant == ORACLE_QUANT_NVFP4) {
 		in.scales = given(b, &b->in_scales, copy + 4);
 	}
 	shrink(&info, sizeof(info), NCCL_EP_LAYOUT_INFO_V1_SIZE, b);
@@ -406,6 +433,7 @@ static ncclResult_t combine(struct bench *b, bool send_only, cudaStream_t stream
 	ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
 	ncclEpCombineOutputs_t out = NCCL_EP_COMBINE_OUTPUTS_INIT;
 	ncclEpCombineConfig_t config = NCCL_EP_COMBINE_CONFIG_INIT;
+	bool has_config = send_only || b->p.combine_quant != ORACLE_COMBINE_NONE;
 	ncclEpTensor_t copy[2];
 
 	in.tokens = &b->combine_in.t;
@@ -413,10 +441,16 @@ static ncclResult_t combine(struct bench *b, bool send_only, cudaStream_t stream
 	if (b->p.layout == ORACLE_EXPERT_MAJOR) {
 		out.topk_weights = given(b, &b->weights, copy + 1);
 	}
+	if (b->p.combine_quant == ORACLE_COMBINE_NVFP4) {
+		in.scales = &b->combine_scales.t;
+		config.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4;
+	} else if (b->p.combine_quant == ORACLE_COMBINE_FP8) {
+		config.quant_recipe = NCCL_EP_EXT_COMB_QUANT_FP8;
+	}
 	config.send_only = send_only;
 	shrink(&in, sizeof(in), NCCL_EP_COMBINE_INPUTS_V1_SIZE, b);
 	shrink(&config, sizeof(config), NCCL_EP_COMBINE_CONFIG_V1_SIZE, b);
-	return ncclEpCombine(b->handle, &in, &out, send_only ? &config : NULL, stream);
+	return ncclEpCombine(b->handle, &in, &out, has_config ? &config : NULL, stream);
 }
 
 ncclResult_t bench_send_dispatch(struct bench *b, cudaStream_t stream)
@@ -516,20 +550,26 @@ bool bench_check_dispatch(struct bench *b)
 	void *weights = by_rank ? tensor_fetch(&b->out_weights) : NULL;
 	void *idx = by_rank ? tensor_fetch(&b->out_idx) : NULL;
 	uint8_t *answers = malloc(b->combine_in.bytes);
+	float *answer_scales = malloc(b->combine_scales.bytes);
 	bool good;
 
-	NEED(answers);
+	NEED(answers && answer_scales);
 	memset(answers, ORACLE_UNREAD, b->combine_in.bytes);
+	memset(answer_scales, ORACLE_UNREAD, b->combine_scales.bytes);
 	out.tokens = tokens;
 	out.counts = by_rank && (b->flags & BENCH_NO_COUNTS) ? NULL : counts;
 	out.scales = scales;
 	out.weights = weights;
 	out.idx = idx;
 	out.combine_in = answers;
+	out.combine_scales = answer_scales;
 	oracle_check_dispatch(b->table, NULL, &out, &verdict);
 	good = report(b, &verdict);
 	NEED_CUDA(cudaMemcpy(b->combine_in.t.data, answers, b->combine_in.bytes,
 			     cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaMemcpy(b->combine_scales.t.data, answer_scales, b->combine_scales.bytes,
+			     cudaMemcpyHostToDevice));
+	free(answer_scales);
 	free(answers);
 	free(idx);
 	free(weights);

@@ -40,7 +40,7 @@ struct bench {
 	ncclEpHandle_t handle;
 	struct bench_tensor in_tokens, in_scales, weights, ids;
 	struct bench_tensor out_tokens, out_scales, out_weights, out_idx, counts;
-	struct bench_tensor combine_in, combine_out, mem;
+	struct bench_tensor combine_in, combine_scales, combine_out, mem;
 };
 
 /* Group config for a problem; counts of SMs may be changed afterwards. */

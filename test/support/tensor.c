@@ -139,6 +139,10 @@ void tensor_load(const struct tensor_inputs *in, const struct oracle_problem *p,
 	}
 	tensor_upload(in->rows, rows, tokens * row);
 	tensor_upload(in->scales, scales, tokens * n * sizeof(*scales));
+	if (p->quant == ORACLE_QUANT_NVFP4) {
+		*scales = oracle_global_scale(p, rank);
+		tensor_upload(in->scales, scales, sizeof(*scales));
+	}
 	free(scales);
 	free(rows);
 	load_routing(in, p, rank, tokens);
