@@ -5,7 +5,4 @@ A case of this list that passes, or that fails in another way, fails the test: w
 takes its cases out.
 """
 
-FAILURES = {
-    "trtllm.nvfp4_combine": ("combine does not have the recipe NVFP4 yet",
-                             "recipe NVFP4 is not available"),
-}
+FAILURES = {}

@@ -11,7 +11,7 @@ import numpy as np
 from packaging.version import Version
 
 from cluster import Buffer, D, Graph, RANK, WORLD, Window, cuda, ep, group, main, new_stream
-from oracle import Problem, expect, expect_quantised, from_bf16, poisoned
+from oracle import Problem, expect, expect_quantised, from_bf16, poisoned, through_nvfp4
 
 RECIPE = ep.DispatchQuantizationRecipe
 HIDDEN, LOCAL, MOST, TOPK = 1024, 4, 8, 2
@@ -135,6 +135,11 @@ def internal_fp8():
         expect("combined rows", combine(ctx, p).read(), p.combined_by_rank())
 
 
+def row_scales(rows):
+    largest = abs(rows).max(axis=-1, keepdims=True)
+    return np.divide(np.float32(2688), largest, where=largest > 0, out=np.zeros_like(largest))
+
+
 def nvfp4_combine():
     """NcclEP.combine with use_low_precision_combine: 4 bits and a scale of fp32 per row."""
     with make_group() as made:
@@ -142,8 +147,7 @@ def nvfp4_combine():
         dispatch(ctx, p, Buffer(D.BFLOAT16, p.tokens.shape, p.tokens))
         check_routing(ctx, p)
         rows = p.results_by_rank()
-        largest = abs(from_bf16(rows)).max(axis=-1, keepdims=True)
-        scales = np.divide(2688, largest, where=largest > 0, out=np.zeros_like(largest))
+        scales = row_scales(from_bf16(rows))
         results = Buffer(D.BFLOAT16, rows.shape, rows)
         out = Buffer(D.BFLOAT16, p.tokens.shape)
         ctx.handle.combine(
@@ -152,10 +156,11 @@ def nvfp4_combine():
             ep.CombineOutputs(tokens=out.tensor),
             config=ep.CombineConfig(quantization_recipe=ep.CombineQuantizationRecipe.NVFP4),
             stream=ctx.stream)
-        # e2m1 is off by at most a sixth of the largest value beside it; scales are rounded too.
-        limit = sum(abs(from_bf16(p.returned(RANK, r))).max(initial=0) for r in range(WORLD)) / 5
-        error = abs(from_bf16(out.read()) - from_bf16(p.combined_by_rank()))
-        expect("combined rows", error <= limit, np.ones(error.shape, bool))
+        returned = [from_bf16(p.returned(RANK, r)) for r in range(WORLD)]
+        wanted = sum(through_nvfp4(rows, row_scales(rows)) for rows in returned)
+        # bf16 has 8 bits; the sum of fp32 has enough more
+        error = abs(from_bf16(out.read()) - wanted)
+        expect("combined rows", error <= abs(wanted) / 256 + 1e-4, np.ones(error.shape, bool))
 
 
 def window():
