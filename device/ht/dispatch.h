@@ -12,8 +12,9 @@
  *
  * All that a unit waits for is done by units with smaller keys, of whatever rank, or by a send warp or
  * credit warp that waits for such units alone; lag is small enough for that (plugin/ep/ht/ht_plan.c).
- * A unit that has been begun waits for nothing, and a warp that can begin none waits, after it has
- * published what it has stored. So of all units of all ranks that are not done, that with the smallest
+ * A unit that has been begun waits for nothing; but on one node rows are received while their unit is
+ * being sent, so it may wait for the rest of a unit that has been begun, too. A warp that can begin or
+ * go on with none waits, after it has published what it has stored. So of all units of all ranks that are not done, that with the smallest
  * key is at work, or its warp waits for nothing else.
  *
  * A unit that is not ready holds back loads alone: the warp waits for a peer when it holds nothing
@@ -175,7 +176,8 @@ struct ep_ht_dispatch_work {
 	uint32_t next;               /* that lane 0 looks at next */
 	uint32_t found;              /* lanes that have found a unit with rows that is not taken */
 	struct ep_ht_unit ahead;     /* the warp's next one; without rows: there is none */
-	struct ep_ht_unit unit;      /* all lanes alike: it is being loaded */
+	struct ep_ht_unit unit;      /* all lanes alike: it is being loaded, */
+	uint32_t arrived;            /* as far as so many rows of it; all lanes alike */
 	struct ep_ht_item_note note; /* of the slot that has the lane's number */
 };
 
@@ -323,6 +325,7 @@ EP_DEV void ep_ht_dispatch_work_open(const struct ep_ht_dispatch_args &a,
 	work->unit.first = ep_shfl_u32(EP_FULL_MASK, work->ahead.first, kind);
 	work->unit.own = ep_shfl_u32(EP_FULL_MASK, work->ahead.own, kind);
 	work->unit.rows = ep_shfl_u32(EP_FULL_MASK, work->ahead.rows, kind);
+	work->arrived = EP_HT_CHUNK;
 	ep_ht_dispatch_work_next<NODES>(a, work, kind);
 }
 
@@ -392,12 +395,24 @@ EP_DEV void ep_ht_dispatch_work_load_early(const struct ep_ht_dispatch_args &a,
 
 /* ---- sent: a part of an own token is loaded once, and stored at every rank that it goes to ---- */
 
-/* The last unit that was stored and not announced yet. */
+/* The last unit, or beginning of one, that was stored and not announced yet. */
 struct ep_ht_unpublished {
 	uint32_t chunk; /* EP_HT_NONE: there is none */
-	uint32_t what;  /* EP_HT_WHAT */
+	uint32_t what;  /* EP_HT_WHAT, of its last row */
 	uint32_t group; /* its last one */
+	uint32_t rows;  /* lane r, if ep_ht_sends_early(): its rows to rank r, */
+	uint32_t told;  /* and those of them that r knows of */
 };
+
+/*
+ * Are rows announced before their unit has been stored? Every two rows, where receiving takes long: a row
+ * of an expert-major output has several places. Where lanes do not stand for ranks, and where the rows of
+ * a unit go on over the network together, they are not.
+ */
+template <bool NODES> EP_DEV bool ep_ht_sends_early(const struct ep_ht_dispatch_args &a)
+{
+	return !NODES && a.c.layout == EP_HT_EXPERT_MAJOR && a.c.g.nranks <= EP_WARP_SIZE;
+}
 
 /* A unit is announced when so many items have been stored behind it: its own stores are done then. */
 #define EP_HT_PUBLISH_AFTER 2
@@ -411,6 +426,7 @@ EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct
 	uint32_t chunk = unpublished->chunk, slot = chunk % c.areas.ring_chunks;
 	uint32_t flow = EP_HT_FROM(unpublished->what), part = EP_HT_PART(unpublished->what);
 	bool forwards = NODES && EP_HT_KIND(unpublished->what) == EP_HT_FORWARD;
+	bool last = NODES || (unpublished->what & EP_HT_LAST);
 	uint64_t word = ep_ht_unit_word(op.epoch, chunk);
 	uint32_t source;
 
@@ -422,14 +438,18 @@ EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct
 	for (uint32_t i = ep_lane(); i < ep_ht_sharers<NODES>(c); i += EP_WARP_SIZE) {
 		uint32_t d = ep_ht_sharer<NODES>(c, i);
 
-		if (d != c.g.rank && (forwards ? ep_ht_near_mask(c, flow, i, chunk)
-					       : ep_ht_rows(c, c.h.send_start, d, chunk))) {
-			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, d),
-							    c.areas.arrived_off, source, slot,
-							    part),
-					      word);
+		uint32_t rows = forwards ? ep_ht_near_mask(c, flow, i, chunk)
+				: last   ? ep_ht_rows(c, c.h.send_start, d, chunk)
+					 : unpublished->rows;
+
+		if (d != c.g.rank && rows && (last || rows != unpublished->told)) {
+			ep_st_release_sys_u64(
+				ep_ht_unit_at(c, ep_heap_of(c.g, d), c.areas.arrived_off, source,
+					      slot, part),
+				NODES ? word : ep_ht_rows_word(op.epoch, chunk, rows));
 		}
 	}
+	unpublished->told = unpublished->rows;
 	if (NODES && !forwards && ep_ht_nodes_mask(c, chunk) && ep_lane() == 0) {
 		ep_st_release_sys_u64(ep_ht_staged_at(c, 0, chunk, part), word);
 	}
@@ -514,6 +534,7 @@ EP_DEV uint32_t ep_ht_starts_base(const struct ep_ht_common &c, const struct ep_
 struct ep_ht_target {
 	unsigned char *to;     /* bytes of the token; in a ring of the scales, too */
 	unsigned char *scales; /* in a ring NULL */
+	uint32_t ring;         /* the rank whose ring it is, or EP_HT_NONE */
 	uint32_t bytes;        /* to `to` */
 	uint32_t now;  /* all lanes alike: who stores, first for the ranks behind this one, */
 	uint32_t rest; /* and then for the others */
@@ -563,6 +584,7 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 		row += base;
 	}
 	t.bytes = piece.token_bytes;
+	t.ring = stores && !own ? rank : EP_HT_NONE;
 	if (stores && (own || ep_ht_windows<NODES>(a))) {
 		t.to = (own ? a.out_tokens : a.direct[rank]) + (size_t)row * a.token_bytes +
 		       piece.first;
@@ -581,9 +603,9 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 	return t;
 }
 
-/* The part to every rank that wants it, the next one first. */
+/* The part to every rank that wants it, the next one first. Early: *sent, of lane r, counts rows to rank r. */
 EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_ht_piece &piece,
-			     const unsigned char *from)
+			     const unsigned char *from, bool early, uint32_t *sent)
 {
 	uint32_t now = target.now, rest = target.rest;
 
@@ -592,6 +614,9 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_
 		uint32_t bytes = ep_shfl_u32(EP_FULL_MASK, target.bytes, lane);
 		uint64_t to = ep_shfl_u64(EP_FULL_MASK, (uintptr_t)target.to, lane);
 
+		if (early) {
+			*sent += ep_shfl_u32(EP_FULL_MASK, target.ring, lane) == ep_lane();
+		}
 		if (bytes) {
 			ep_bulk_store((unsigned char *)to, from, bytes);
 		}
@@ -661,17 +686,27 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 
 /* ---- received: rows in this rank's ring are copied to their final places; and what belongs to rows ---- */
 
-/* The rank that writes the unit, if it has not come. Any lane. */
+/*
+ * The rank that writes the unit, if no more than `known` rows of it have come: lane 0's share. *arrived: as
+ * many have.
+ */
 template <bool NODES>
 EP_DEV uint32_t ep_ht_recv_missing(const struct ep_ht_common &c, const struct ep_op &op,
-				   const struct ep_ht_unit &unit)
+				   const struct ep_ht_unit &unit, uint32_t known, uint32_t *arrived)
 {
 	const uint64_t *at = ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, EP_HT_FROM(unit.what),
 					   unit.chunk % c.areas.ring_chunks, EP_HT_PART(unit.what));
 
-	return ep_lane() == 0 && !ep_ht_word_reached(op, at, unit.chunk)
-		       ? ep_ht_return_ring_of<NODES>(c, EP_HT_FROM(unit.what)).rank
-		       : EP_HT_NONE;
+	if (ep_lane() != 0) {
+		return EP_HT_NONE;
+	}
+	if (!NODES) {
+		*arrived = ep_ht_rows_arrived(op, at, unit.chunk);
+	} else if (ep_ht_word_reached(op, at, unit.chunk)) {
+		*arrived = EP_HT_CHUNK;
+	}
+	return *arrived <= known ? ep_ht_return_ring_of<NODES>(c, EP_HT_FROM(unit.what)).rank
+				 : EP_HT_NONE;
 }
 
 /* Expert-major: the places of a row that comes; slot EP_HT_NONE: there is none. */

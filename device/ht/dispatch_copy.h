@@ -8,11 +8,13 @@
 
 #include "device/ht/dispatch.h"
 
-/* Finds whom a unit waits for, of the lane's share; *site: for what. */
+/* Finds whom a unit waits for, of the lane's share; *site: for what; *arrived, of lane 0: ready rows. */
 template <bool NODES>
 EP_DEV uint32_t unit_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ht_unit &unit, enum ep_wait_site *site)
+			     const struct ep_ht_unit &unit, enum ep_wait_site *site,
+			     uint32_t *arrived)
 {
+	*arrived = EP_HT_CHUNK;
 	if (EP_HT_KIND(unit.what) == EP_HT_SEND) {
 		*site = EP_WAIT_HT_CREDIT;
 		return ep_ht_send_missing<NODES>(a, op, unit);
@@ -21,7 +23,8 @@ EP_DEV uint32_t unit_missing(const struct ep_ht_dispatch_args &a, const struct e
 		return ep_ht_forward_missing(a.c, op, unit, site);
 	}
 	*site = EP_WAIT_HT_ROWS;
-	return ep_ht_recv_missing<NODES>(a.c, op, unit);
+	*arrived = 0;
+	return ep_ht_recv_missing<NODES>(a.c, op, unit, 0, arrived);
 }
 
 /*
@@ -41,17 +44,20 @@ EP_DEV enum ep_ht_ready dispatch_poll(const struct ep_ht_dispatch_args &a, const
 		enum ep_wait_site site = EP_WAIT_HT_ROWS;
 		struct ep_ht_unit unit;
 		enum ep_ht_ready ready;
-		uint32_t missing;
+		uint32_t missing, arrived;
 
 		if (!(there >> kind & 1)) {
 			continue;
 		}
 		unit = ep_ht_dispatch_work_head(*work, kind);
-		missing = unit_missing<NODES>(a, op, unit, &site);
+		missing = unit_missing<NODES>(a, op, unit, &site, &arrived);
 		ready = ep_ht_patience_check<NODES>(a.c, op, patience, missing, site,
 						    wait && n == 0);
 		if (ready == EP_HT_READY) {
 			ep_ht_dispatch_work_open<NODES>(a, work, kind);
+			if (!NODES) {
+				work->arrived = ep_shfl_u32(EP_FULL_MASK, arrived, 0);
+			}
 		}
 		if (ready != EP_HT_LATE) {
 			return ready;
@@ -85,6 +91,39 @@ EP_DEV enum ep_ht_ready dispatch_open(const struct ep_ht_dispatch_args &a, const
 	return ready;
 }
 
+/*
+ * One node: looks for more rows of the unit that is open, all of whose rows that have come are loaded.
+ * EP_HT_LATE: there are none yet, and something is held that can be stored meanwhile.
+ */
+EP_DEV enum ep_ht_ready dispatch_more(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+				      const struct ep_ht_pipe *pipe,
+				      struct ep_ht_dispatch_work *work,
+				      struct ep_ht_unpublished *unpublished)
+{
+	struct ep_ht_patience patience = ep_ht_patience_make();
+	enum ep_ht_ready ready = EP_HT_LATE;
+	bool wait = false;
+
+	EP_UNROLL(1)
+	while (ready == EP_HT_LATE && !(wait && pipe->held)) {
+		uint32_t arrived = 0;
+		uint32_t missing =
+			ep_ht_recv_missing<false>(a.c, op, work->unit, work->arrived, &arrived);
+
+		ready = ep_ht_patience_check<false>(a.c, op, &patience, missing, EP_WAIT_HT_ROWS,
+						    wait);
+		if (ready == EP_HT_READY) {
+			work->arrived = ep_shfl_u32(EP_FULL_MASK, arrived, 0);
+		} else if (!wait) {
+			wait = true;
+			if (!pipe->held) { /* who is waited for may need it */
+				ep_ht_send_publish<false>(a, op, pipe, unpublished);
+			}
+		}
+	}
+	return ready;
+}
+
 /* Loads as far as there is room and units are ready. False: a wait has failed. */
 template <bool NODES>
 EP_DEV bool dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
@@ -96,6 +135,8 @@ EP_DEV bool dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_o
 
 		if (!work->unit.rows) {
 			ready = dispatch_open<NODES>(a, op, pipe, work, unpublished);
+		} else if (!NODES && ep_ctz(work->unit.rows) >= work->arrived) {
+			ready = dispatch_more(a, op, pipe, work, unpublished);
 		}
 		if (ready != EP_HT_READY) {
 			return ready == EP_HT_LATE;
@@ -149,6 +190,7 @@ EP_DEV void dispatch_weights(const struct ep_ht_dispatch_args &a, const struct e
 /* State of the storing side, from item to item. */
 struct ep_ht_stored {
 	struct ep_ht_unpublished unpublished;
+	uint32_t sent;              /* lane r: rows to rank r of the unit that is being sent */
 	struct ep_ht_starts starts; /* of the chunk that is being sent */
 	bool ahead;                 /* the oldest item that is held is known: */
 	struct ep_ht_item next;
@@ -233,7 +275,9 @@ EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_
 		ep_ht_forward_store(a, item, piece, from);
 	}
 	if (sends) {
-		ep_ht_send_store(stored->target, piece, from);
+		stored->sent = EP_HT_ROW(item.what) == 0 ? 0 : stored->sent;
+		ep_ht_send_store(stored->target, piece, from, ep_ht_sends_early<NODES>(a),
+				 &stored->sent);
 	} else if (!NODES || item.slot != EP_HT_NONE) {
 		ep_ht_recv_store(a, item.l, item.slot, piece, from);
 	}
@@ -247,9 +291,13 @@ EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_
 	if (pipe->groups - stored->unpublished.group >= EP_HT_PUBLISH_AFTER) {
 		ep_ht_send_publish<NODES>(a, op, pipe, &stored->unpublished);
 	}
-	if ((sends || forwards) && (item.what & EP_HT_LAST) && !ep_ht_windows<NODES>(a)) {
+	if ((item.what & EP_HT_LAST || (ep_ht_sends_early<NODES>(a) && EP_HT_ROW(item.what) & 1)) &&
+	    (sends || forwards) && !ep_ht_windows<NODES>(a)) {
+		uint32_t told;
+
 		ep_ht_send_publish<NODES>(a, op, pipe, &stored->unpublished);
-		stored->unpublished = { item.chunk, item.what, pipe->groups };
+		told = EP_HT_ROW(item.what) < 2 ? 0 : stored->unpublished.told;
+		stored->unpublished = { item.chunk, item.what, pipe->groups, stored->sent, told };
 	}
 	return true;
 }

@@ -101,6 +101,13 @@ EP_HOST_DEV uint64_t ep_ht_unit_word(uint32_t epoch, uint32_t c)
 	return (uint64_t)epoch << 32 | (c + 1);
 }
 
+/* `arrived` of dispatch on one node: so many rows of the unit are there, in their order in the ring. */
+#define EP_HT_ROWS_SHIFT 4
+EP_HOST_DEV uint64_t ep_ht_rows_word(uint32_t epoch, uint32_t c, uint32_t rows)
+{
+	return (uint64_t)epoch << 32 | c << EP_HT_ROWS_SHIFT | rows;
+}
+
 /* Counts of a source: rows for each expert, rows for each rank, and its tokens. */
 EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t ranks)
 {

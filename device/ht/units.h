@@ -65,6 +65,16 @@ EP_DEV bool ep_ht_word_reached(const struct ep_op &op, const uint64_t *at, uint3
 	return (uint32_t)(word >> 32) == op.epoch && (uint32_t)word >= chunk + 1;
 }
 
+/* How many rows of the unit of `chunk` are there, by ep_ht_rows_word(). Any lane. */
+EP_DEV uint32_t ep_ht_rows_arrived(const struct ep_op &op, const uint64_t *at, uint32_t chunk)
+{
+	uint64_t word = ep_ld_acquire_sys_u64(at);
+	bool its = word >> EP_HT_ROWS_SHIFT ==
+		   ep_ht_rows_word(op.epoch, chunk, 0) >> EP_HT_ROWS_SHIFT;
+
+	return its ? (uint32_t)word & ((1u << EP_HT_ROWS_SHIFT) - 1) : 0;
+}
+
 /* Row `i` of a chunk in a ring. */
 EP_DEV unsigned char *ep_ht_ring_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r,
 				    uint32_t slot, uint32_t i)

@@ -124,6 +124,13 @@ MUTANTS = [
     {"name": "nvfp4_sixth", "file": "device/simt/numeric.h",
      "old": "(amax * (1.0f / 6.0f))", "new": "(amax * 0.166666f)", "tests": ["numeric"]},
     # ---- high throughput ----
+    # Expert-major, one node: only rows that have been stored are announced, and only those are loaded.
+    {"name": "ht_rows_more", "file": "device/ht/dispatch.h",
+     "old": "NODES ? word : ep_ht_rows_word(op.epoch, chunk, rows)", "new": "NODES ? word : ep_ht_rows_word(op.epoch, chunk, rows + !last)",
+     "tests": ["ht_em_ring", "ht_em", "ht_em_race", "ht_late"]},
+    {"name": "ht_rows_ahead", "file": "device/ht/dispatch_copy.h",
+     "old": "ep_ctz(work->unit.rows) >= work->arrived", "new": "ep_ctz(work->unit.rows) > work->arrived",
+     "tests": ["ht_em_ring", "ht_em", "ht_em_race", "ht_late"]},
     # A unit is announced when its stores are done.
     {"name": "ht_publish_early", "file": "device/ht/dispatch.h",
      "old": "\tep_ht_pipe_stored(pipe, unpublished->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
@@ -137,7 +144,9 @@ MUTANTS = [
              "\t\tep_ht_forward_store(a, item, piece, from);\n"
              "\t}\n"
              "\tif (sends) {\n"
-             "\t\tep_ht_send_store(stored->target, piece, from);\n"
+             "\t\tstored->sent = EP_HT_ROW(item.what) == 0 ? 0 : stored->sent;\n"
+             "\t\tep_ht_send_store(stored->target, piece, from, ep_ht_sends_early<NODES>(a),\n"
+             "\t\t\t\t &stored->sent);\n"
              "\t} else if (!NODES || item.slot != EP_HT_NONE) {\n"
              "\t\tep_ht_recv_store(a, item.l, item.slot, piece, from);\n"
              "\t}\n"
@@ -156,7 +165,9 @@ MUTANTS = [
              "\t\tep_ht_forward_store(a, item, piece, from);\n"
              "\t}\n"
              "\tif (sends) {\n"
-             "\t\tep_ht_send_store(stored->target, piece, from);\n"
+             "\t\tstored->sent = EP_HT_ROW(item.what) == 0 ? 0 : stored->sent;\n"
+             "\t\tep_ht_send_store(stored->target, piece, from, ep_ht_sends_early<NODES>(a),\n"
+             "\t\t\t\t &stored->sent);\n"
              "\t} else if (!NODES || item.slot != EP_HT_NONE) {\n"
              "\t\tep_ht_recv_store(a, item.l, item.slot, piece, from);\n"
              "\t}\n"
@@ -179,8 +190,8 @@ MUTANTS = [
      "tests": ["net_ht_credits"]},
     # A unit that is forwarded is announced as one that is sent.
     {"name": "nd_forward_unpublished", "file": "device/ht/dispatch_copy.h",
-     "old": "if ((sends || forwards) && (item.what & EP_HT_LAST)",
-     "new": "if (sends && (item.what & EP_HT_LAST)",
+     "old": "(sends || forwards) && !ep_ht_windows<NODES>(a)",
+     "new": "sends && !ep_ht_windows<NODES>(a)",
      "tests": ["net_ht_flat"]},
     # One store serves the NICs, whichever node is first in the token's list.
     {"name": "nd_stage_first", "file": "device/ht/dispatch.h",
