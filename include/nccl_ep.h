@@ -1014,11 +1014,10 @@ typedef struct {
  *   ncclInvalidArgument: A shape or type is wrong, a tensor is missing, or the handle has no
  *     routing. Or zero_copy is ON and `inputs->tokens` has no window that peers can reach.
  *   ncclInvalidUsage: In low latency the handle has dispatched nothing with the present routing, or
- *     ncclEpMaskClean was called since, or the pass is backward. The recipe is NVFP4. An operation
- *     of the handle is pending, or two of the group, as for ncclEpDispatch. `stream` belongs to
- *     another device. A tensor has only a window, and NCCL does not know its address. Later calls
- *     return this code permanently if a graph ran a combine without a dispatch of as many tokens
- *     before it.
+ *     ncclEpMaskClean was called since, or the pass is backward. An operation of the handle is
+ *     pending, or two of the group, as for ncclEpDispatch. `stream` belongs to another device. A
+ *     tensor has only a window, and NCCL does not know its address. Later calls return this code
+ *     permanently if a graph ran a combine without a dispatch of as many tokens before it.
  */
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
 			   const ncclEpCombineOutputs_t *outputs,

@@ -13,8 +13,8 @@ static int usage(void)
 	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [-q]\n"
 	      "       ep_info --live [--json | --prometheus]\n"
 	      "       ep_info --memory --experts N --hidden N --tokens N --ranks N [--topk N]\n"
-	      "               [--mode ll|ht] [--layout em|rm|flat] [--node-ranks N] [--fp8]\n"
-	      "               [--recv-tokens N] [--gpu-memory GIB] [--json]\n"
+	      "               [--mode ll|ht] [--layout em|rm|flat] [--node-ranks N]\n"
+	      "               [--quant none|fp8|mxfp8|nvfp4] [--recv-tokens N] [--gpu-memory GIB] [--json]\n"
 	      "       ep_info -h | -V\n\n",
 	      stdout);
 	ep_options_print(&ep_info_options, stdout);

@@ -12,6 +12,17 @@
 
 #define NODE_RANKS 8u /* GPUs of a host, unless the command line has it */
 
+/* The values of --quant. */
+static const struct {
+	const char *name;
+	ncclEpDispQuant_t recipe;
+} recipes[] = {
+	{ "none", NCCL_EP_DISP_QUANT_NONE },
+	{ "fp8", NCCL_EP_DISP_QUANT_DS_FP8E3M4 },
+	{ "mxfp8", NCCL_EP_EXT_DISP_QUANT_MXFP8 },
+	{ "nvfp4", NCCL_EP_EXT_DISP_QUANT_NVFP4 },
+};
+
 static int refuse(const char *option, const char *text, const char *allowed)
 {
 	fprintf(stderr, "ep_info: %s: got '%s', allowed is %s\n", option, text, allowed);
@@ -49,8 +60,8 @@ static int check(const struct ep_info_shape *shape)
 		return refuse("--layout", layout_of(shape),
 			      "em or rm with --mode ll, em or flat with --mode ht");
 	}
-	if (shape->fp8 && shape->ht) {
-		return refuse("--fp8", "--mode ht", "--mode ll");
+	if (shape->quant && shape->ht) {
+		return refuse("--quant", recipes[shape->quant].name, "none with --mode ht");
 	}
 	if (shape->recv_tokens && !shape->ht) {
 		return refuse("--recv-tokens", "--mode ll", "--mode ht");
@@ -150,7 +161,7 @@ static ncclEpExtShape_t make_shape(const struct ep_info_shape *asked)
 	shape.num_topk = (int)asked->topk;
 	shape.hidden = asked->hidden;
 	shape.datatype = ncclBfloat16;
-	shape.quant_recipe = asked->fp8 ? NCCL_EP_DISP_QUANT_DS_FP8E3M4 : NCCL_EP_DISP_QUANT_NONE;
+	shape.quant_recipe = recipes[asked->quant].recipe;
 	shape.node_ranks = node_ranks_of(asked);
 	shape.remote_ranks = asked->ranks - shape.node_ranks;
 	if (asked->ranks % shape.node_ranks) { /* those of the last node have the most */
@@ -172,9 +183,10 @@ static void print_text(const struct ep_info_shape *shape, const ncclEpExtShape_t
 {
 	char rows[80];
 
-	printf("%s, %u experts, %u tokens of %u x bf16%s, top-%u, %s, %u ranks in nodes of %u\n",
+	printf("%s, %u experts, %u tokens of %u x bf16%s%s, top-%u, %s, %u ranks in nodes of %u\n",
 	       shape->ht ? "high throughput" : "low latency", shape->experts, shape->tokens,
-	       shape->hidden, shape->fp8 ? " (FP8 on the way)" : "", shape->topk, layout_of(shape),
+	       shape->hidden, shape->quant ? ", received as " : "",
+	       shape->quant ? recipes[shape->quant].name : "", shape->topk, layout_of(shape),
 	       shape->ranks, node_ranks_of(shape));
 	if (why) {
 		printf("  not possible: %s\n", why);

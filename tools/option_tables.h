@@ -10,7 +10,7 @@
 struct ep_info_shape {
 	double gpu_memory; /* GiB */
 	uint32_t experts, hidden, tokens, ranks, topk, node_ranks, recv_tokens;
-	int ht, fp8;
+	int ht, quant;
 	int layout; /* em, rm, flat; -1: the mode's own */
 };
 

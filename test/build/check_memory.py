@@ -65,11 +65,21 @@ def check_text():
             complain("status %d, '%s' is not in %s%s" % (status, text, out, err))
 
 
+def check_formats():
+    """Of a received row: elements, and scales."""
+    for quant, row in (("none", 7168 * 2), ("fp8", 7168 + 7168 // 32), ("mxfp8", 7168 + 7168 // 32), ("nvfp4", 7168 // 2 + 7168 // 16)):
+        answer = json.loads(run(*GOOD, "--quant", quant, "--json")[1])
+        if answer["output_bytes"] != answer["rows"] * row:
+            complain("%s: %d bytes of %d rows" % (quant, answer["output_bytes"], answer["rows"]))
+
+
 def check_refused():
     """Why not, and status 1."""
     for args, why in ((["--experts", "250"], "--experts is 250"), (["--topk", "40"], "--topk is 40"),
                       (["--hidden", "7164"], "--hidden: rows of 7164 bf16, 2 bytes each: they need a positive multiple of 16 bytes"), (["--ranks", "2048"], "--ranks: 2048 ranks: low latency mode takes 1 to 1024"),
-                      (["--hidden", "7104", "--fp8"], "a multiple of 128 elements"),
+                      (["--hidden", "7104", "--quant", "fp8"], "a multiple of 128 elements"),
+                      (["--hidden", "7104", "--quant", "mxfp8"], "a multiple of 128 elements"),
+                      (["--hidden", "7072", "--quant", "nvfp4"], "a multiple of 64 elements"),
                       (["--mode", "ht", "--recv-tokens", "5"], "--recv-tokens is 5: it is 0, or from --tokens 128"),
                       (["--gpu-memory", "1"], "--gpu-memory in bytes is 1073741824: lower --tokens")):
         status, out, _ = run(*GOOD, *args)
@@ -89,7 +99,8 @@ def check_usage():
                       ([*GOOD, "--experts", "0"], "--experts: got '0'"), ([*GOOD, "--topk", "0"], "--topk: got '0'"),
                       ([*GOOD, "--layout", "flat"], "--layout: got 'flat', allowed is em or rm"),
                       ([*GOOD, "--mode", "ht", "--layout", "rm"], "--layout: got 'rm'"),
-                      ([*GOOD, "--mode", "ht", "--fp8"], "--fp8: got '--mode ht'"),
+                      ([*GOOD, "--mode", "ht", "--quant", "fp8"], "--quant: got 'fp8', allowed is none"),
+                      ([*GOOD, "--quant", "fwd"], "--quant: got 'fwd', allowed is one of none fp8 mxfp8 nvfp4"),
                       ([*GOOD, "--recv-tokens", "200"], "--recv-tokens: got '--mode ll'"), ([*GOOD, "--ranks", "8x"], "--ranks: got '8x'"),
                       ([*GOOD, "--gpu-memory", "0"], "--gpu-memory: got '0'"), ([*GOOD, "--live"], "--live or --memory"),
                       ([*GOOD, "-v"], "print nothing else"), ([*GOOD, "--prometheus"], "--prometheus needs --live"),
@@ -101,6 +112,7 @@ def check_usage():
 
 check_sizes(ctypes.CDLL(VCLUSTER + "/libnccl_ep.so.0"))
 check_text()
+check_formats()
 check_refused()
 check_usage()
 sys.exit(problems != 0)

@@ -34,14 +34,16 @@ static ncclEpExtShape_t shape_of(const struct oracle_problem *p, ncclEpLayout_t 
 	s.num_topk = (int)p->topk;
 	s.hidden = p->hidden;
 	s.datatype = ncclBfloat16;
-	s.quant_recipe = p->quant == ORACLE_QUANT_FP8 ? NCCL_EP_DISP_QUANT_DS_FP8E3M4
-						      : NCCL_EP_DISP_QUANT_NONE;
+	s.quant_recipe = p->quant == ORACLE_QUANT_FP8     ? NCCL_EP_DISP_QUANT_DS_FP8E3M4
+			 : p->quant == ORACLE_QUANT_MXFP8 ? NCCL_EP_EXT_DISP_QUANT_MXFP8
+			 : p->quant == ORACLE_QUANT_NVFP4 ? NCCL_EP_EXT_DISP_QUANT_NVFP4
+							  : NCCL_EP_DISP_QUANT_NONE;
 	s.remote_ranks = remote_ranks((int)p->nranks);
 	return s;
 }
 
 /* Low latency: bytes of the group and its handle, and a dispatch into tensors of that many rows. */
-static void low_latency(struct world *w, enum oracle_layout layout, bool fp8)
+static void low_latency(struct world *w, enum oracle_layout layout, enum oracle_quant quant)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 48, 4, 256, 20, layout);
 	ncclEpExtShape_t s;
@@ -49,9 +51,11 @@ static void low_latency(struct world *w, enum oracle_layout layout, bool fp8)
 	struct bench b;
 	uint64_t row = 2 * p.hidden, out;
 
-	p.quant = fp8 ? ORACLE_QUANT_FP8 : ORACLE_QUANT_NONE;
-	out = fp8 ? p.hidden + p.hidden / 32 : row;
-	check_context("low latency, layout %d%s", (int)layout, fp8 ? ", FP8" : "");
+	p.quant = quant;
+	out = quant == ORACLE_QUANT_NONE    ? row
+	      : quant == ORACLE_QUANT_NVFP4 ? p.hidden / 2 + p.hidden / 16
+					    : p.hidden + p.hidden / 32;
+	check_context("low latency, layout %d, quant %d", (int)layout, (int)quant);
 	s = shape_of(&p, (ncclEpLayout_t)layout);
 	config = bench_group_config(&p, 0);
 	OK(ncclEpExtFeasible(&config, w->nranks, &s));
@@ -258,8 +262,13 @@ static void limit(struct world *w)
 
 static void run(struct world *w, void *arg)
 {
+	static const enum oracle_quant quants[] = { ORACLE_QUANT_NONE, ORACLE_QUANT_FP8,
+						    ORACLE_QUANT_MXFP8, ORACLE_QUANT_NVFP4 };
+
+	for (int i = 0; i < 8; i++) {
+		low_latency(w, i % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR, quants[i / 2]);
+	}
 	for (int i = 0; i < 4; i++) {
-		low_latency(w, i % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR, i / 2);
 		high_throughput(w, i % 2, i / 2);
 	}
 	all_bytes(w);
