@@ -13,10 +13,11 @@ enum {
 	OW,
 	OS,
 	OX,
-	CI, /* combine: tokens in and out, weights in and out */
+	CI, /* combine: tokens in and out, weights in and out, scales */
 	CT,
 	CG,
 	CO,
+	CS,
 	NC, /* counters, offsets, total */
 	NO,
 	NT,

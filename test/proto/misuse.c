@@ -3,6 +3,7 @@
  * Mistakes in the arguments of dispatch and combine: each is refused with the promised code and a
  * line that names it, launches nothing, and leaves the group and the handle as they were.
  */
+#include "nccl_ep/ext.h"
 #include "proto/mistake_call.h"
 
 static void fill(struct call *c, void *bench)
@@ -25,13 +26,13 @@ static void fill(struct call *c, void *bench)
 		c->info.expert_counters = &c->t[NC].t;
 		c->cout.topk_weights = &c->t[IW].t;
 	}
+	c->config.quant_recipe = bench_recipe(&b->p);
+	copy(c->t + CS, &b->combine_scales);
 	if (b->p.quant != ORACLE_QUANT_NONE) {
 		c->out.scales = copy(c->t + OS, &b->out_scales);
-		c->config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
 	}
-	if (b->p.quant == ORACLE_QUANT_FORWARD) {
+	if (b->p.quant == ORACLE_QUANT_FORWARD || b->p.quant == ORACLE_QUANT_NVFP4) {
 		c->in.scales = copy(c->t + IS, &b->in_scales);
-		c->config.quant_recipe = NCCL_EP_DISP_QUANT_FWD;
 	}
 	c->cin.tokens = copy(c->t + CI, &b->combine_in);
 	c->cout.tokens = copy(c->t + CT, &b->combine_out);
@@ -101,6 +102,31 @@ static void fill(struct call *c, void *bench)
 	M(fp8_hidden, c->t[IT].sizes[1] -= 64; c->t[OT].sizes[2] -= 64, IA, "128")                 \
 	M(fp8_none, c->config.quant_recipe = NCCL_EP_DISP_QUANT_NONE, IA, "outputs->scales")
 
+#define MXFP8_DISPATCH(M)                                                                          \
+	M(mx_no_scales, c->out.scales = NULL, IA, "MXFP8 needs outputs->scales")                   \
+	M(mx_scale_type, c->t[OS].t.datatype = ncclFloat8e4m3, IA, "outputs->scales")              \
+	M(mx_scale_width, c->t[OS].sizes[2] /= 4, IA, "elements per token / 32")                   \
+	M(mx_in_scales, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                          \
+	M(mx_in_type, c->t[IT].t.datatype = ncclFloat16, IA, "inputs->tokens")                     \
+	M(mx_out_type, c->t[OT].t.datatype = ncclFloat8e5m2, IA, "outputs->tokens")                \
+	M(mx_hidden, c->t[IT].sizes[1] -= 32;                                                      \
+	  c->t[OT].sizes[2] -= 32, IA, "MXFP8 needs a multiple of 128")
+
+#define NVFP4_DISPATCH(M)                                                                          \
+	M(nv_no_scales, c->out.scales = NULL, IA, "NVFP4 needs outputs->scales")                   \
+	M(nv_scale_type, c->t[OS].t.datatype = ncclUint8, IA, "outputs->scales")                   \
+	M(nv_scale_width, c->t[OS].sizes[2]++, IA, "elements per token / 16")                      \
+	M(nv_no_global, c->in.scales = NULL, IA, "NVFP4 needs inputs->scales")                     \
+	M(nv_global_type, c->t[IS].t.datatype = ncclBfloat16, IA, "inputs->scales")                \
+	M(nv_global_extent, c->t[IS].sizes[0] = 2, IA, "inputs->scales")                           \
+	M(nv_global_ndim, c->t[IS].t.ndim = 2, IA, "inputs->scales")                               \
+	M(nv_global_data, c->t[IS].t.data = NULL, IA, "inputs->scales")                            \
+	M(nv_in_type, c->t[IT].t.datatype = ncclFloat32, IA, "inputs->tokens")                     \
+	M(nv_out_type, c->t[OT].t.datatype = ncclUint8, IA, "outputs->tokens")                     \
+	M(nv_out_width, c->t[OT].sizes[2] *= 2, IA, "elements of inputs->tokens / 2")              \
+	M(nv_hidden, c->t[IT].sizes[1] -= 32;                                                      \
+	  c->t[OT].sizes[2] -= 16, IA, "NVFP4 needs a multiple of 64")
+
 #define FWD_DISPATCH(M)                                                                            \
 	SAME_FORWARD(M)                                                                            \
 	M(fwd_other, c->t[OT].t.datatype = ncclFloat8e5m2, IA, "outputs->tokens")                  \
@@ -124,6 +150,31 @@ static void fill(struct call *c, void *bench)
 	M(cout_width, c->t[CT].sizes[1]++, IA, "outputs->tokens")                                  \
 	M(cout_ndim, c->t[CT].t.ndim = 3, IA, "outputs->tokens")
 
+#define NVFP4(mistake_)                                                                            \
+	c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4;                                        \
+	c->cin.scales = &c->t[CS].t;                                                               \
+	mistake_
+#define FP8(mistake_)                                                                              \
+	c->cconfig.quant_recipe = NCCL_EP_EXT_COMB_QUANT_FP8;                                      \
+	mistake_
+
+#define QUANTISED_COMBINE(M)                                                                       \
+	M(cnv_no_scales, NVFP4(c->cin.scales = NULL), IA, "NVFP4 needs inputs->scales")            \
+	M(cnv_scale_type, NVFP4(c->t[CS].t.datatype = ncclFloat8e4m3), IA, "inputs->scales")       \
+	M(cnv_scale_width, NVFP4(c->t[CS].sizes[2] = 2), IA, "a global scale per row")             \
+	M(cnv_scale_rows, NVFP4(c->t[CS].sizes[1]--), IA, "inputs->scales")                        \
+	M(cnv_scale_ndim, NVFP4(c->t[CS].t.ndim = 2), IA, "inputs->scales")                        \
+	M(cnv_type, NVFP4(c->t[CI].t.datatype = c->t[CT].t.datatype = ncclFloat16), IA,            \
+	  "inputs->tokens")                                                                        \
+	M(cnv_hidden, NVFP4(c->t[CI].sizes[2] -= 16; c->t[CT].sizes[1] -= 16), IA,                 \
+	  "NVFP4 needs a multiple of 32")                                                          \
+	M(cfp8_scales, FP8(c->cin.scales = &c->t[CS].t), IA, "the recipe makes the scales")        \
+	M(cfp8_type, FP8(c->t[CI].t.datatype = c->t[CT].t.datatype = ncclFloat16), IA,             \
+	  "inputs->tokens")                                                                        \
+	M(cfp8_hidden, FP8(c->t[CI].sizes[2] -= 32; c->t[CT].sizes[1] -= 32), IA,                  \
+	  "FP8 needs a multiple of 128")                                                           \
+	M(cmxfp8, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_MXFP8, IA, "MXFP8")
+
 #define EM_COMBINE(M)                                                                              \
 	M(cno_weights, c->cout.topk_weights = NULL, IA, "outputs->topk_weights")                   \
 	M(cweights_type, c->t[IW].t.datatype = ncclFloat16, IA, "outputs->topk_weights")           \
@@ -133,8 +184,11 @@ MISTAKES(any_dispatch, ANY_DISPATCH)
 MISTAKES(em_dispatch, EM_DISPATCH)
 MISTAKES(rm_dispatch, RM_DISPATCH)
 MISTAKES(fp8_dispatch, FP8_DISPATCH)
+MISTAKES(mxfp8_dispatch, MXFP8_DISPATCH)
+MISTAKES(nvfp4_dispatch, NVFP4_DISPATCH)
 MISTAKES(fwd_dispatch, FWD_DISPATCH)
 MISTAKES(any_combine, ANY_COMBINE)
+MISTAKES(quantised_combine, QUANTISED_COMBINE)
 MISTAKES(em_combine, EM_COMBINE)
 
 #define TRY(list_, fn_) mistakes_try(list_, MISTAKE_COUNT(list_), where, b, fill, fn_)
@@ -241,16 +295,26 @@ static void elsewhere(struct bench *b)
 
 static void run(struct world *w, void *arg)
 {
-	for (int i = 0; i < 6; i++) {
+	static const struct {
+		enum oracle_quant quant;
+		enum oracle_combine_quant back;
+	} formats[] = {
+		{ ORACLE_QUANT_NONE, ORACLE_COMBINE_NONE },
+		{ ORACLE_QUANT_FP8, ORACLE_COMBINE_NONE },
+		{ ORACLE_QUANT_FORWARD, ORACLE_COMBINE_NONE },
+		{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_FP8 },
+		{ ORACLE_QUANT_NVFP4, ORACLE_COMBINE_NVFP4 },
+	};
+
+	for (int i = 0; i < 10; i++) {
 		enum oracle_layout layout = i % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR;
 		struct oracle_problem p = bench_problem(w->nranks, 8, 3, 256, 5, layout);
 		struct bench bench, *b = &bench;
 		ncclEpGroup_t group;
 		char where[32];
 
-		p.quant = i / 2 == 0   ? ORACLE_QUANT_NONE
-			  : i / 2 == 1 ? ORACLE_QUANT_FP8
-				       : ORACLE_QUANT_FORWARD;
+		p.quant = formats[i / 2].quant;
+		p.combine_quant = formats[i / 2].back;
 		snprintf(where, sizeof(where), "layout %d, quant %d", (int)layout, (int)p.quant);
 		check_context("group of %s", where);
 		group = bench_group(w, &p, 0);
@@ -268,10 +332,15 @@ static void run(struct world *w, void *arg)
 			elsewhere(b);
 		} else if (p.quant == ORACLE_QUANT_FP8) {
 			TRY(fp8_dispatch, dispatch);
+		} else if (p.quant == ORACLE_QUANT_MXFP8) {
+			TRY(mxfp8_dispatch, dispatch);
+		} else if (p.quant == ORACLE_QUANT_NVFP4) {
+			TRY(nvfp4_dispatch, dispatch);
 		} else {
 			TRY(fwd_dispatch, dispatch);
 		}
 		TRY(any_combine, combine);
+		TRY(quantised_combine, combine);
 		if (layout == ORACLE_EXPERT_MAJOR) {
 			TRY(em_combine, combine);
 		}

@@ -385,6 +385,11 @@ ncclResult_t bench_update(struct bench *b, cudaStream_t stream)
 	return ncclEpUpdateHandle(b->handle, given(b, &b->ids, &ids), NULL, stream);
 }
 
+ncclEpDispQuant_t bench_recipe(const struct oracle_problem *p)
+{
+	return p->quant == ORACLE_QUANT_FORWARD ? NCCL_EP_DISP_QUANT_FWD : made[p->quant].recipe;
+}
+
 static ncclResult_t dispatch(struct bench *b, bool send_only, cudaStream_t stream)
 {
 	const struct oracle_problem *p = &b->p;
@@ -412,8 +417,7 @@ static ncclResult_t dispatch(struct bench *b, bool send_only, cudaStream_t strea
 	if (p->quant != ORACLE_QUANT_NONE) {
 		out.scales = given(b, &b->out_scales, copy + 3);
 	}
-	config.quant_recipe = p->quant == ORACLE_QUANT_FORWARD ? NCCL_EP_DISP_QUANT_FWD
-							       : made[p->quant].recipe;
+	config.quant_recipe = bench_recipe(p);
 	if (p->quant == ORACLE_QUANT_FORWARD || p->quant == ORACLE_QUANT_NVFP4) {
 		in.scales = given(b, &b->in_scales, copy + 4);
 	}

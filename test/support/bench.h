@@ -70,6 +70,8 @@ void bench_poison(struct bench *b);
 ncclResult_t bench_update(struct bench *b, cudaStream_t stream);
 ncclResult_t bench_dispatch(struct bench *b, cudaStream_t stream);
 ncclResult_t bench_combine(struct bench *b, cudaStream_t stream);
+/* The recipe of a dispatch that quantises, or forwards what the caller has quantised. */
+ncclEpDispQuant_t bench_recipe(const struct oracle_problem *p);
 ncclResult_t bench_send_dispatch(struct bench *b, cudaStream_t stream);
 ncclResult_t bench_send_combine(struct bench *b, cudaStream_t stream);
 
