@@ -714,38 +714,28 @@ static cudaError_t vc_graph_launch(struct CUgraphExec_st *exec, struct CUstream_
 	struct vc_work work = { .kind = VC_WORK_GRAPH, .device = stream->device, .graph = exec };
 	struct vc_marker *marker;
 	struct vc_op *op;
+	cudaError_t error;
 
 	if (stream->capture) {
 		vc_capture_invalidate(stream->capture);
 		return cudaErrorStreamCaptureUnsupported; /* child graphs are not there */
-	}
-	if (stream->legacy) {
-		cudaError_t error = vc_capture_check_legacy(stream->device);
-
-		if (error) {
-			return error;
-		}
 	}
 	for (uint32_t i = 0; i < exec->graph->n; i++) {
 		if (exec->graph->node[i].work.kind == VC_WORK_KERNEL) {
 			vc_fault_at_launch(exec->graph->node[i].work.device);
 		}
 	}
-	marker = calloc(1, sizeof(*marker));
+	marker = vc_marker_new();
 	if (!marker) {
 		return cudaErrorMemoryAllocation;
 	}
 	exec->refs++;
-	op = vc_stream_push(stream, &work);
-	if (!op) {
-		free(marker);
-		return cudaErrorMemoryAllocation;
+	error = vc_stream_push(stream, &work, marker, &op);
+	if (!error) {
+		op->wait = exec->last;
+		exec->last = marker;
 	}
-	marker->refs = 2;
-	op->record = marker;
-	op->wait = exec->last;
-	exec->last = marker;
-	return cudaSuccess;
+	return error;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle)

@@ -351,21 +351,6 @@ cudaError_t cudaMalloc(void **p, size_t size)
 	return vc_error(vc_device_alloc(vc_device_current(), size, 256, p));
 }
 
-static void vc_device_release(const struct vc_mem *mem)
-{
-	vc_unmap_later(mem);
-	close(mem->fd);
-	vc_mem_unaccount(mem->device, mem->map_size);
-}
-
-/* Is it the start of device memory that cudaFree takes? */
-static bool vc_freeable(const void *p)
-{
-	struct vc_mem mem;
-
-	return vc_mem_find(p, 1, &mem) && mem.start == (uintptr_t)p && mem.kind == VC_MEM_DEVICE;
-}
-
 /* ---- what a reset has ended ---- */
 
 static uintptr_t *vc_ended;
@@ -439,31 +424,39 @@ void vc_mem_check_ended(const void *p)
 	}
 }
 
-/* Waits for the device first, as the real one does. */
-cudaError_t cudaFree(void *p)
+/* Ends memory of this kind, or its registration; it waits for the device first, as the real calls do. */
+static cudaError_t vc_give_back(void *p, enum vc_mem_kind kind, cudaError_t unknown)
 {
 	struct vc_mem mem;
 	cudaError_t error;
 
 	VC_ENTER();
-	if (!p) {
-		return cudaSuccess;
-	}
 	error = vc_capture_check_unsafe();
 	if (error) {
 		return vc_error(error);
 	}
-	if (!vc_freeable(p) || !vc_mem_find(p, 1, &mem)) {
+	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != kind) {
 		vc_mem_check_ended(p);
-		return vc_error(cudaErrorInvalidValue);
+		return vc_error(unknown);
 	}
 	error = vc_device_wait(mem.device);
-	if (vc_mem_remove((uintptr_t)p, VC_MEM_DEVICE, &mem)) {
-		vc_device_release(&mem);
-	} else {
-		error = cudaErrorInvalidValue;
+	if (!vc_mem_remove((uintptr_t)p, kind, &mem)) {
+		return vc_error(unknown);
+	}
+	if (kind != VC_MEM_REGISTERED) {
+		vc_unmap_later(&mem);
+	}
+	if (kind == VC_MEM_DEVICE) {
+		close(mem.fd);
+		vc_mem_unaccount(mem.device, mem.map_size);
 	}
 	return vc_error(error);
+}
+
+cudaError_t cudaFree(void *p)
+{
+	VC_ENTER();
+	return p ? vc_give_back(p, VC_MEM_DEVICE, cudaErrorInvalidValue) : cudaSuccess;
 }
 
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
@@ -523,26 +516,8 @@ cudaError_t cudaMallocHost(void **p, size_t size)
 
 cudaError_t cudaFreeHost(void *p)
 {
-	struct vc_mem mem;
-	cudaError_t error;
-
 	VC_ENTER();
-	if (!p) {
-		return cudaSuccess;
-	}
-	error = vc_capture_check_unsafe();
-	if (error) {
-		return vc_error(error);
-	}
-	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_HOST) {
-		vc_mem_check_ended(p);
-		return vc_error(cudaErrorInvalidValue);
-	}
-	error = vc_device_wait(mem.device);
-	if (vc_mem_remove((uintptr_t)p, VC_MEM_HOST, &mem)) {
-		vc_unmap_later(&mem);
-	}
-	return vc_error(error);
+	return p ? vc_give_back(p, VC_MEM_HOST, cudaErrorInvalidValue) : cudaSuccess;
 }
 
 /* ---- what a pointer is, host memory seen by devices, memory of other processes ---- */
@@ -669,23 +644,8 @@ cudaError_t cudaHostRegister(void *p, size_t size, unsigned int flags)
 
 cudaError_t cudaHostUnregister(void *p)
 {
-	struct vc_mem mem;
-	cudaError_t error;
-
-	VC_ENTER();
-	error = vc_capture_check_unsafe();
-	if (error) {
-		return vc_error(error);
-	}
-	if (!p) {
-		return vc_error(cudaErrorInvalidValue);
-	}
-	error = vc_device_wait(vc_device_current());
-	if (!error && !vc_mem_remove((uintptr_t)p, VC_MEM_REGISTERED, &mem)) {
-		vc_mem_check_ended(p);
-		error = cudaErrorHostMemoryNotRegistered;
-	}
-	return vc_error(error);
+	return vc_give_back(p, VC_MEM_REGISTERED,
+			    p ? cudaErrorHostMemoryNotRegistered : cudaErrorInvalidValue);
 }
 
 void vc_mem_export(const struct vc_mem *mem, struct vc_export *out)

@@ -231,6 +231,8 @@ cudaError_t vc_work_clone(struct vc_work *to, const struct vc_work *from);
  * submitted before" is a pair (stream, number): the legacy stream's ordering is made of such pairs.
  */
 
+struct vc_marker;
+
 struct vc_after {
 	struct CUstream_st *stream;
 	uint64_t seq;
@@ -275,7 +277,12 @@ struct CUstream_st *vc_stream_find(cudaStream_t handle);
  * it to the capture that the stream is in.
  */
 cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work);
-struct vc_op *vc_stream_push(struct CUstream_st *stream, struct vc_work *work);
+/*
+ * With the lock held: queues the work, whose end sets `mark` unless that is NULL. Where it fails, work and mark
+ * are freed.
+ */
+cudaError_t vc_stream_push(struct CUstream_st *stream, struct vc_work *work, struct vc_marker *mark,
+			   struct vc_op **op);
 cudaError_t vc_device_wait(int device);
 /* All of a device but its default streams. The device is at rest. */
 void vc_streams_end(int device);
@@ -299,6 +306,8 @@ struct CUevent_st {
 	struct CUevent_st *next;
 };
 
+/* With a reference for the operation that sets it and one for the caller. */
+struct vc_marker *vc_marker_new(void);
 void vc_marker_put(struct vc_marker *marker);
 void vc_events_end(int device);
 

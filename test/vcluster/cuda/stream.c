@@ -225,10 +225,11 @@ static bool vc_op_order(struct vc_op *op, struct CUstream_st *stream)
 	return true;
 }
 
-/* With the lock held. NULL: out of memory or threads; the work is freed. */
-struct vc_op *vc_stream_push(struct CUstream_st *stream, struct vc_work *work)
+cudaError_t vc_stream_push(struct CUstream_st *stream, struct vc_work *work, struct vc_marker *mark,
+			   struct vc_op **out)
 {
-	struct vc_op *op = calloc(1, sizeof(*op));
+	cudaError_t error = stream->legacy ? vc_capture_check_legacy(stream->device) : cudaSuccess;
+	struct vc_op *op = error ? NULL : calloc(1, sizeof(*op));
 
 	if (!op || vc_stream_start(stream) || !vc_op_order(op, stream)) {
 		for (uint32_t i = 0; op && i < op->nafter; i++) {
@@ -238,10 +239,12 @@ struct vc_op *vc_stream_push(struct CUstream_st *stream, struct vc_work *work)
 			free(op->after);
 		}
 		free(op);
+		free(mark);
 		vc_work_free(work);
-		return NULL;
+		return error ? error : cudaErrorMemoryAllocation;
 	}
 	op->work = *work;
+	op->record = mark;
 	if (stream->tail) {
 		stream->tail->next = op;
 	} else {
@@ -250,13 +253,15 @@ struct vc_op *vc_stream_push(struct CUstream_st *stream, struct vc_work *work)
 	stream->tail = op;
 	stream->submitted++;
 	pthread_cond_signal(&stream->wake);
-	return op;
+	*out = op;
+	return cudaSuccess;
 }
 
 cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work)
 {
 	struct CUstream_st *stream;
-	cudaError_t error = cudaSuccess;
+	struct vc_op *op;
+	cudaError_t error;
 
 	pthread_mutex_lock(&vc_lock);
 	stream = vc_stream_find(handle);
@@ -265,12 +270,7 @@ cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work)
 	} else if (stream->capture) {
 		error = vc_capture_append(stream, work);
 	} else {
-		if (!(stream->flags & cudaStreamNonBlocking) && stream->legacy) {
-			error = vc_capture_check_legacy(stream->device);
-		}
-		if (!error && !vc_stream_push(stream, work)) {
-			error = cudaErrorMemoryAllocation;
-		}
+		error = vc_stream_push(stream, work, NULL, &op);
 	}
 	pthread_mutex_unlock(&vc_lock);
 	if (error) {
@@ -511,6 +511,16 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 
 static struct CUevent_st *vc_events;
 
+struct vc_marker *vc_marker_new(void)
+{
+	struct vc_marker *marker = calloc(1, sizeof(*marker));
+
+	if (marker) {
+		marker->refs = 2;
+	}
+	return marker;
+}
+
 void vc_marker_put(struct vc_marker *marker)
 {
 	if (--marker->refs == 0) {
@@ -607,6 +617,7 @@ static cudaError_t vc_event_record(struct CUevent_st *event, struct CUstream_st 
 	struct vc_work work = { .kind = VC_WORK_EMPTY, .device = stream->device };
 	struct vc_marker *marker;
 	struct vc_op *op;
+	cudaError_t error;
 
 	if (event->device != stream->device) {
 		return cudaErrorInvalidResourceHandle;
@@ -614,21 +625,11 @@ static cudaError_t vc_event_record(struct CUevent_st *event, struct CUstream_st 
 	if (stream->capture) {
 		return vc_capture_event(stream, event);
 	}
-	if (stream->legacy) {
-		cudaError_t error = vc_capture_check_legacy(stream->device);
-
-		if (error) {
-			return error;
-		}
+	marker = vc_marker_new();
+	error = marker ? vc_stream_push(stream, &work, marker, &op) : cudaErrorMemoryAllocation;
+	if (error) {
+		return error;
 	}
-	marker = calloc(1, sizeof(*marker));
-	op = marker ? vc_stream_push(stream, &work) : NULL;
-	if (!op) {
-		free(marker);
-		return cudaErrorMemoryAllocation;
-	}
-	marker->refs = 2;
-	op->record = marker;
 	vc_capture_event_reset(event);
 	if (event->marker) {
 		vc_marker_put(event->marker);
@@ -667,6 +668,7 @@ static cudaError_t vc_event_wait(struct CUstream_st *stream, struct CUevent_st *
 {
 	struct vc_work work = { .kind = VC_WORK_EMPTY, .device = stream->device };
 	struct vc_op *op;
+	cudaError_t error;
 
 	if (event->capture || stream->capture) {
 		return vc_capture_wait(stream, event);
@@ -674,20 +676,12 @@ static cudaError_t vc_event_wait(struct CUstream_st *stream, struct CUevent_st *
 	if (!event->marker || event->marker->done) {
 		return cudaSuccess;
 	}
-	if (stream->legacy) {
-		cudaError_t error = vc_capture_check_legacy(stream->device);
-
-		if (error) {
-			return error;
-		}
+	error = vc_stream_push(stream, &work, NULL, &op);
+	if (!error) {
+		op->wait = event->marker;
+		event->marker->refs++;
 	}
-	op = vc_stream_push(stream, &work);
-	if (!op) {
-		return cudaErrorMemoryAllocation;
-	}
-	op->wait = event->marker;
-	event->marker->refs++;
-	return cudaSuccess;
+	return error;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t where, cudaEvent_t handle, unsigned int flags)
