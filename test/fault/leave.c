@@ -14,7 +14,6 @@
  *     leave early       a rank that has left is named as that
  *     leave forked      children of fork() are refused every call, and their parents take no harm
  */
-#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,6 +21,7 @@
 #include <unistd.h>
 
 #include "support/bench.h"
+#include "support/self.h"
 #include "support/victim.h"
 
 #define GROUPS 6
@@ -314,19 +314,6 @@ static void far(struct world *w, bool stops)
 	OK(ncclCommDestroy(alone));
 }
 
-static int threads(void)
-{
-	DIR *tasks = opendir("/proc/self/task");
-	int n = 0;
-
-	NEED(tasks);
-	while (readdir(tasks)) {
-		n++;
-	}
-	closedir(tasks);
-	return n;
-}
-
 /* In a child: each call with what its parent has made. A garbage collector makes the last ones. */
 static void refused(struct bench *b, ncclEpHandle_t orphan, int parent)
 {
@@ -432,7 +419,7 @@ static void forked(struct world *w)
 		if (r != w->rank) {
 			continue;
 		}
-		before = threads();
+		before = self_entries("/proc/self/task");
 		child = fork();
 		NEED(child >= 0);
 		if (!child) {
@@ -443,7 +430,7 @@ static void forked(struct world *w)
 		NEED(waitpid(child, &status, 0) == child);
 		CHECK_INT(status, 0);
 		usleep(50000); /* whoever was told to end would have by now */
-		CHECK_INT(threads(), before);
+		CHECK_INT(self_entries("/proc/self/task"), before);
 	}
 	world_meet(w);
 	OK_SYNC(bench_combine(&b, w->stream), w->stream);

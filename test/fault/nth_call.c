@@ -8,12 +8,12 @@
  *     nth_call kept 0 1 NAME   rank 0's calls of NAME fail while it leaves a group that the others keep: memory
  *                              that they may write to stays
  */
-#include <dirent.h>
 #include <unistd.h>
 
 #include "support/bench.h"
 #include "support/ht_bench.h"
 #include "support/inject.h"
+#include "support/self.h"
 
 #define TIMEOUT_NS UINT64_C(1500000000)
 #define SOON 40.0     /* seconds: several timeouts one after another */
@@ -367,34 +367,6 @@ struct traces {
 	long fds, threads, mappings, blocks;
 };
 
-static long count_entries(const char *path)
-{
-	DIR *dir = opendir(path);
-	long n = 0;
-
-	NEED(dir);
-	while (readdir(dir)) {
-		n++;
-	}
-	closedir(dir);
-	return n;
-}
-
-/* Memory that a device and this process, or two processes share. */
-static long count_mappings(void)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[512];
-	long n = 0;
-
-	NEED(f);
-	while (fgets(line, sizeof(line), f)) {
-		n += strstr(line, "/dev/zero") || strstr(line, "vcluster-gpu");
-	}
-	fclose(f);
-	return n;
-}
-
 /* Of ranks that are threads the first one looks at what they have in common. */
 static struct traces look(const struct world *w)
 {
@@ -404,9 +376,10 @@ static struct traces look(const struct world *w)
 	NEED_CUDA(cudaMemGetInfo(&available, &total));
 	t.bytes = (long)(total - available);
 	if (w->processes || w->rank == 0) {
-		t.fds = count_entries("/proc/self/fd");
+		t.fds = self_entries("/proc/self/fd");
 		t.threads = inject_threads();
-		t.mappings = count_mappings();
+		t.mappings =
+			self_maps("/dev/zero") + self_maps("vcluster-gpu"); /* shared with others */
 		t.blocks = inject_blocks();
 	}
 	return t;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "support/bench.h"
+#include "support/self.h"
 #include "support/victim.h"
 #include "ep/ll/ll.h"
 
@@ -29,22 +30,9 @@ static struct {
 	int mappings;          /* before any of these */
 } had;
 
+/* Names memory that this process has mapped by the driver's handles: no reset ends such mappings. */
+static const char shared[] = "vcluster-gpu";
 static CUresult (*get_state)(CUdevice device, unsigned int *flags, int *active);
-
-/* Memory that this process has mapped by the driver's handles: no reset ends such mappings. */
-static int mappings(void)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[512];
-	int n = 0;
-
-	NEED(f);
-	while (fgets(line, sizeof(line), f)) {
-		n += strstr(line, "vcluster-gpu") != NULL;
-	}
-	fclose(f);
-	return n;
-}
 
 static bool has_context(const struct world *w)
 {
@@ -66,7 +54,7 @@ static void make(struct world *w, uint32_t flags, double timeout_ms)
 	struct oracle_problem p = problem(w);
 	ncclEpGroup_t group;
 
-	had.mappings = mappings();
+	had.mappings = self_maps(shared);
 	had.left = bench_group_bounded(w->comm, &p, flags, timeout_ms);
 	had.spare = bench_group_bounded(w->comm, &p, flags, timeout_ms);
 	group = bench_group_bounded(w->comm, &p, flags, timeout_ms);
@@ -168,7 +156,7 @@ static void reset_device(struct world *w, uint32_t flags)
 	OK(ncclEpHandleDestroy(had.orphan));
 	CHECK(world_now() - start < SOON, "%.1f s", world_now() - start);
 	CHECK_INT(has_context(w), again || of_nccl);
-	CHECK_INT(mappings(), had.mappings);
+	CHECK_INT(self_maps(shared), had.mappings);
 	NEED_CUDA(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
 }
 

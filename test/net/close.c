@@ -6,6 +6,7 @@
  */
 #include <unistd.h>
 #include "net/rig.h"
+#include "support/self.h"
 
 #define PAIRS 12
 #define ROUNDS 6
@@ -138,14 +139,14 @@ int main(int argc, char **argv)
 	check_context("version %s, seed %s", argv[2], argv[3]);
 	net_load(&net, argv[1], atoi(argv[2]));
 	NET_NEED(net_init(&net, -1) == NET_OK, "%s", net_log_last());
-	threads = net_entries("/proc/self/task");
+	threads = self_entries("/proc/self/task");
 	round_of_all(&s);
-	fds = net_entries("/proc/self/fd");
+	fds = self_entries("/proc/self/fd");
 	for (int i = 1; i < ROUNDS; i++) {
 		round_of_all(&s);
 	}
-	CHECK_INT(net_entries("/proc/self/fd"), fds);
-	CHECK_INT(net_entries("/proc/self/task"), threads);
+	CHECK_INT(self_entries("/proc/self/fd"), fds);
+	CHECK_INT(self_entries("/proc/self/task"), threads);
 	CHECK_INT(net_finalize(&net), NET_OK);
 	return check_end();
 }

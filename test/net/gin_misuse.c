@@ -5,10 +5,10 @@
  *   gin_misuse LIBRARY
  */
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "net/gin_rig.h"
+#include "support/self.h"
 
 #define BYTES 4096
 
@@ -262,26 +262,22 @@ static void test_rejected(struct gin_world *w)
 /* No descriptor is left for a connection: that is this rank's own error, at once. */
 static void test_no_descriptors(struct gin_world *w)
 {
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	int fd = socket(AF_INET, SOCK_STREAM, 0), files;
 	uint64_t began = net_now_ms();
 	static struct solo s; /* keeps the device open */
-	struct rlimit old, none;
 	struct sockaddr_in to;
 	void *coll;
 
 	solo_open(&s);
 	memcpy(&to, w->handle[0] + 24, sizeof(to));
 	NEED(fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
-	NEED(getrlimit(RLIMIT_NOFILE, &old) == 0);
-	none = old;
-	none.rlim_cur = 0;
-	NEED(setrlimit(RLIMIT_NOFILE, &none) == 0);
+	files = self_files(0);
 	CHECK_INT(gin_world_join(w, 0, &coll), NET_SYSTEM);
 	CHECK_HAS(net_log_last(), "this process cannot take the connection of a peer at");
 	CHECK_INT(gin_world_join(w, 1, &coll), NET_SYSTEM);
 	CHECK_HAS(net_log_last(), "this process cannot dial rank 0 (");
 	CHECK(net_now_ms() - began < 1000, "%llu ms", (unsigned long long)(net_now_ms() - began));
-	NEED(setrlimit(RLIMIT_NOFILE, &old) == 0);
+	self_files(files);
 	close(fd);
 	CHECK_INT(gin_dereg(&gin, s.coll, s.mr), NET_OK);
 	CHECK_INT(gin_close(&gin, GIN_CLOSE_COLL, s.coll), NET_OK);

@@ -17,6 +17,7 @@
  */
 #include <unistd.h>
 #include "net/rig.h"
+#include "support/self.h"
 
 #define BYTES 65536
 #define PACKETS 8192 /* one over each of two ports, which its end acknowledges at once */
@@ -293,7 +294,7 @@ static void refused(int dev, const char *text)
 	uint8_t handle[NET_HANDLE] = { 0 };
 	void *listener, *comm = NULL, *other = NULL;
 	uint64_t until = net_now_ms() + 10000;
-	int rc = NET_OK, files = net_entries("/proc/self/fd");
+	int rc = NET_OK, files = self_entries("/proc/self/fd");
 
 	NEED(net_listen(&net, net.place[1], handle, &listener) == NET_OK);
 	while (rc == NET_OK && net_now_ms() < until && !(comm && other)) {
@@ -304,7 +305,7 @@ static void refused(int dev, const char *text)
 	CHECK(!comm && !other);
 	CHECK_HAS(net_log_find(2, ""), text);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
-	CHECK_INT(net_entries("/proc/self/fd"), files);
+	CHECK_INT(self_entries("/proc/self/fd"), files);
 	net_log_clear();
 }
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <dirent.h>
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -331,24 +330,6 @@ int net_close(struct net *n, enum net_place which, void *comm)
 }
 
 /* ---- on top of it ---- */
-
-int net_entries(const char *path)
-{
-	DIR *dir = opendir(path);
-	const struct dirent *entry;
-	char target[16];
-	int n = 0;
-
-	NEED(dir);
-	while ((entry = readdir(dir))) {
-		ssize_t size = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target));
-
-		n += size < 6 ||
-		     memcmp(target, "/proc/", 6) != 0; /* the cluster's clock looks at threads */
-	}
-	closedir(dir);
-	return n;
-}
 
 void net_dmabuf_make(struct net_dmabuf *d, size_t size)
 {

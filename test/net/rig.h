@@ -164,8 +164,6 @@ void net_dmabuf_make(struct net_dmabuf *d, size_t size);
 void net_dmabuf_free(struct net_dmabuf *d);
 
 uint64_t net_now_ms(void);
-/* How many names a directory has; of /proc/self/fd: open files but those of /proc, and a constant. */
-int net_entries(const char *path);
 /* A byte that depends on all three. */
 static inline uint8_t net_byte(uint64_t seed, uint64_t i)
 {

@@ -8,11 +8,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "net/gin_rig.h"
 #include "net/rig.h"
+#include "support/self.h"
 
 #define ADDRESS_AT 24 /* in a handle */
 
@@ -234,11 +234,10 @@ static void test_silent(void)
 static void test_no_descriptors(void)
 {
 	uint8_t handle[NET_HANDLE], other[NET_HANDLE];
-	struct rlimit old, none;
 	void *listener, *holder, *comm;
 	struct sockaddr_in at;
 	uint64_t began;
-	int fd;
+	int fd, files;
 
 	check_context("no descriptors");
 	/* A connection that is never finished keeps the device open. */
@@ -246,10 +245,7 @@ static void test_no_descriptors(void)
 	CHECK_INT(until_end(true, other, &comm, 20), NET_OK);
 	at = plugin_listen(handle, &listener);
 	fd = dial(&at);
-	NEED(getrlimit(RLIMIT_NOFILE, &old) == 0);
-	none = old;
-	none.rlim_cur = 0;
-	NEED(setrlimit(RLIMIT_NOFILE, &none) == 0);
+	files = self_files(0);
 	began = net_now_ms();
 	CHECK_INT(until_end(false, listener, &comm, 5000), NET_SYSTEM);
 	CHECK_HAS(net_log_last(), "this process cannot take the connection of a peer at");
@@ -257,7 +253,7 @@ static void test_no_descriptors(void)
 	CHECK_INT(until_end(true, handle, &comm, 5000), NET_SYSTEM);
 	CHECK_HAS(net_log_last(), "this process cannot dial ");
 	CHECK(net_now_ms() - began < 400, "%llu ms", (unsigned long long)(net_now_ms() - began));
-	NEED(setrlimit(RLIMIT_NOFILE, &old) == 0);
+	self_files(files);
 	close(fd);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, holder), NET_OK);
@@ -622,11 +618,11 @@ static void test_abandoned(const char *library)
 	CHECK_INT(net_listen(&net, 0, handle, &listener), NET_OK);
 	memcpy(kept, handle, sizeof(kept));
 	CHECK_INT(net_connect(&net, 0, kept, &comm), NET_OK);
-	files = net_entries("/proc/self/fd");
+	files = self_entries("/proc/self/fd");
 	CHECK_INT(net_connect(&other, 0, handle, &comm), NET_OK);
-	CHECK(!comm && net_entries("/proc/self/fd") > files);
+	CHECK(!comm && self_entries("/proc/self/fd") > files);
 	CHECK_INT(net_finalize(&other), NET_OK);
-	CHECK_INT(net_entries("/proc/self/fd"), files);
+	CHECK_INT(self_entries("/proc/self/fd"), files);
 	CHECK_INT(net_connect(&net, 0, kept, &comm), NET_OK);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 }
@@ -639,7 +635,7 @@ int main(int argc, char **argv)
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "800", 1);
 	net_load(&net, argv[1], 11);
 	NEED(net_init(&net, -1) == NET_OK);
-	files = net_entries("/proc/self/fd");
+	files = self_entries("/proc/self/fd");
 	test_rejected();
 	test_silent();
 	test_no_descriptors();
@@ -655,6 +651,6 @@ int main(int argc, char **argv)
 	CHECK_INT(net_finalize(&net), NET_OK);
 	CHECK(*net_log_find(3, "was never finished"));
 	/* No device is open any more, nor a socket. */
-	CHECK_INT(net_entries("/proc/self/fd"), files);
+	CHECK_INT(self_entries("/proc/self/fd"), files);
 	return check_end();
 }

@@ -19,6 +19,7 @@
 #include "ep/ep.h"
 #include "peer/peer_state.h"
 #include "support/bench.h"
+#include "support/self.h"
 
 static struct oracle_problem problem(const struct world *w)
 {
@@ -29,22 +30,6 @@ static void choose(const char *memory, const char *nodes)
 {
 	setenv("NCCL_EP_MEMORY", memory, 1);
 	setenv("NCCL_EP_NODE_SIZE", nodes, 1);
-}
-
-/* Mappings of device memory in this process. */
-static int mappings(void)
-{
-	char line[512];
-	FILE *f = fopen("/proc/self/maps", "r");
-	int n = 0;
-
-	while (f && fgets(line, sizeof(line), f)) {
-		n += strstr(line, "memfd:vcluster") != NULL;
-	}
-	if (f) {
-		fclose(f);
-	}
-	return n;
 }
 
 /* A group works, has this mapping and so many nodes, and leaves no memory behind. */
@@ -60,7 +45,7 @@ static void works(struct world *w, const char *mapping, uint32_t nodes, const ch
 		      getenv("NCCL_EP_NODE_SIZE"));
 	world_meet(w);
 	NEED_CUDA(cudaMemGetInfo(&before, &total));
-	maps = mappings();
+	maps = self_maps("memfd:vcluster");
 	world_meet(w);
 	group = bench_group(w, &p, 0);
 	NEED_CUDA(cudaMemGetInfo(&after, &total));
@@ -83,7 +68,7 @@ static void works(struct world *w, const char *mapping, uint32_t nodes, const ch
 		usleep(1000);
 	}
 	CHECK_INT(after, before);
-	CHECK(!w->processes || mappings() == maps);
+	CHECK(!w->processes || self_maps("memfd:vcluster") == maps);
 }
 
 static void refused(struct world *w, const char *reason)

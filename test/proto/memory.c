@@ -5,11 +5,11 @@
  *
  *     memory [captures]     captures: only groups and handles that are made while streams are captured
  */
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "ep/ep.h"
 #include "support/bench.h"
+#include "support/self.h"
 #include "support/watch.h"
 
 struct purse {
@@ -353,21 +353,6 @@ static void handle_memory(struct world *w)
 	OK(ncclEpGroupDestroy(group));
 }
 
-/* Host memory that the library has mapped for itself and the GPU. */
-static int shared_blocks(void)
-{
-	FILE *f = fopen("/proc/self/maps", "r");
-	char line[512];
-	int n = 0;
-
-	NEED(f);
-	while (fgets(line, sizeof(line), f)) {
-		n += strstr(line, "/dev/zero") != NULL;
-	}
-	fclose(f);
-	return n;
-}
-
 static bool with_nics(void)
 {
 	return world_nodes() > 1 || getenv("NCCL_EP_NODE_SIZE");
@@ -386,7 +371,7 @@ static void failures(struct world *w, enum watch_call call)
 	bool failed = true;
 
 	world_meet(w);
-	blocks = shared_blocks();
+	blocks = self_maps("/dev/zero");
 	world_meet(w);
 	for (uint64_t n = 1; failed; n++) {
 		ncclResult_t result;
@@ -421,7 +406,7 @@ static void failures(struct world *w, enum watch_call call)
 			CHECK_LAST(NULL, ncclRemoteError, "rank 1");
 		}
 		world_meet(w);
-		CHECK_INT(shared_blocks(), blocks);
+		CHECK_INT(self_maps("/dev/zero"), blocks);
 		world_meet(w);
 	}
 }
@@ -435,23 +420,21 @@ static void few_files(struct world *w)
 	struct oracle_problem p = bench_problem(w->nranks, 12, 4, 64, 8, ORACLE_EXPERT_MAJOR);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
 	ncclResult_t result = ncclSystemError;
-	struct rlimit before, few;
 	ncclEpGroup_t group;
 	int named = 0;
 
-	NEED(!getrlimit(RLIMIT_NOFILE, &before));
 	for (int more = 0; result != ncclSuccess; more++) {
-		int fd = dup(STDERR_FILENO);
+		int fd = dup(STDERR_FILENO), files;
 
 		NEED(fd >= 0 && more < 40);
 		close(fd);
-		few = before;
-		few.rlim_cur = (rlim_t)(fd + more);
 		check_context("%d files more on rank 1", more);
 		world_meet(w);
-		NEED(w->rank != 1 || !setrlimit(RLIMIT_NOFILE, &few));
+		files = w->rank == 1 ? self_files(fd + more) : 0;
 		result = ncclEpCreateGroup(&group, w->comm, &config);
-		NEED(!setrlimit(RLIMIT_NOFILE, &before));
+		if (w->rank == 1) {
+			self_files(files);
+		}
 		if (result == ncclSuccess) {
 			OK(ncclEpGroupDestroy(group));
 		} else {

@@ -3,11 +3,11 @@
 #include <sched.h>
 #include <stdio.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "core/ident.h"
 #include "device/group/group_layout.h"
+#include "support/self.h"
 #include "support/world.h"
 #include "core/registry.h"
 
@@ -26,18 +26,15 @@ static int ended_pid(void)
 /* Who can open nothing does not know whether the other has ended, nor who he is himself. */
 static void without_files(const struct ep_ident *self, const struct ep_ident *ended)
 {
-	struct rlimit before, none;
 	struct ep_ident own;
+	int files;
 
 	CHECK(!ep_no_files());
-	NEED(!getrlimit(RLIMIT_NOFILE, &before));
-	none = before;
-	none.rlim_cur = 0;
-	NEED(!setrlimit(RLIMIT_NOFILE, &none));
+	files = self_files(0);
 	CHECK(!ep_ident_gone(self, ended));
 	CHECK_REASON(ep_ident_make(&own, 0), ncclSystemError, "(ulimit -n)");
 	CHECK_HAS(ep_no_files(), "(ulimit -n)");
-	NEED(!setrlimit(RLIMIT_NOFILE, &before));
+	self_files(files);
 }
 
 /* A process that cannot read its own state in /proc: its peers cannot find out either whether it has ended. */
