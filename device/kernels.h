@@ -44,6 +44,7 @@ EP_KERNEL_DECL(ep_ht_dispatch_nodes_kernel); /* the same for groups of several n
 EP_KERNEL_DECL(ep_ht_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp16_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp32_kernel);
+EP_KERNEL_DECL(ep_ht_combine_mxfp8_kernel);      /* expert-major; bf16 returned as MXFP8 */
 EP_KERNEL_DECL(ep_ht_combine_bf16_nodes_kernel); /* the same for groups of several nodes */
 EP_KERNEL_DECL(ep_ht_combine_fp16_nodes_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp32_nodes_kernel);

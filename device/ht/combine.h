@@ -26,6 +26,7 @@
 #define EP_DEVICE_HT_COMBINE_H
 
 #include "device/ht/pipe.h"
+#include "device/ht/formats.h"
 #include "device/ht/units.h"
 
 /* Lane i's state of the batch whose first slot is i. */
@@ -95,9 +96,10 @@ EP_DEV bool ep_ht_stays(const struct ep_ht_common &c, uint32_t holder)
 }
 
 /* Rows of the unit are copied, all of them as if they were contributions to one. */
+template <class F>
 EP_DEV bool ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_combine_work &work)
 {
-	return !work.is_sum && !work.is_merge && ht_flat(a.c);
+	return !F::coded && !work.is_sum && !work.is_merge && ht_flat(a.c);
 }
 
 /* Sums wait for nobody: their units are not chunks. */
@@ -585,7 +587,7 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a,
 /* ---- the row that is loaded next ---- */
 
 /* Lane k of each row: the contribution of the row's k-th place; copies: lane k: row k. */
-template <bool NODES>
+template <class F, bool NODES>
 EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 			 struct ep_ht_group *g)
 {
@@ -593,7 +595,7 @@ EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_combin
 	uint32_t place = work->entry, row = work->row, rank = ep_ht_return_rank(a, work->unit);
 	struct ep_ht_return_ring ring = ep_ht_return_ring_of<NODES>(c, rank);
 
-	if (ht_copies(a, *work)) {
+	if (ht_copies<F>(a, *work)) {
 		place = ep_lane() < work->rows ? c.h.recv_base[rank] + work->first + ep_lane()
 					       : EP_HT_NONE;
 		work->row = work->rows - 1;
@@ -602,7 +604,7 @@ EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_combin
 	g->from = a.tokens + (uint64_t)place * a.token_bytes + work->part * a.part_bytes;
 	g->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, ring.rank), ring.number,
 						    ep_ht_slot_of(c, work->chunk), row) +
-				      work->part * a.part_bytes);
+				      work->part * F::part_stride(a.part_bytes));
 }
 
 /* Lane k of each row: what the k-th of this node's ranks that return it has written. */
@@ -645,7 +647,7 @@ EP_DEV uint32_t nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_com
 }
 
 /* Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank. */
-template <bool NODES>
+template <class F, bool NODES>
 EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 		      struct ep_ht_group *g)
 {
@@ -663,7 +665,7 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_w
 	}
 	g->lanes = NODES ? nodes_lanes(c, *work, l, &node)
 			 : ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
-	if (ep_ht_windows<NODES>(a) || ep_ht_stays(c, d)) {
+	if (!F::coded && (ep_ht_windows<NODES>(a) || ep_ht_stays(c, d))) {
 		g->from = (ep_ht_windows<NODES>(a) ? a.direct[d] : a.tokens) +
 			  (uint64_t)(base + l.row) * a.token_bytes;
 	} else if (NODES && node != EP_HT_NONE) {
@@ -673,7 +675,7 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_w
 		g->from = ep_ht_ring_at(c, c.g.own, NODES ? c.remote.index[d] : d, slot,
 					l.row - start);
 	}
-	g->from += work->part * a.part_bytes;
+	g->from += work->part * F::part_stride(a.part_bytes);
 	token = work->first + work->row * sum_stride<NODES>(a);
 	g->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
 				      work->part * a.part_bytes);
@@ -699,16 +701,16 @@ EP_DEV void ep_ht_combine_work_begin(const struct ep_ht_combine_args &a,
 }
 
 /* Prepares the next group of the open unit, and has what the one behind it needs on its way. */
-template <bool NODES>
+template <class F, bool NODES>
 EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 			      struct ep_ht_group *g)
 {
 	if (work->is_sum) {
-		sum_group<NODES>(a, work, g);
+		sum_group<F, NODES>(a, work, g);
 	} else if (NODES && work->is_merge) {
 		merge_group(a, work, g);
 	} else {
-		return_group<NODES>(a, work, g);
+		return_group<F, NODES>(a, work, g);
 	}
 	group_fetch<NODES>(a, work, work->row + (EP_WARP_SIZE >> work->shift));
 	work->grouped = true;
@@ -739,13 +741,14 @@ EP_DEV uint32_t ht_copied(const struct ep_ht_pipe &pipe)
  * May the next batch be loaded? A row is loaded as one, if the stage has room for all contributions
  * to it. Where rows are copied, a slot is left to the stores that are under way.
  */
+template <class F>
 EP_DEV bool batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_combine_work &work,
 		       const struct ep_ht_group &g, const struct ep_ht_pipe &pipe)
 {
 	if (!pipe.held) {
 		return true;
 	}
-	if (ht_copies(a, work)) {
+	if (ht_copies<F>(a, work)) {
 		return pipe.held + ht_copied(pipe) < pipe.slots;
 	}
 	return pipe.held + ep_max_u32(ep_popc(g.mask), 1) <= pipe.slots;
@@ -768,7 +771,7 @@ EP_DEV void row_end(struct ep_ht_combine_work *work)
 }
 
 /* Loads a batch of contributions to a row of the open unit. False: there is no room. */
-template <bool NODES>
+template <class F, bool NODES>
 EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 				    struct ep_ht_combine_work *work, struct ep_ht_group *g,
 				    struct ep_ht_pipe *pipe, struct ep_ht_batch_note *note)
@@ -784,11 +787,11 @@ EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 			return true;
 		}
 	}
-	if (!batch_room(a, *work, *g, *pipe)) {
+	if (!batch_room<F>(a, *work, *g, *pipe)) {
 		return false;
 	}
 	n = ep_min_u32(ep_popc(g->mask), pipe->slots);
-	if (ht_copies(a, *work)) {
+	if (ht_copies<F>(a, *work)) {
 		n = ep_min_u32(n, ht_copied(*pipe));
 		what |= EP_HT_NOTE_COPY;
 	}
@@ -800,8 +803,9 @@ EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 		what |= EP_HT_NOTE_LAST | (work->open ? 0 : EP_HT_NOTE_END);
 	}
 	ep_ht_note_put(pipe, note, { g->to, what, work->unit });
-	ep_ht_pipe_load_batch(pipe, g->mask & ~rest, n, g->from, work->vecs * 16);
-	if (ht_copies(a, *work)) { /* the next batch of the unit goes behind this one */
+	ep_ht_pipe_load_batch(pipe, g->mask & ~rest, n, g->from,
+			      work->is_sum ? F::part_load(work->vecs) : work->vecs * 16);
+	if (ht_copies<F>(a, *work)) { /* the next batch of the unit goes behind this one */
 		g->to += n * a.c.areas.row_stride;
 	}
 	g->mask = rest;

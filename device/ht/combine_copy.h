@@ -7,36 +7,36 @@
 #ifndef EP_DEVICE_HT_COMBINE_COPY_H
 #define EP_DEVICE_HT_COMBINE_COPY_H
 
-#include "device/group/numbers.h"
 #include "device/group/wait.h"
 #include "device/ht/combine.h"
+#include "device/ht/formats.h"
 #include "device/simt/bulk.h"
 
 /* ---- a part of a row as a sum in registers: each lane has every 32nd vec of 16 bytes ---- */
 
 #define EP_HT_SUM_VECS (EP_HT_COMBINE_PART / 16 / EP_WARP_SIZE) /* of a lane */
 
-template <int DTYPE> struct ep_ht_sum {
-	float f[EP_HT_SUM_VECS][2 * ep_numbers<DTYPE>::count];
+template <class F> struct ep_ht_sum {
+	float f[EP_HT_SUM_VECS][F::sums];
 };
 
-template <int DTYPE> EP_DEV void sum_load(struct ep_vec16 vec, float *f)
+template <class F> EP_DEV void sum_load(struct ep_vec16 vec, float *f)
 {
 	struct ep_vec8 lo = { vec.x, vec.y }, hi = { vec.z, vec.w };
 
-	ep_numbers<DTYPE>::load(lo, f);
-	ep_numbers<DTYPE>::load(hi, f + ep_numbers<DTYPE>::count);
+	F::numbers::load(lo, f);
+	F::numbers::load(hi, f + F::numbers::count);
 }
 
 /*
  * Sets all numbers to `zero`: -0 before contributions are added, because -0 + x is x, also where x is
  * -0; 0 where nothing contributes.
  */
-template <int DTYPE> EP_DEV void sum_clear(struct ep_ht_sum<DTYPE> *sum, float zero)
+template <class F> EP_DEV void sum_clear(struct ep_ht_sum<F> *sum, float zero)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
+		for (uint32_t j = 0; j < F::sums; j++) {
 			sum->f[i][j] = zero;
 		}
 	}
@@ -46,27 +46,26 @@ template <int DTYPE> EP_DEV void sum_clear(struct ep_ht_sum<DTYPE> *sum, float z
  * Adds a contribution, of which each lane has every 32nd vec. Of vecs behind the part's end the last
  * one is taken, and nobody stores what comes of it.
  */
-template <int DTYPE, bool WHOLE>
-EP_DEV void sum_add(struct ep_ht_sum<DTYPE> *sum, const unsigned char *from, uint32_t vecs)
+template <class F, bool WHOLE>
+EP_DEV void sum_add(struct ep_ht_sum<F> *sum, const unsigned char *from, uint32_t vecs)
 {
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
 		uint32_t at = i * EP_WARP_SIZE + ep_lane();
-		float f[2 * ep_numbers<DTYPE>::count];
+		float f[F::sums];
 
-		sum_load<DTYPE>(ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))),
-				f);
-		for (uint32_t j = 0; j < 2 * ep_numbers<DTYPE>::count; j++) {
+		sum_load<F>(ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))), f);
+		for (uint32_t j = 0; j < F::sums; j++) {
 			sum->f[i][j] += f[j];
 		}
 	}
 }
 
 /* Rounds and stores. */
-template <int DTYPE, bool WHOLE>
-EP_DEV void sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uint32_t vecs)
+template <class F, bool WHOLE>
+EP_DEV void sum_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32_t vecs)
 {
-	typedef struct ep_numbers<DTYPE> numbers;
+	typedef typename F::numbers numbers;
 
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
@@ -82,14 +81,62 @@ EP_DEV void sum_store(const struct ep_ht_sum<DTYPE> &sum, unsigned char *to, uin
 	}
 }
 
+/* The same of a part in the ring: codes, and their scales. */
+template <class F, bool WHOLE>
+EP_DEV void coded_add(struct ep_ht_sum<F> *sum, const unsigned char *codes,
+		      const unsigned char *scales, uint32_t vecs)
+{
+	EP_UNROLL(EP_HT_SUM_VECS)
+	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
+		uint32_t at = i * EP_WARP_SIZE + ep_lane();
+		float f[F::sums];
+
+		at = WHOLE ? at : ep_min_u32(at, vecs - 1);
+		F::decode(ep_shared_ld8(codes + 8 * at), ep_shared_ld1(scales + at / 4), f);
+		for (uint32_t j = 0; j < F::sums; j++) {
+			sum->f[i][j] += f[j];
+		}
+	}
+}
+
+/*
+ * Stores codes and scales. The four lanes of a group have its scale: of four groups each keeps one, so
+ * that a store of the warp has 32 scales side by side.
+ */
+template <class F, bool WHOLE>
+EP_DEV void coded_store(const struct ep_ht_sum<F> &sum, unsigned char *codes, unsigned char *scales,
+			uint32_t vecs)
+{
+	uint32_t kept = 0;
+
+	EP_UNROLL(EP_HT_SUM_VECS)
+	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
+		uint32_t at = i * EP_WARP_SIZE + ep_lane(), scale;
+		struct ep_vec8 v = F::encode(sum.f[i], &scale);
+
+		if (WHOLE || at < vecs) {
+			*(struct ep_vec8 *)(codes + 8 * at) = v;
+		}
+		kept = (ep_lane() & 3) == (i & 3) ? scale : kept;
+		if ((i & 3) == 3 || i + 1 == EP_HT_SUM_VECS) {
+			uint32_t row = (i & ~3u) + (ep_lane() & 3);
+
+			at = row * EP_WARP_SIZE + ep_lane();
+			if (row <= i && (WHOLE || at < vecs)) {
+				scales[at / 4] = (unsigned char)kept;
+			}
+		}
+	}
+}
+
 #define EP_HT_PAIR_VECS 4 /* of either contribution, that a lane has in registers */
 
 /* Two contributions, added as they are: the same bits as their sum in fp32 (ep_numbers.add()). */
-template <int DTYPE, bool WHOLE>
+template <class F, bool WHOLE>
 EP_DEV void pair_store(const unsigned char *a, const unsigned char *b, unsigned char *to,
 		       uint32_t vecs)
 {
-	typedef struct ep_numbers<DTYPE> numbers;
+	typedef typename F::numbers numbers;
 
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i += EP_HT_PAIR_VECS) {
@@ -120,19 +167,52 @@ EP_DEV void pair_store(const unsigned char *a, const unsigned char *b, unsigned 
 
 /* ---- a copy warp at work ---- */
 
+/* Adds what a slot has of a part from byte `at` of a tensor's row on: returns have rows of the caller. */
+template <class F, bool WHOLE>
+EP_DEV void coded_slot(struct ep_ht_sum<F> *sum, const unsigned char *slot, uint32_t what,
+		       uint32_t at, uint32_t vecs)
+{
+	if (what & EP_HT_NOTE_SUM) {
+		coded_add<F, WHOLE>(sum, slot + F::codes_off(at),
+				    slot + F::scales_off(EP_HT_NOTE_VECS(what), at), vecs);
+	} else {
+		sum_add<F, WHOLE>(sum, slot + at, vecs);
+	}
+}
+
+/* Stores the sums from there on: a return's are coded. */
+template <class F, bool WHOLE>
+EP_DEV void part_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32_t what,
+		       uint32_t at, uint32_t vecs)
+{
+	if constexpr (F::coded) {
+		if (!(what & EP_HT_NOTE_SUM)) {
+			coded_store<F, WHOLE>(sum, to + F::codes_off(at),
+					      to + F::scales_off(EP_HT_NOTE_VECS(what), at), vecs);
+			return;
+		}
+	}
+	sum_store<F, WHOLE>(sum, to + at, vecs);
+}
+
 /* Adds what the slots of a batch, whose first one is pipe.out, have from byte `at` on. */
-template <int DTYPE, bool WHOLE>
-EP_DEV void sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe, uint32_t what,
+template <class F, bool WHOLE>
+EP_DEV void sum_slots(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, uint32_t what,
 		      uint32_t at, uint32_t vecs)
 {
 	uint32_t n = EP_HT_NOTE_SLOTS(what), slot = pipe.out;
 
 	if (what & EP_HT_NOTE_FIRST) {
-		sum_clear<DTYPE>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
+		sum_clear<F>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
 	}
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < n; i++) {
-		sum_add<DTYPE, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at, vecs);
+		if constexpr (F::coded) {
+			coded_slot<F, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride, what, at,
+					     vecs);
+		} else {
+			sum_add<F, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at, vecs);
+		}
 		slot = ep_ht_pipe_after(&pipe, slot);
 	}
 }
@@ -141,7 +221,7 @@ EP_DEV void sum_slots(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pip
 #define EP_HT_NOTE_PAIR (2u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
 #define EP_HT_NOTE_PAIR_MASK (63u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
 
-template <int DTYPE>
+template <class F>
 EP_DEV void pair_batch(const struct ep_ht_pipe &pipe, unsigned char *to, uint32_t vecs)
 {
 	const unsigned char *a = pipe.stage + (size_t)pipe.out * pipe.stride;
@@ -153,17 +233,17 @@ EP_DEV void pair_batch(const struct ep_ht_pipe &pipe, unsigned char *to, uint32_
 		uint32_t n = vecs - at / 16;
 
 		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
-			pair_store<DTYPE, true>(a + at, b + at, to + at, n);
+			pair_store<F, true>(a + at, b + at, to + at, n);
 		} else {
-			pair_store<DTYPE, false>(a + at, b + at, to + at, n);
+			pair_store<F, false>(a + at, b + at, to + at, n);
 		}
 	}
 }
 
 /* Adds the contributions of a batch, and stores the sums after the last one. */
-template <int DTYPE>
-EP_DEV void sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pipe,
-		      unsigned char *to, uint32_t what)
+template <class F>
+EP_DEV void sum_batch(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, unsigned char *to,
+		      uint32_t what)
 {
 	uint32_t vecs = EP_HT_NOTE_VECS(what);
 
@@ -173,14 +253,14 @@ EP_DEV void sum_batch(struct ep_ht_sum<DTYPE> *sum, const struct ep_ht_pipe &pip
 		uint32_t n = vecs - at / 16;
 
 		if (n >= EP_HT_SUM_VECS * EP_WARP_SIZE) {
-			sum_slots<DTYPE, true>(sum, pipe, what, at, n);
+			sum_slots<F, true>(sum, pipe, what, at, n);
 			if (what & EP_HT_NOTE_LAST) {
-				sum_store<DTYPE, true>(*sum, to + at, n);
+				part_store<F, true>(*sum, to, what, at, n);
 			}
 		} else {
-			sum_slots<DTYPE, false>(sum, pipe, what, at, n);
+			sum_slots<F, false>(sum, pipe, what, at, n);
 			if (what & EP_HT_NOTE_LAST) {
-				sum_store<DTYPE, false>(*sum, to + at, n);
+				part_store<F, false>(*sum, to, what, at, n);
 			}
 		}
 	}
@@ -345,25 +425,25 @@ EP_DEV void copy_batch(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pi
 }
 
 /* Uses the oldest batch. False: it does not come. */
-template <int DTYPE, bool NODES>
+template <class F, bool NODES>
 EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			struct ep_ht_pipe *pipe, const struct ep_ht_batch_note &note,
-			struct ep_ht_sum<DTYPE> *sum, struct ep_ht_due *due, bool *between)
+			struct ep_ht_sum<F> *sum, struct ep_ht_due *due, bool *between)
 {
 	uint32_t slot = pipe->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
 	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
-	bool copied = what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
+	bool copied = !F::coded && what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
 
 	if (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {
 		return false;
 	}
-	if (what & EP_HT_NOTE_COPY) {
+	if (!F::coded && what & EP_HT_NOTE_COPY) {
 		copy_batch(a, pipe, to, what);
-	} else if ((what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
-		pair_batch<DTYPE>(*pipe, to, EP_HT_NOTE_VECS(what));
+	} else if (!F::coded && (what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
+		pair_batch<F>(*pipe, to, EP_HT_NOTE_VECS(what));
 		*sum = {}; /* so that it needs no registers meanwhile */
 	} else {
-		sum_batch<DTYPE>(sum, *pipe, to, what);
+		sum_batch<F>(sum, *pipe, to, what);
 	}
 	ep_ht_pipe_free_batch(pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
 	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
@@ -387,7 +467,7 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
  * Before the operation begins: opens the first unit, if it waits for no peer, and loads of it what lies in
  * this rank's memory. The warps that look for peers in ep_ht_begin() do not wait here for lists.
  */
-template <bool NODES>
+template <class F, bool NODES>
 EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
 				struct ep_ht_combine_work *work, struct ep_ht_group *g,
 				struct ep_ht_batch_note *note)
@@ -403,22 +483,22 @@ EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht
 	if (ep_warp() == 0 || ep_warp() == ep_nwarps() - 1) {
 		return;
 	}
-	ep_ht_group_begin<NODES>(a, work, g);
+	ep_ht_group_begin<F, NODES>(a, work, g);
 	while (!alone && work->open && work->grouped && ep_ht_pipe_room(pipe)) {
-		if (!ep_ht_combine_work_load<NODES>(a, work, g, pipe, note)) {
+		if (!ep_ht_combine_work_load<F, NODES>(a, work, g, pipe, note)) {
 			return;
 		}
 	}
 }
 
 /* All units of this warp; `work`: the first one may be pending, or open. */
-template <int DTYPE, bool NODES>
+template <class F, bool NODES>
 EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct ep_op &op,
 				struct ep_ht_pipe *pipe, struct ep_ht_due *due,
 				struct ep_ht_combine_work work, struct ep_ht_group g,
 				struct ep_ht_batch_note note)
 {
-	struct ep_ht_sum<DTYPE> sum;
+	struct ep_ht_sum<F> sum;
 	bool between = true; /* rows: the sum holds nothing */
 
 	for (;;) {
@@ -428,9 +508,9 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 					break;
 				}
 				sum = {}; /* so that it needs no registers */
-				ep_ht_group_begin<NODES>(a, &work, &g);
+				ep_ht_group_begin<F, NODES>(a, &work, &g);
 			}
-			if (!ep_ht_combine_work_load<NODES>(a, &work, &g, pipe, &note)) {
+			if (!ep_ht_combine_work_load<F, NODES>(a, &work, &g, pipe, &note)) {
 				break;
 			}
 		}
@@ -450,8 +530,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 				continue;
 			}
 		}
-		if (!pipe->held ||
-		    !combine_add<DTYPE, NODES>(a, op, pipe, note, &sum, due, &between)) {
+		if (!pipe->held || !combine_add<F, NODES>(a, op, pipe, note, &sum, due, &between)) {
 			return;
 		}
 	}
@@ -468,11 +547,11 @@ EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct e
 	}
 }
 
-/* A kernel of combine, for numbers of a type. */
-#define EP_HT_COMBINE_KERNEL(name, dtype, function)                                                \
+/* A kernel of combine, for a format. */
+#define EP_HT_COMBINE_KERNEL(name, format, function)                                               \
 	EP_KERNEL_ALONE(name, ep_ht_combine_args, EP_HT_COMBINE_THREADS)                           \
 	{                                                                                          \
-		function<dtype>(a);                                                                \
+		function<format>(a);                                                               \
 	}
 
 #endif

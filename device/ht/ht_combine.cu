@@ -6,13 +6,14 @@
  *
  * Bytes, T tokens with rows to `d` ranks on average: flat, 2 (d - 1) T for what this rank returns,
  * d T + T for its sums; expert-major, K T loaded and d T stored, then d T + T. In windows d T + T alone.
+ * In MXFP8 d T are 33/64 of that: H + H / 32 bytes for a row of 2 H.
  */
 #include "device/ht/combine_copy.h"
 #include "device/ht/step.h"
 
 #include "device/kernels.h"
 
-template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &a)
+template <class F> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &a)
 {
 	struct ep_ht_entry e = ep_ht_enter(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
@@ -23,10 +24,10 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	EP_SHARED(uint32_t, failed);
 
 	if (!e.fault && ep_ht_combine_work_next<false>(a, &w)) { /* this rank's own memory */
-		ep_ht_combine_early<false>(a, &p, &w, &g, &note);
+		ep_ht_combine_early<F, false>(a, &p, &w, &g, &note);
 	}
 	if (ep_ht_begin<false>(a.c, &e)) {
-		ep_ht_combine_units<DTYPE, false>(a, e.op, &p, &due, w, g, note);
+		ep_ht_combine_units<F, false>(a, e.op, &p, &due, w, g, note);
 	} else {
 		ep_ht_combine_drop(a, e.op, p, note);
 		p.held = 0;
@@ -41,6 +42,7 @@ template <int DTYPE> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &
 	}
 }
 
-EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_kernel, EP_BF16, ep_ht_combine)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_kernel, EP_FP16, ep_ht_combine)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_kernel, EP_FP32, ep_ht_combine)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_kernel, ep_ht_numbers<EP_BF16>, ep_ht_combine)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_kernel, ep_ht_numbers<EP_FP16>, ep_ht_combine)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_kernel, ep_ht_numbers<EP_FP32>, ep_ht_combine)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_mxfp8_kernel, ep_ht_mxfp8, ep_ht_combine)

@@ -47,7 +47,7 @@ EP_DEV_COLD void ep_ht_combine_credit_warp(const struct ep_ht_combine_args &a, s
 	ep_ht_credit(a.c, op, ep_ht_flows_make(a.c, true, a.parts, 0));
 }
 
-template <int DTYPE> EP_DEV void combine_nodes(const struct ep_ht_combine_args &a)
+template <class F> EP_DEV void combine_nodes(const struct ep_ht_combine_args &a)
 {
 	struct ep_ht_entry e = ep_ht_enter<true>(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
@@ -60,8 +60,8 @@ template <int DTYPE> EP_DEV void combine_nodes(const struct ep_ht_combine_args &
 	if (ok && ep_warp() < ep_ht_copy_warps<true>()) {
 		struct ep_ht_due due = {};
 
-		ep_ht_combine_units<DTYPE, true>(a, e.op, &p, &due,
-						 ep_ht_combine_work_make<true>(a), {}, {});
+		ep_ht_combine_units<F, true>(a, e.op, &p, &due, ep_ht_combine_work_make<true>(a),
+					     {}, {});
 		ep_ht_due_publish<true>(a, e.op, p, &due);
 	} else if (ok && ep_warp() == ep_ht_copy_warps<true>()) {
 		ep_ht_combine_send_warp(a, e.op);
@@ -71,6 +71,6 @@ template <int DTYPE> EP_DEV void combine_nodes(const struct ep_ht_combine_args &
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 }
 
-EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_nodes_kernel, EP_BF16, combine_nodes)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_nodes_kernel, EP_FP16, combine_nodes)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_nodes_kernel, EP_FP32, combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_nodes_kernel, ep_ht_numbers<EP_BF16>, combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_nodes_kernel, ep_ht_numbers<EP_FP16>, combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_nodes_kernel, ep_ht_numbers<EP_FP32>, combine_nodes)

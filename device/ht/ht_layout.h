@@ -78,7 +78,8 @@ enum ep_ht_layout {
 enum ep_ht_dtype {
 	EP_HT_BF16,
 	EP_HT_FP16,
-	EP_HT_FP32
+	EP_HT_FP32,
+	EP_HT_MXFP8 /* bf16, whose sums are quantised on their way */
 };
 
 /*

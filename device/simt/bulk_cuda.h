@@ -17,7 +17,7 @@ EP_DEV uint32_t bulk_address(const void *shared)
 	return (uint32_t)__cvta_generic_to_shared(shared);
 }
 
-/* 16 bytes of shared memory. */
+/* 16, 8 bytes and one byte of shared memory. */
 EP_DEV struct ep_vec16 ep_shared_ld16(const void *p)
 {
 	struct ep_vec16 v;
@@ -26,6 +26,25 @@ EP_DEV struct ep_vec16 ep_shared_ld16(const void *p)
 		     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
 		     : "r"(bulk_address(p))
 		     : "memory");
+	return v;
+}
+
+EP_DEV struct ep_vec8 ep_shared_ld8(const void *p)
+{
+	struct ep_vec8 v;
+
+	asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];"
+		     : "=r"(v.x), "=r"(v.y)
+		     : "r"(bulk_address(p))
+		     : "memory");
+	return v;
+}
+
+EP_DEV uint32_t ep_shared_ld1(const void *p)
+{
+	uint32_t v;
+
+	asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(bulk_address(p)) : "memory");
 	return v;
 }
 

@@ -43,6 +43,12 @@ EP_DEV float ep_fma_f32(float a, float b, float c)
 {
 	return __fmaf_rn(a, b, c);
 }
+
+/* The rounded product: never a part of a fused sum. */
+EP_DEV float ep_mul_f32(float a, float b)
+{
+	return __fmul_rn(a, b);
+}
 #else
 EP_DEV uint32_t ep_f32_bits(float f)
 {
@@ -63,6 +69,11 @@ EP_DEV float ep_bits_f32(uint32_t b)
 EP_DEV float ep_fma_f32(float a, float b, float c)
 {
 	return fmaf(a, b, c);
+}
+
+EP_DEV float ep_mul_f32(float a, float b)
+{
+	return a * b;
 }
 #endif
 

@@ -59,6 +59,8 @@ KERNELS = {
     "ep_ht_combine_bf16_kernel": Expect(registers=168),
     "ep_ht_combine_fp16_kernel": Expect(registers=168),
     "ep_ht_combine_fp32_kernel": Expect(registers=168),
+    # on sm_80, whose conversions from and to e4m3 are many instructions
+    "ep_ht_combine_mxfp8_kernel": Expect(registers=168, spilled=56),
     # nine words on sm_100: five once a kernel, four for a path that is taken when a wait takes long
     "ep_ht_combine_bf16_nodes_kernel": Expect(registers=168, spilled=36),
     "ep_ht_combine_fp16_nodes_kernel": Expect(registers=168, spilled=36),

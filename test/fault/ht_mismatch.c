@@ -3,7 +3,8 @@
  * High throughput: ranks that disagree, handle memory without the routing that an operation is for,
  * tensors with too few rows, rows beyond the limit. An error on every rank, within two seconds, that names
  * the field with both values. With
- * ranks of several nodes, too, where it does not matter which tensors lie in windows.
+ * ranks of several nodes, too, where it does not matter which tensors lie in windows, and combine has one
+ * recipe.
  */
 #include "support/ht_bench.h"
 #include "support/victim.h"
@@ -49,6 +50,7 @@ enum which {
 	TYPE,
 	HIDDEN_COMBINE,
 	DIRECTION_COMBINE,
+	RECIPE_COMBINE,
 	REROUTED,
 	EMPTY,
 	UNROUTED,
@@ -101,6 +103,8 @@ static const struct other others[OTHERS] = {
 			     "the number of elements per token", "128", "256", NULL },
 	[DIRECTION_COMBINE] = { "direction of combine", AT_COMBINE, false, false, false,
 				"config->pass_direction", "BWD", "FWD", NULL },
+	[RECIPE_COMBINE] = { "recipe of combine", AT_COMBINE, true, false, false,
+			     "config->quant_recipe", "NONE", "MXFP8", NULL },
 	[REROUTED] = { "an earlier routing", AT_DISPATCH, false, true, false, ROUTING_FIELD, "1",
 		       "2", NULL },
 	[EMPTY] = { "an empty tensor", AT_COMBINE, false, false, true, WINDOW_FIELD, "no", "yes",
@@ -138,6 +142,11 @@ static struct oracle_ht problem_of(enum which i, int nranks, bool odd)
 		h.p.quant = ORACLE_QUANT_FORWARD;
 		h.p.hidden = 1024;
 	}
+	if (i == RECIPE_COMBINE) {
+		h.p.combine_quant = ORACLE_COMBINE_MXFP8;
+		h.p.dtype = ORACLE_BF16;
+		h.p.hidden = 512;
+	}
 	h.limit = 3 * 6 * 4 + 64;
 	h.alignment = odd && i == ALIGNMENT ? 2 : 1;
 	if (i == OVERFLOW_EM || i == OVERFLOW_FLAT || i == EMPTY) {
@@ -174,6 +183,9 @@ static void spoil(struct ht_bench *b, enum which i)
 	switch (i) {
 	case RECIPE: /* the same tokens, without scales */
 		b->h.p.quant = ORACLE_QUANT_NONE;
+		break;
+	case RECIPE_COMBINE:
+		b->h.p.combine_quant = ORACLE_COMBINE_NONE;
 		break;
 	case SCALES_TYPE:
 		b->in_scales.t.datatype = b->out_scales.t.datatype = ncclUint8;
@@ -325,7 +337,7 @@ static void run(struct world *w, void *arg)
 	for (int k = 0; k < OTHERS; k++) {
 		/* rank 2 gets all rows where one is to get none */
 		for (int odd = k < OVERFLOW_EM ? 0 : 1; odd < (k < EMPTY ? w->nranks : 2); odd++) {
-			if (!nodes || !others[k].windows) {
+			if (!nodes || !(others[k].windows || k == RECIPE_COMBINE)) {
 				differ(w, (enum which)k, odd);
 			}
 		}

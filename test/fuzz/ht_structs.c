@@ -492,6 +492,11 @@ static void choose(struct test_case *c, uint64_t number)
 	if (c->h.expert_major) {
 		c->h.alignment = (uint32_t)CASE_DRAW(3) ? 1u << CASE_DRAW(5) : 0;
 	}
+	if (c->h.expert_major && number % 3 == 0) {
+		p->combine_quant = ORACLE_COMBINE_MXFP8;
+		p->dtype = ORACLE_BF16;
+		p->hidden = 512;
+	}
 	width = p->topk < local ? p->topk : local;
 	c->h.limit = p->nranks * p->max_tokens * (c->h.expert_major ? width : 1);
 	if (c->h.expert_major && c->h.alignment > 1) {

@@ -423,6 +423,19 @@ static const char *model_gradients(const struct fuzz *f, const struct combine *c
 	return NULL;
 }
 
+/* Can sums return by that recipe? */
+static bool model_returns(const struct fuzz *f, const struct combine *c)
+{
+	uint32_t node[FUZZ_RANKS];
+
+	if (c->config.quant_recipe != NCCL_EP_COMB_QUANT_MXFP8) {
+		return c->config.quant_recipe == NCCL_EP_COMB_QUANT_NONE;
+	}
+	world_nodes_of(node, FUZZ_RANKS);
+	return f->ht->b.h.expert_major && node[0] == node[1] && c->from.t.type == ncclBfloat16 &&
+	       c->from.t.size[1] % 512 == 0;
+}
+
 const char *model_ht_combine(const struct fuzz *f, void *const *args, enum model_fate *fate)
 {
 	struct combine c;
@@ -439,7 +452,7 @@ const char *model_ht_combine(const struct fuzz *f, void *const *args, enum model
 		return wrong;
 	}
 	type = c.from.t.type;
-	if (c.config.quant_recipe != NCCL_EP_COMB_QUANT_NONE || c.in.scales ||
+	if (!model_returns(f, &c) || c.in.scales ||
 	    (unsigned int)c.config.pass_direction > NCCL_EP_BWD_PASS) {
 		return "recipe or direction";
 	}

@@ -381,7 +381,7 @@ const struct form form_combine_config = {
 	true,
 	{ WORD(ncclEpCombineConfig_t, send_only, ANY),
 	  WORD(ncclEpCombineConfig_t, pass_direction, NCCL_EP_FWD_PASS),
-	  WORD(ncclEpCombineConfig_t, quant_recipe, NCCL_EP_COMB_QUANT_NONE) },
+	  WORD(ncclEpCombineConfig_t, quant_recipe, NCCL_EP_COMB_QUANT_MXFP8) },
 };
 const struct form form_handle_config = {
 	"config",

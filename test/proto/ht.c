@@ -120,6 +120,32 @@ static void refused(struct ht_bench *b, ncclEpGroup_t group)
 		     "no routing for handles like this one");
 }
 
+/* Sums that one rank of a node adds again have no quantised form. */
+static void refused_recipe(struct world *w, ncclEpGroup_t group)
+{
+	struct oracle_ht h = { .p = { .seed = 4,
+				      .nranks = RANKS,
+				      .experts = 3 * RANKS,
+				      .topk = 4,
+				      .hidden = 512,
+				      .tokens = 9,
+				      .max_tokens = 60,
+				      .dtype = ORACLE_BF16,
+				      .combine_quant = ORACLE_COMBINE_MXFP8 },
+			       .expert_major = 1 };
+	struct ht_bench b;
+
+	ht_open(&b, w, group, &h, 0);
+	NEED_SYNC(ht_update(&b, w->stream), w->stream);
+	for (int backward = 0; backward < 2; backward++) {
+		CHECK_REASON(ht_combine(&b, backward, w->stream), ncclInvalidArgument,
+			     "recipe MXFP8 needs all ranks in one NVLink domain");
+	}
+	b.h.p.combine_quant = ORACLE_COMBINE_NONE;
+	ht_step(&b);
+	ht_close(&b);
+}
+
 static void run(struct world *w, void *arg)
 {
 	struct oracle_ht h = { .p = { .seed = 3,
@@ -153,6 +179,7 @@ static void run(struct world *w, void *arg)
 	NEED_SYNC(ht_combine(&b, false, w->stream), w->stream);
 	ht_check_combine(&b, false);
 	ht_close(&b);
+	refused_recipe(w, groups[4]);
 	for (int i = 0; i < 5; i++) {
 		OK(ncclEpGroupDestroy(groups[i]));
 	}

@@ -112,7 +112,7 @@ static void backward_combine(struct call *c)
 
 #define ANY_COMBINE(M)                                                                             \
 	SAME_COMBINE(M)                                                                            \
-	M(crecipe_first, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2;                           \
+	M(crecipe_first, c->cconfig.quant_recipe = (ncclEpCombQuant_t)3;                           \
 	  c->cout.tokens = NULL, IA, "quant_recipe")                                               \
 	M(cdirection, c->cconfig.pass_direction = (ncclEpPassDir_t)9, IA, "pass_direction")        \
 	M(cndim, c->t[CI].t.ndim = 3, IA, "inputs->tokens")                                        \
@@ -131,6 +131,41 @@ static void backward_combine(struct call *c)
 	  c->t[CG].sizes[0] = 0, IA, "inputs->topk_weights has 0 rows")                            \
 	M(cbwd_out_rows, backward_combine(c); c->t[CO].sizes[0]++, IA, "outputs->topk_weights")    \
 	M(cbwd_out_k, backward_combine(c); c->t[CO].sizes[1]++, IA, "outputs->topk_weights")
+
+/* A combine by this recipe, of rows of so many elements. */
+static void mxfp8_combine(struct call *c, size_t elements)
+{
+	c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_MXFP8;
+	c->t[CI].sizes[1] = c->t[CT].sizes[1] = elements;
+}
+
+#define HT_COMBINE(M)                                                                              \
+	M(cno_nvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IA,                       \
+	  "high throughput mode does not have the recipe NVFP4")                                   \
+	M(cno_fp8, c->cconfig.quant_recipe = NCCL_EP_EXT_COMB_QUANT_FP8, IA,                       \
+	  "high throughput mode does not have the recipe FP8")
+
+#define FLAT_COMBINE(M)                                                                            \
+	M(mx_flat, mxfp8_combine(c, 256), IA, "needs an expert-major handle, this one is FLAT")    \
+	M(mx_flat_bwd, backward_combine(c);                                                        \
+	  mxfp8_combine(c, 256), IA, "needs an expert-major handle, this one is FLAT")
+
+#define EM_COMBINE(M)                                                                              \
+	M(mx_scales, mxfp8_combine(c, 256);                                                        \
+	  c->cin.scales = &c->t[IS].t, IA, "inputs->scales must be NULL: the recipe makes")        \
+	M(mx_fp16, mxfp8_combine(c, 256); c->t[CI].t.datatype = c->t[CT].t.datatype = ncclFloat16, \
+					  IA, "inputs->tokens: data type fp16, it needs bf16")     \
+	M(mx_fp32, mxfp8_combine(c, 128); c->t[CI].t.datatype = c->t[CT].t.datatype = ncclFloat32, \
+					  IA, "inputs->tokens: data type fp32, it needs bf16")     \
+	M(mx_out, mxfp8_combine(c, 256);                                                           \
+	  c->t[CT].t.datatype = ncclFloat16, IA, "outputs->tokens: data type fp16")                \
+	M(mx_short, mxfp8_combine(c, 256), IA,                                                     \
+	  "needs a multiple of 512 elements per row, not 256")                                     \
+	M(mx_odd, mxfp8_combine(c, 224), IA, "needs a multiple of 512 elements per row, not 224")  \
+	M(mx_group, mxfp8_combine(c, 248), IA, "needs a multiple of 32 elements per row, not 248") \
+	M(mx_none, mxfp8_combine(c, 0), IA, "positive multiple of 16 bytes")                       \
+	M(mx_bwd, backward_combine(c);                                                             \
+	  mxfp8_combine(c, 256), IA, "needs a multiple of 512 elements per row, not 256")
 
 #define ANY_UPDATE(M)                                                                              \
 	M(info_size, c->info.size = NCCL_EP_LAYOUT_INFO_V1_SIZE - 1, IA, "layout_info")            \
@@ -156,6 +191,9 @@ MISTAKES(em_dispatch, EM_DISPATCH)
 MISTAKES(fixed_dispatch, FIXED_DISPATCH)
 MISTAKES(forward_dispatch, FORWARD_DISPATCH)
 MISTAKES(any_combine, ANY_COMBINE)
+MISTAKES(ht_combine_recipes, HT_COMBINE)
+MISTAKES(flat_combine, FLAT_COMBINE)
+MISTAKES(em_combine, EM_COMBINE)
 MISTAKES(any_update, ANY_UPDATE)
 MISTAKES(flat_update, FLAT_UPDATE)
 MISTAKES(em_update, EM_UPDATE)
@@ -439,10 +477,13 @@ static void run(struct world *w, void *arg)
 			} else {
 				TRY(forward_dispatch, dispatch);
 			}
+			TRY(ht_combine_recipes, combine);
 			if (s->em) {
+				TRY(em_combine, combine);
 				TRY(em_dispatch, dispatch);
 				TRY(em_update, update);
 			} else {
+				TRY(flat_combine, combine);
 				TRY(flat_dispatch, dispatch);
 				TRY(flat_update, update);
 			}

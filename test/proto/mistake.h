@@ -61,7 +61,7 @@ struct mistake {
 	M(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1, IA, "inputs")                \
 	M(cout_magic, c->cout.magic = 0, IA, "outputs")                                            \
 	M(cconfig_magic, c->cconfig.magic = 0, IA, "config")                                       \
-	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)2, IA, "quant_recipe")             \
+	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)3, IA, "quant_recipe is 3")        \
 	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IA, "NVFP4")                 \
 	M(cscales, c->cin.scales = &c->t[IW].t, IA, "inputs->scales")                              \
 	M(cno_tokens, c->cin.tokens = NULL, IA, "inputs->tokens")                                  \

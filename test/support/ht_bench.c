@@ -326,6 +326,9 @@ struct ht_combine_args ht_combine_args(struct ht_bench *b, bool backward)
 
 	a.in.tokens = &b->combine_in.t;
 	a.out.tokens = &b->combine_out.t;
+	if (b->h.p.combine_quant) {
+		a.config.quant_recipe = NCCL_EP_COMB_QUANT_MXFP8;
+	}
 	if (backward) {
 		a.config.pass_direction = NCCL_EP_BWD_PASS;
 		a.in.topk_weights = &b->in_gradients.t;
@@ -337,8 +340,9 @@ struct ht_combine_args ht_combine_args(struct ht_bench *b, bool backward)
 ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream)
 {
 	struct ht_combine_args a = ht_combine_args(b, backward);
+	bool plain = !backward && !b->h.p.combine_quant;
 
-	return ncclEpCombine(b->handle, &a.in, &a.out, backward ? &a.config : NULL, stream);
+	return ncclEpCombine(b->handle, &a.in, &a.out, plain ? NULL : &a.config, stream);
 }
 
 /* ---- checks ---- */
@@ -560,6 +564,19 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	}
 	draw_routing(p, &s);
 	c.h.expert_major = !strcmp(kind, "em") || (strcmp(kind, "flat") && world_draw(&s, 2));
+	if (!strcmp(kind, "mxfp8")) {
+		p->combine_quant = ORACLE_COMBINE_MXFP8;
+		p->dtype = ORACLE_BF16;
+		p->hidden = 512 * ONE_OF(&s, 1, 2, 3, 7, 14);
+		p->max_tokens = ONE_OF(&s, 1, 9, 40);
+		p->tokens = 1 + p->tokens % p->max_tokens;
+		c.second = 1 + c.second % p->max_tokens;
+		c.h.expert_major = 1;
+		if (seed % 4 == 0) { /* few contributions: parts are larger than sums */
+			p->topk = p->topk > 2 ? 2 : p->topk;
+			p->max_tokens = 2050;
+		}
+	}
 	if (c.h.expert_major) {
 		c.h.alignment = ONE_OF(&s, 0, 1, 4, 16, 128);
 	}

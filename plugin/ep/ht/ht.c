@@ -204,7 +204,7 @@ const struct ep_algo ep_ht_algo = {
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_FLAT",
 		.backward = true,
 		.dispatch_formats = 1u << EP_ROW_COPIED,
-		.combine_formats = 1u << EP_ROW_COPIED,
+		.combine_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_MXFP8,
 	},
 	.channels = ht_channels,
 	.config_check = ep_ht_config_check,

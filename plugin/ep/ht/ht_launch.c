@@ -478,6 +478,34 @@ static ncclResult_t ht_dispatch_check(const struct ep_dispatch *dispatch,
 
 /* ---- combine ---- */
 
+#define EP_HT_MXFP8_ELEMENTS 512u
+
+/* Sums of a rank's rows are quantised: there are such in one layout, and one node does not add them again. */
+static ncclResult_t ht_check_mxfp8(const struct ep_combine *c)
+{
+	size_t elements = c->tokens.sizes[1];
+
+	if (c->h->layout != NCCL_EP_LAYOUT_EXPERT_MAJOR) {
+		return ep_fail(ncclInvalidArgument,
+			       "recipe MXFP8 needs an expert-major handle, this one is FLAT: use "
+			       "recipe NONE");
+	}
+	if (c->h->group->remote_ranks) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"recipe MXFP8 needs all ranks in one NVLink domain, and this rank has "
+			"%u of others: use recipe NONE",
+			c->h->group->remote_ranks);
+	}
+	if (elements % EP_HT_MXFP8_ELEMENTS) {
+		return ep_fail(ncclInvalidArgument,
+			       "inputs->tokens: recipe MXFP8 needs a multiple of %u elements per "
+			       "row, not %zu",
+			       EP_HT_MXFP8_ELEMENTS, elements);
+	}
+	return ncclSuccess;
+}
+
 static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_combine_args *a)
 {
 	static const char why[] = "combine applies no weights: do so before";
@@ -485,6 +513,9 @@ static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_co
 	uint64_t rows = c->tokens.sizes[0];
 	struct ep_view in, out;
 
+	if (c->recipe->format == EP_ROW_MXFP8) {
+		EP_CHECK(ht_check_mxfp8(c));
+	}
 	if (c->config.pass_direction == NCCL_EP_FWD_PASS) {
 		EP_CHECK(ep_tensor_expect_absent(c->in.topk_weights, "inputs->topk_weights", why));
 		a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
@@ -516,13 +547,14 @@ static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_co
  * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, then, EP_HT_NODES
  * behind those, for others.
  */
-#define EP_HT_NODES 5
-static const void *const ht_kernels[2 * EP_HT_NODES] = {
+#define EP_HT_NODES 6
+static const void *const ht_kernels[] = {
 	(const void *)ep_ht_route_kernel,
 	(const void *)ep_ht_dispatch_kernel,
 	(const void *)ep_ht_combine_bf16_kernel,
 	(const void *)ep_ht_combine_fp16_kernel,
 	(const void *)ep_ht_combine_fp32_kernel,
+	(const void *)ep_ht_combine_mxfp8_kernel,
 	(const void *)ep_ht_route_nodes_kernel,
 	(const void *)ep_ht_dispatch_nodes_kernel,
 	(const void *)ep_ht_combine_bf16_nodes_kernel,
@@ -690,9 +722,10 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 {
 	struct ep_ht_operation o = ht_operation_of(c->h, EP_HT_COMBINE);
 	ncclDataType_t type = c->tokens.datatype;
-	enum ep_ht_dtype dtype = type == ncclBfloat16  ? EP_HT_BF16
-				 : type == ncclFloat16 ? EP_HT_FP16
-						       : EP_HT_FP32;
+	enum ep_ht_dtype dtype = c->recipe->format == EP_ROW_MXFP8 ? EP_HT_MXFP8
+				 : type == ncclBfloat16            ? EP_HT_BF16
+				 : type == ncclFloat16             ? EP_HT_FP16
+								   : EP_HT_FP32;
 	bool backward = c->config.pass_direction == NCCL_EP_BWD_PASS, direct;
 	struct ep_signature signature = ep_signature_combine(c);
 	struct ep_ht_combine_args a;

@@ -58,6 +58,16 @@ EP_DEV struct ep_vec16 ep_shared_ld16(const void *p)
 	return ep_simt_ld16(p);
 }
 
+EP_DEV struct ep_vec8 ep_shared_ld8(const void *p)
+{
+	return *(const struct ep_vec8 *)p;
+}
+
+EP_DEV uint32_t ep_shared_ld1(const void *p)
+{
+	return *(const uint8_t *)p;
+}
+
 EP_DEV void ep_shared_st16(void *p, struct ep_vec16 vec)
 {
 	ep_st16(p, vec);
