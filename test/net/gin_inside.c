@@ -177,20 +177,20 @@ static void *exchange_main(void *arg)
 	return NULL;
 }
 
-/* More than sockets have room for. */
-static void test_exchange(void)
+/* Runs two ranks of a mesh, each as a thread. Rank 1 has done so many rounds more. */
+static void two_ranks(void *(*rank_main)(void *), uint32_t rounds)
 {
 	struct ep_net_nic *nic = ends_nic(0);
 	struct ep_net_mesh *mesh[2];
 	pthread_t thread[2];
 	int fd[2];
 
-	check_context("exchange");
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
 	for (uint32_t r = 0; r < 2; r++) {
 		NEED(ep_net_mesh_new(nic, 2, r, &mesh[r]) == ncclSuccess);
 		mesh[r]->fd[!r] = fd[r];
-		NEED(pthread_create(&thread[r], NULL, exchange_main, mesh[r]) == 0);
+		mesh[r]->rounds += r * rounds;
+		NEED(pthread_create(&thread[r], NULL, rank_main, mesh[r]) == 0);
 	}
 	for (int r = 0; r < 2; r++) {
 		pthread_join(thread[r], NULL);
@@ -198,6 +198,13 @@ static void test_exchange(void)
 	ep_net_mesh_put(mesh[0]);
 	ep_net_mesh_put(mesh[1]);
 	ends_nic_drop(nic);
+}
+
+/* More than sockets have room for. */
+static void test_exchange(void)
+{
+	check_context("exchange");
+	two_ranks(exchange_main, 0);
 }
 
 static void *other_round_main(void *arg)
@@ -217,24 +224,8 @@ static void *other_round_main(void *arg)
 /* One rank has made an exchange of this kind that the other one has not. */
 static void test_other_round(void)
 {
-	struct ep_net_nic *nic = ends_nic(0);
-	struct ep_net_mesh *mesh[2];
-	pthread_t thread[2];
-	int fd[2];
-
 	check_context("another round");
-	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
-	for (uint32_t r = 0; r < 2; r++) {
-		NEED(ep_net_mesh_new(nic, 2, r, &mesh[r]) == ncclSuccess);
-		mesh[r]->fd[!r] = fd[r];
-		mesh[r]->rounds += r;
-		NEED(pthread_create(&thread[r], NULL, other_round_main, mesh[r]) == 0);
-	}
-	for (int r = 0; r < 2; r++) {
-		pthread_join(thread[r], NULL);
-		ep_net_mesh_put(mesh[r]);
-	}
-	ends_nic_drop(nic);
+	two_ranks(other_round_main, 1);
 }
 
 int main(void)
