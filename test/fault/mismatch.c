@@ -252,11 +252,13 @@ enum other {
 	TYPE,
 	RECIPE,
 	ROUNDED,
+	MADE,
 	SCALES_TYPE,
 	SCALES,
 	SEND_DISPATCH,
 	COMBINE_TYPE,
 	COMBINE_HIDDEN,
+	COMBINE_RECIPE,
 	SEND_COMBINE,
 	NO_ROWS,
 	ORDER,
@@ -281,12 +283,14 @@ static const struct {
 	[RECIPE] = { "recipe", "config->quant_recipe", "DS_FP8E3M4", "NONE" },
 	[ROUNDED] = { "rounded scales", "config->quant_recipe", "DS_FP8E3M4 with round_scales",
 		      "DS_FP8E3M4" },
+	[MADE] = { "what is made", "config->quant_recipe", "MXFP8", "DS_FP8E3M4" },
 	[SCALES_TYPE] = { "type of scales", "the type of inputs->scales", "uint8", "e4m3" },
 	[SCALES] = { "number of scales", "the number of scales per token", "4", "8" },
 	[SEND_DISPATCH] = { "send_only", "the call", "send_only dispatch", "dispatch" },
 	[COMBINE_TYPE] = { "type to combine", "the type of tokens", "fp16", "bf16" },
 	[COMBINE_HIDDEN] = { "hidden to combine", "the number of elements per token", "128",
 			     "256" },
+	[COMBINE_RECIPE] = { "recipe to combine", "config->quant_recipe", "NVFP4", "NONE" },
 	[SEND_COMBINE] = { "send_only combine", "the call", "send_only combine", "combine" },
 	[NO_ROWS] = { "type to combine, without rows", "the type of tokens", "fp16", "bf16" },
 	[ORDER] = { "combine for dispatch", "the call", "combine", "dispatch" },
@@ -305,7 +309,7 @@ static void spoil_problem(struct oracle_problem *p, enum other other, bool odd)
 		p->quant = ORACLE_QUANT_FORWARD;
 		p->hidden = 1024;
 	}
-	p->quant = other == ROUNDED ? ORACLE_QUANT_FP8 : p->quant;
+	p->quant = other == ROUNDED || other == MADE ? ORACLE_QUANT_FP8 : p->quant;
 	p->drop_ppm = other == NO_ROWS ? 1000000 : 0;
 	if (!odd) {
 		return;
@@ -314,7 +318,9 @@ static void spoil_problem(struct oracle_problem *p, enum other other, bool odd)
 	p->layout = other == LAYOUT ? ORACLE_RANK_MAJOR : p->layout;
 	p->topk = other == TOPK ? 2 : p->topk;
 	p->dtype = other == TYPE ? ORACLE_FP16 : p->dtype;
-	p->quant = other == RECIPE ? ORACLE_QUANT_FP8 : p->quant;
+	p->quant = other == RECIPE ? ORACLE_QUANT_FP8
+		   : other == MADE ? ORACLE_QUANT_MXFP8
+				   : p->quant;
 	p->pow2_scales = other == ROUNDED;
 }
 
@@ -341,6 +347,8 @@ static void spoil(struct bench *b, enum other other)
 		b->combine_out.sizes[1] /= 2;
 	} else if (other == COMBINE_TYPE || other == NO_ROWS) {
 		b->combine_in.t.datatype = b->combine_out.t.datatype = ncclFloat16;
+	} else if (other == COMBINE_RECIPE) {
+		b->p.combine_quant = ORACLE_COMBINE_NVFP4;
 	}
 }
 

@@ -2,6 +2,7 @@
 /* Callers' structs and descriptors with mistakes. */
 #include <stdarg.h>
 #include "fuzz/fuzz.h"
+#include "nccl_ep/ext.h"
 
 #define DRAW(below) world_draw(m->state, below)
 
@@ -357,7 +358,7 @@ const struct form form_config = {
 	{ WORD(ncclEpDispatchConfig_t, send_only, ANY),
 	  WORD(ncclEpDispatchConfig_t, round_scales, ANY),
 	  WORD(ncclEpDispatchConfig_t, pass_direction, NCCL_EP_FWD_PASS),
-	  WORD(ncclEpDispatchConfig_t, quant_recipe, NCCL_EP_DISP_QUANT_DS_FP8E3M4) },
+	  WORD(ncclEpDispatchConfig_t, quant_recipe, NCCL_EP_EXT_DISP_QUANT_NVFP4) },
 };
 const struct form form_combine_in = {
 	"inputs",
@@ -381,7 +382,7 @@ const struct form form_combine_config = {
 	true,
 	{ WORD(ncclEpCombineConfig_t, send_only, ANY),
 	  WORD(ncclEpCombineConfig_t, pass_direction, NCCL_EP_FWD_PASS),
-	  WORD(ncclEpCombineConfig_t, quant_recipe, NCCL_EP_COMB_QUANT_MXFP8) },
+	  WORD(ncclEpCombineConfig_t, quant_recipe, NCCL_EP_EXT_COMB_QUANT_FP8) },
 };
 const struct form form_handle_config = {
 	"config",

@@ -97,10 +97,10 @@ ncclResult_t fuzz_dispatch(struct fuzz *f)
 	}
 	if (p->quant != ORACLE_QUANT_NONE) {
 		out.scales = &b->out_scales.t;
-		in.scales = p->quant == ORACLE_QUANT_FORWARD ? &b->in_scales.t : NULL;
-		config.quant_recipe = p->quant == ORACLE_QUANT_FORWARD
-					      ? NCCL_EP_DISP_QUANT_FWD
-					      : NCCL_EP_DISP_QUANT_DS_FP8E3M4;
+		in.scales = p->quant == ORACLE_QUANT_FORWARD || p->quant == ORACLE_QUANT_NVFP4
+				    ? &b->in_scales.t
+				    : NULL;
+		config.quant_recipe = bench_recipe(p);
 	}
 	bench_poison(b);
 	before = operations(f);
@@ -133,6 +133,8 @@ ncclResult_t fuzz_combine(struct fuzz *f)
 	in.tokens = &b->combine_in.t;
 	out.tokens = &b->combine_out.t;
 	out.topk_weights = by_rank ? NULL : &b->weights.t;
+	in.scales = b->p.combine_quant == ORACLE_COMBINE_NVFP4 ? &b->combine_scales.t : NULL;
+	config.quant_recipe = bench_return_recipe(&b->p);
 	bench_poison(b);
 	before = operations(f);
 	mutation_begin(&m, &f->state, f->spare);
@@ -239,6 +241,9 @@ static void choose(struct fuzz *f, struct oracle_problem *p, uint32_t *flags)
 		p->quant = ORACLE_QUANT_FP8;
 	} else if (world_draw(s, 3) == 0) {
 		p->quant = ORACLE_QUANT_FORWARD;
+	} else if (world_draw(s, 3) == 0) {
+		p->quant = world_draw(s, 2) ? ORACLE_QUANT_MXFP8 : ORACLE_QUANT_NVFP4;
+		p->combine_quant = world_draw(s, 2) ? ORACLE_COMBINE_FP8 : ORACLE_COMBINE_NVFP4;
 	}
 }
 

@@ -432,6 +432,13 @@ static ncclResult_t dispatch(struct bench *b, bool send_only, cudaStream_t strea
 			      columns && !send_only && !p->pow2_scales ? NULL : &config, stream);
 }
 
+ncclEpCombQuant_t bench_return_recipe(const struct oracle_problem *p)
+{
+	return p->combine_quant == ORACLE_COMBINE_NVFP4 ? NCCL_EP_COMB_QUANT_NVFP4
+	       : p->combine_quant == ORACLE_COMBINE_FP8 ? NCCL_EP_EXT_COMB_QUANT_FP8
+							: NCCL_EP_COMB_QUANT_NONE;
+}
+
 static ncclResult_t combine(struct bench *b, bool send_only, cudaStream_t stream)
 {
 	ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
@@ -447,10 +454,8 @@ static ncclResult_t combine(struct bench *b, bool send_only, cudaStream_t stream
 	}
 	if (b->p.combine_quant == ORACLE_COMBINE_NVFP4) {
 		in.scales = &b->combine_scales.t;
-		config.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4;
-	} else if (b->p.combine_quant == ORACLE_COMBINE_FP8) {
-		config.quant_recipe = NCCL_EP_EXT_COMB_QUANT_FP8;
 	}
+	config.quant_recipe = bench_return_recipe(&b->p);
 	config.send_only = send_only;
 	shrink(&in, sizeof(in), NCCL_EP_COMBINE_INPUTS_V1_SIZE, b);
 	shrink(&config, sizeof(config), NCCL_EP_COMBINE_CONFIG_V1_SIZE, b);

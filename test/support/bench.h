@@ -72,6 +72,7 @@ ncclResult_t bench_dispatch(struct bench *b, cudaStream_t stream);
 ncclResult_t bench_combine(struct bench *b, cudaStream_t stream);
 /* The recipe of a dispatch that quantises, or forwards what the caller has quantised. */
 ncclEpDispQuant_t bench_recipe(const struct oracle_problem *p);
+ncclEpCombQuant_t bench_return_recipe(const struct oracle_problem *p); /* of a combine */
 ncclResult_t bench_send_dispatch(struct bench *b, cudaStream_t stream);
 ncclResult_t bench_send_combine(struct bench *b, cudaStream_t stream);
 
