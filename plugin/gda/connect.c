@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connects the queue pairs of all ranks: queue i of this rank to a peer with queue i of the peer to
+ * this rank. Queue i is on NIC i modulo the number of NICs, on either side.
+ *
+ * A rank's list has a word for each queue, in the order of peers, and all ranks receive all lists.
+ * The place of a word in a list says which queue it belongs to.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
 #include "gda/state.h"
-
-/*
- * Connects the queue pairs of all ranks: queue i of this rank to a peer with queue i of the peer to
- * this rank. Queue i is on NIC i modulo the number of NICs, on either side.
- *
- * A rank's list has a word for each queue, in the order of peers, and ranks receive the lists of all:
- * a place in a list says whose the word is.
- */
 
 #define EP_GDA_THREADS 4
 #define EP_GDA_QUEUES_PER_THREAD 16
@@ -42,6 +41,7 @@ struct work {
 	struct ep_reason *why; /* the first failure's */
 };
 
+/* Takes queues in turn until all are done or one has failed. */
 static void *work_some(void *arg)
 {
 	struct work *w = arg;
@@ -88,7 +88,7 @@ bool ep_gda_each(struct ep_gda *g,
 
 /* ---- agreement ---- */
 
-/* Refuses what no NIC of the other end can have: memory is indexed and shifted by it. */
+/* Returns an error for values that no NIC of a peer can have: they index and shift memory here. */
 static ncclResult_t end_check(const struct handshake *handshake, int rank)
 {
 	static const char next[] = "do all ranks use the same library?";
@@ -116,6 +116,7 @@ static ncclResult_t end_check(const struct handshake *handshake, int rank)
 	return ncclSuccess;
 }
 
+/* Returns an error if ranks ask for different numbers of queues, or send impossible values. */
 static ncclResult_t handshake_check(const struct handshake *all, int n)
 {
 	for (int r = 0; r < n; r++) {
@@ -134,8 +135,8 @@ static ncclResult_t handshake_check(const struct handshake *all, int n)
 /* ---- the exchange ---- */
 
 /*
- * Of two ranks one gets what the other can beyond the standard, and answers with what both can.
- * Returns whether this rank does: each does so for half of its peers.
+ * Returns whether this rank answers its peer. Of two ranks one receives the other's extensions
+ * (ECE) and answers with those of both. Each rank answers half of its peers.
  */
 static bool answers(const struct ep_gda_queue *queue)
 {
@@ -144,6 +145,7 @@ static bool answers(const struct ep_gda_queue *queue)
 	return (rank < queue->peer) == ((rank + queue->peer) % 2 == 1);
 }
 
+/* Connects a queue with its peer. Returns false, with *why, on failure. */
 static bool connect_one(struct ep_gda_queue *queue, const struct handshake *all,
 			struct ep_reason *why)
 {
@@ -152,7 +154,7 @@ static bool connect_one(struct ep_gda_queue *queue, const struct handshake *all,
 	struct ep_reason inner = { "" };
 
 	if (!queue->remote_qpn || !peer->nnics) {
-		return ep_reason_set(why, "rank %d (%s) does not connect with this rank",
+		return ep_reason_set(why, "rank %d (%s) has no queue pair for this rank",
 				     queue->peer, queue->gda->host[queue->peer]);
 	}
 	queue->remote_nic = (int)(queue->index % peer->nnics);
@@ -214,10 +216,10 @@ static uint32_t put_order(const struct ep_gda_queue *queue)
 }
 
 /*
- * It is the responder that places data out of order, and the requester that holds atomics back: a
- * connection is as weak as the weaker end. A requester that itself is in order holds nothing back,
- * whatever its responder does, and fences atomics only against what fetches: signals have to be
- * writes then, behind the strongest fence.
+ * Reduces the queue's order to the weaker one of both ends. The responder places data out of order,
+ * and the requester holds atomics back. A requester whose own order is strict holds no atomics
+ * back, whatever its responder does, and its fence covers only what fetches. Signals are then
+ * writes behind the strongest fence.
  */
 static void get_order(struct ep_gda_queue *queue, uint32_t word)
 {
@@ -241,7 +243,7 @@ static void get_order(struct ep_gda_queue *queue, uint32_t word)
 
 #define EP_GDA_WORDS (EP_BOOT_BYTES / sizeof(uint32_t)) /* of a list, that one exchange brings */
 
-/* The lists that this rank sends and receives. */
+/* How long the lists are, and where this rank's words are in those of its peers. */
 struct lists {
 	struct ep_gda *g; /* NULL: no queues */
 	struct ep_boot *boot;
@@ -267,7 +269,7 @@ static void lists_close(struct lists *lists)
 	free(lists->below);
 }
 
-/* A node goes by the number of its first rank. */
+/* Returns the number of this rank's node: that of its first rank. */
 static uint32_t gda_node(const struct ep_gda *g)
 {
 	uint32_t r = 0;
@@ -279,8 +281,8 @@ static uint32_t gda_node(const struct ep_gda *g)
 }
 
 /*
- * Finds the node of each rank, and from these how long the lists are. All ranks find the same; *mine
- * becomes an error if this rank itself meant another one.
+ * Finds the node of each rank, and so the length of the lists. All ranks find the same. *mine
+ * becomes an error if this rank's own view of nodes differs.
  */
 static ncclResult_t lists_nodes(struct lists *lists, ncclResult_t *mine)
 {
@@ -293,8 +295,8 @@ static ncclResult_t lists_nodes(struct lists *lists, ncclResult_t *mine)
 		if (node > (uint32_t)r || lists->handshake[node].node != node) {
 			return ep_fail(
 				ncclInvalidUsage,
-				"%s: the node of rank %d begins with rank %u by its own list, which "
-				"has another one; do all ranks use the same library?",
+				"%s: rank %d puts itself on the node of rank %u, which is on another "
+				"one; do all ranks use the same library?",
 				what, r, node);
 		}
 		lists->size[node]++;
@@ -302,7 +304,7 @@ static ncclResult_t lists_nodes(struct lists *lists, ncclResult_t *mine)
 		if (*mine == ncclSuccess &&
 		    (lists->g && lists->g->remote[r]) != (node != own->node)) {
 			*mine = ep_fail(ncclInvalidUsage,
-					"%s: ranks %d and %d do not agree whether they are of one "
+					"%s: ranks %d and %d disagree whether they are on one "
 					"node",
 					what, lists->boot->rank, r);
 		}
@@ -316,7 +318,7 @@ static ncclResult_t lists_nodes(struct lists *lists, ncclResult_t *mine)
 	return ncclSuccess;
 }
 
-/* Returns the queue of a word in this rank's own list. */
+/* Returns the queue that a word of this rank's own list belongs to. */
 static struct ep_gda_queue *queue_at(struct ep_gda *g, uint32_t word)
 {
 	uint32_t seat = word / g->queues, index = word % g->queues;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands of the device, ports of a bond, and texts of answers. Needs no CUDA. */
+/*
+ * What a device reports by DevX commands: capabilities, the ports of a bond; and causes in words.
+ * Needs no CUDA.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,10 +35,10 @@ void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cau
 	} else if (c->syndrome) {
 		snprintf(what, sizeof(what), "%s (syndrome 0x%02x, vendor 0x%02x%s)",
 			 m ? m->text : "unknown failure", c->syndrome, c->vendor,
-			 c->overwritten ? ", the cause is not known any more" : "");
+			 c->overwritten ? ", the cause was overwritten" : "");
 	} else if (c->status == EP_MLX5_ERR_SLOT || c->status == EP_MLX5_ERR_COMPLETION) {
 		snprintf(what, sizeof(what), "%s within %llu ms",
-			 c->status == EP_MLX5_ERR_SLOT ? "no entry of the send queue came free"
+			 c->status == EP_MLX5_ERR_SLOT ? "no entry of the send queue became free"
 						       : "work did not complete",
 			 (unsigned long long)c->waited_ns / 1000000);
 	} else {
@@ -48,11 +51,11 @@ void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cau
 		 "RDMA with rank %d (%s) failed: %s on %s:%d, queue %u (QP 0x%06x)%s%s%s%s",
 		 queue->peer, queue->gda->host[queue->peer], what, queue->nic->base.name,
 		 queue->nic->base.port, queue->index, queue->qpn, at,
-		 gone ? ", whose port has another address by now" : "", m && m->next ? ": " : "",
+		 gone ? ", whose port has another address now" : "", m && m->next ? ": " : "",
 		 m && m->next ? m->next : "");
 }
 
-/* ---- reads what firmware has answered to a command ---- */
+/* ---- answers of firmware ---- */
 
 bool ep_gda_command(const char *what, int error, const void *out, struct ep_reason *why)
 {
@@ -70,10 +73,10 @@ bool ep_gda_command(const char *what, int error, const void *out, struct ep_reas
 }
 
 /*
- * A RoCE port may be a bond of several (mlx5_bond_0). Where it selects members by queue pair, one that
- * names none is left to firmware, which may put all of them on the same member: half of the link is idle
- * then. The kernel driver gives members in turn to queue pairs of verbs. DevX queue pairs pass it by, and
- * get theirs here.
+ * A RoCE port may be a bond of several ports (mlx5_bond_0), whose members are selected by queue
+ * pair. Firmware selects for a queue pair that names no member, and may put all of them on the same
+ * one. Half of the link is then idle. The kernel driver gives members in turn to queue pairs of
+ * verbs. DevX queue pairs bypass it, and name their members here.
  */
 
 void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps)
@@ -91,7 +94,7 @@ void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps)
 	error = nic->base.dv->mlx5dv_devx_general_cmd(nic->base.ctx, in, sizeof(in), out,
 						      sizeof(out));
 	if (!ep_gda_command("QUERY_LAG", error, out, &why)) {
-		EP_INFO(EP_LOG_NET, "%s: whether its port is a bond is not known: %s",
+		EP_INFO(EP_LOG_NET, "%s: it does not report whether its port is a bond: %s",
 			nic->base.name, why.text);
 		return;
 	}
@@ -108,8 +111,8 @@ void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps)
 }
 
 /*
- * Queues of a peer take members in turn, and peers begin at different ones: neighbours do, and so do ranks
- * that have the same place in nodes of this one's size, to which high throughput sends.
+ * The queues of a peer use members in turn, and peers begin at different ones: neighbours do, and
+ * so do ranks with the same place in other nodes of this size, to which high throughput sends.
  */
 uint32_t ep_gda_lag_port(const struct ep_gda_queue *queue)
 {
@@ -145,7 +148,7 @@ void ep_gda_lag_describe(const struct ep_gda *g, const struct ep_gda_nic *nic, c
 		n += (size_t)snprintf(text + n, size - n, "%s%u", p > 1 ? ", " : "", count[p]);
 	}
 	if (count[0] && n < size) {
-		n += (size_t)snprintf(text + n, size - n, ", and %u of no port", count[0]);
+		n += (size_t)snprintf(text + n, size - n, ", and %u without a port", count[0]);
 	}
 	if (n < size) {
 		snprintf(text + n, size - n, " queue pairs)");
@@ -170,9 +173,9 @@ bool ep_gda_query_caps(const struct ep_gda_nic *nic, uint32_t set, unsigned char
 }
 
 /*
- * A device whose clock is real time refuses queues of the free running form, which is the only one
- * that older devices know. What the kernel driver does (mlx5_get_qp_default_ts): RoCE has the
- * capability in a group of its own.
+ * Chooses the form of time stamps, as the kernel driver does (mlx5_get_qp_default_ts). A device
+ * whose clock is real time refuses the free running form, and older devices know no other. RoCE has
+ * the capability in a group of its own.
  */
 static void query_clock(struct ep_gda_nic *nic, const unsigned char *general)
 {
@@ -203,7 +206,8 @@ bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why)
 		return false;
 	}
 	if (ep_prm_get(cap, EP_PRM_CAP_CQE_VERSION) != 1) {
-		return ep_reason_set(why, "its completions have format %u, known is 1",
+		return ep_reason_set(why,
+				     "its completions have format %u; this library knows format 1",
 				     ep_prm_get(cap, EP_PRM_CAP_CQE_VERSION));
 	}
 	if (!ep_prm_get(cap, EP_PRM_CAP_RC) || !ep_prm_get(cap, EP_PRM_CAP_CQ_OI)) {

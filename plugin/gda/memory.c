@@ -17,8 +17,10 @@
 #define EP_GDA_LINE 64u
 
 /*
- * Memory for NICs. A GPU's is exported as a DMA-BUF if the kernel and both drivers can; else its
- * address is registered as it is, which works where nvidia-peermem is loaded.
+ * ---- memory for NICs ----
+ *
+ * A GPU's memory is exported as a DMA-BUF if the kernel and both drivers can. Otherwise its address
+ * is registered as it is, which works where nvidia-peermem is loaded.
  */
 
 typedef CUresult (*cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
@@ -35,7 +37,7 @@ static void cu_init(void)
 	(void)ep_driver_find("cuPointerSetAttribute", &cu_set_attribute);
 }
 
-/* Copies on the GPU to and from this allocation are over when the call that makes them returns. */
+/* Makes copies to and from this allocation end before the call that makes them returns. */
 static void sync_memops(void *p)
 {
 	unsigned int on = 1;
@@ -47,8 +49,8 @@ static void sync_memops(void *p)
 }
 
 /*
- * Kernels read data once they see the signal that was written after it, and nothing flushes in
- * between: the GPU must show the NIC's writes in the order in which they came.
+ * Kernels read data once they see the signal that was written after it, without a flush in between.
+ * So the GPU must show the NIC's writes in the order in which they came.
  */
 bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
 {
@@ -77,7 +79,7 @@ bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why)
 	return true;
 }
 
-/* Exports the pages around memory->p as a DMA-BUF, if that is possible; otherwise no_fd has the reason. */
+/* Exports the pages around memory->p as a DMA-BUF. On failure memory->no_fd has the reason. */
 static void dmabuf_open(struct ep_nic_memory *memory)
 {
 	const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -124,9 +126,10 @@ static struct ibv_mr *gda_register(const struct ep_gda_nic *nic, void *p, uint64
 }
 
 /*
- * Queues lie at offsets of 4 KiB in a umem, and the device has an offset only in units of 1/64 of the
- * page it sees (UCX, uct_ib_mlx5_devx_umem: the same limit). Without a bound the kernel makes one
- * page of whatever lies together.
+ * Registers memory of pages no larger than the host's. Returns NULL with errno on failure. Queues
+ * begin every 4 KiB of a umem, but the device takes offsets only in units of 1/64 of its page (UCX
+ * has the same limit: uct_ib_mlx5_devx_umem). Without a bound the kernel joins adjacent pages to
+ * one.
  */
 static struct mlx5dv_devx_umem *umem_reg(const struct ep_nic *nic, void *p, uint64_t bytes,
 					 int dmabuf_fd)
@@ -145,6 +148,7 @@ static struct mlx5dv_devx_umem *umem_reg(const struct ep_nic *nic, void *p, uint
 	return nic->dv->mlx5dv_devx_umem_reg_ex(nic->ctx, &in);
 }
 
+/* Registers GPU memory for queues by its DMA-BUF. Returns NULL, with *why, on failure. */
 static struct mlx5dv_devx_umem *umem_dmabuf(const struct ep_nic *nic,
 					    const struct ep_nic_memory *memory,
 					    struct ep_reason *why)
@@ -183,11 +187,11 @@ static struct mlx5dv_devx_umem *gda_umem(const struct ep_gda_nic *nic, void *p, 
 	if (!umem && base->dv->mlx5dv_devx_umem_reg_ex) {
 		umem = umem_reg(base, p, bytes, -1);
 	}
-	if (!umem) { /* kernels that know no bound: whether the offsets will do is seen in making queues */
+	if (!umem) { /* kernels that know no bound: making queues shows whether the offsets fit */
 		umem = base->dv->mlx5dv_devx_umem_reg(base->ctx, p, bytes, IBV_ACCESS_LOCAL_WRITE);
 	}
 	if (!umem) {
-		ep_reason_set(why, "%s: queues cannot lie in %s memory: %s%s%.150s", base->name,
+		ep_reason_set(why, "%s: it cannot use queues in %s memory: %s%s%.150s", base->name,
 			      gpu ? "GPU" : "host", ep_nic_error_print(errno, text),
 			      gpu ? " (is nvidia-peermem loaded?); " : "", first.text);
 	}
@@ -243,8 +247,7 @@ static bool alloc_gpu(struct ep_gda *g, struct ep_gda_queue_memory *memory, stru
 		return reason_set_cuda(why, error, "clearing queues");
 	}
 	return ep_gda_synchronize(g, g->timeout_ns) ||
-	       ep_reason_set(why, "clearing queues takes too "
-				  "long");
+	       ep_reason_set(why, "clearing queues takes too long");
 }
 
 static bool alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *memory, struct ep_reason *why)
@@ -261,8 +264,8 @@ static bool alloc_host(struct ep_gda *g, struct ep_gda_queue_memory *memory, str
 }
 
 /*
- * Lets the GPU write the doorbell register. A register is I/O memory; a NIC made of software has
- * its page in ordinary memory, which the driver takes only under its own name.
+ * Lets the GPU write the doorbell register. Returns false, with *why, on failure. A register is I/O
+ * memory. The page of a NIC made of software is ordinary memory, which CUDA registers only as such.
  */
 static bool uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
 {
@@ -298,6 +301,10 @@ static bool uar_map(struct ep_gda_nic *nic, struct ep_reason *why)
 	return true;
 }
 
+/*
+ * Gets a doorbell page, and maps it for the GPU if kernels ring. Returns false, with *why, on
+ * failure.
+ */
 static bool uar_open(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
 	if (!nic->uar) {
@@ -330,7 +337,10 @@ bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct e
 		return ep_reason_set(why, "%s:%d: %.200s", nic->base.name, nic->base.port,
 				     nic->base.no_devx.text);
 	}
-	/* The doorbell comes first: most machines that refuse the mode refuse this, and trying is cheap. */
+	/*
+	 * The doorbell comes first: it is cheap to try, and most machines that refuse a mode refuse
+	 * it.
+	 */
 	if (!uar_open(g, nic, why)) {
 		return false;
 	}
@@ -341,6 +351,7 @@ bool ep_gda_queue_memory_open(struct ep_gda *g, struct ep_gda_nic *nic, struct e
 	return s->umem != NULL;
 }
 
+/* Logs the error of a call that ends something. */
 static void cuda_done(cudaError_t error, const char *what)
 {
 	if (error != cudaSuccess) {
@@ -349,7 +360,7 @@ static void cuda_done(cudaError_t error, const char *what)
 	}
 }
 
-/* Takes the NIC's objects for its queues back. */
+/* Destroys the NIC's objects for the memory of its queues. */
 static void queue_memory_end(struct ep_gda_nic *nic)
 {
 	struct ep_gda_queue_memory *s = &nic->queue_memory;
@@ -408,7 +419,7 @@ void ep_gda_queue_memory_close(struct ep_gda *g, struct ep_gda_nic *nic)
 			  "unmapping a doorbell");
 	}
 	if (nic->uar_mapped && g->keep_cuda && !g->ended) {
-		nic->keep = true; /* CUDA has the page still */
+		nic->keep = true; /* CUDA still has the page */
 	} else {
 		uar_free(nic);
 	}
@@ -431,9 +442,9 @@ uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint3
 	       (queues_in_gpu ? ep_round_up(queue_memory, EP_GDA_GPU_ALIGN) : 0);
 }
 
-/* ---- what is there once, whatever the mode ---- */
+/* ---- tables and words, which each mode has ---- */
 
-/* Where the parts of the pinned block are. */
+/* Where the parts of the pinned block begin. */
 struct pinned_at {
 	uint64_t down, sink, scratch, word, record, shadow, bytes;
 };
@@ -591,8 +602,8 @@ static void heap_free(struct ep_gda *g)
 }
 
 /*
- * Registers the heap twice: once as data, which the fabric of PCIe may reorder if it is allowed to, and once
- * as signals and packets, which it must not.
+ * Registers the heap twice: as data, which PCIe may reorder where the user allows it, and as
+ * signals and packets, which PCIe must keep in order. Returns false, with *why, on failure.
  */
 static bool heap_register(struct ep_gda *g, void *heap, uint64_t bytes, struct ep_reason *why)
 {
@@ -625,6 +636,7 @@ struct keys {
 
 _Static_assert(sizeof(struct keys) <= EP_BOOT_BYTES, "keys");
 
+/* Fills the tables of keys: those of this rank's heap, and those that peers have sent. */
 static void regions_fill(struct ep_gda *g, const struct keys *mine, const struct keys *all)
 {
 	for (int n = 0; n < g->nnics; n++) {
@@ -715,15 +727,20 @@ void ep_gda_unbind(struct ep_gda *gda)
 }
 
 /*
- * Callers' memory that NICs read from. It is registered by whole allocations, when it is used first,
- * and stays registered while it lives, for the group's life at most: kernels that use the keys may be
- * queued, and graphs hold them. Where an allocation was freed and another one has its addresses, the
- * driver's number for it shows it: no other allocation of the process ever has that number.
+ * ---- callers' memory that NICs read from ----
+ *
+ * The first use registers the whole allocation. It stays registered while it lives, for the group's
+ * life at most, because queued kernels and graphs may hold the keys. The driver's number of an
+ * allocation shows whether another one has its addresses now: no two allocations of a process have
+ * the same number.
  */
 
 #define EP_GDA_USER_MRS 16
 
-/* An allocation. `mr` of each NIC, or all NULL, and `why`. */
+/*
+ * An allocation, with the registration of each NIC; or all of them are NULL, and `why` has the
+ * reason.
+ */
 struct ep_gda_user_mr {
 	uintptr_t start;
 	uint64_t bytes; /* 0: unused */
@@ -746,9 +763,9 @@ static void cu_get_init(void)
 }
 
 /*
- * Writes to *mr where the allocation of [p, p + bytes) begins and ends, and its number. Returns NULL, or
- * why that is not known. (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR reports the reserved addresses instead:
- * several allocations may be mapped there, or holes be left.)
+ * Writes the bounds of the allocation of [p, p + bytes) to *mr, and its number. Returns NULL, or
+ * the reason why it cannot. (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR reports reserved addresses,
+ * where several allocations or none may be mapped.)
  */
 static const char *user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_mr *mr)
 {
@@ -760,10 +777,10 @@ static const char *user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_m
 	if (!cu_get_attribute || !cu_extent ||
 	    cu_get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) != CUDA_SUCCESS ||
 	    cu_extent(&start, &size, p) != CUDA_SUCCESS) {
-		return "the driver does not report which allocation it is of";
+		return "the driver does not report its allocation";
 	}
 	if (p < start || bytes > size || p - start > size - bytes) {
-		return "it is not all of one allocation";
+		return "it spans several allocations";
 	}
 	mr->start = (uintptr_t)start;
 	mr->bytes = size;
@@ -771,11 +788,13 @@ static const char *user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_m
 	return NULL;
 }
 
+/* Returns whether two entries are of one allocation. */
 static bool user_mr_same(const struct ep_gda_user_mr *a, const struct ep_gda_user_mr *b)
 {
 	return a->id == b->id && a->start == b->start && a->bytes == b->bytes;
 }
 
+/* Ends the registrations of an allocation. */
 static void user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < EP_GDA_MAX_NICS; n++) {
@@ -787,7 +806,7 @@ static void user_mr_take_back(struct ep_gda *g, struct ep_gda_user_mr *mr)
 	}
 }
 
-/* Registers an allocation with all NICs, or with none; then mr->why has the reason. */
+/* Registers an allocation with all NICs. On failure no NIC has it, and mr->why has the reason. */
 static void user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
 {
 	for (int n = 0; n < g->nnics; n++) {
@@ -802,9 +821,9 @@ static void user_mr_register(struct ep_gda *g, struct ep_gda_user_mr *mr)
 }
 
 /*
- * Returns room for another allocation, or NULL. An allocation that was freed since it was registered is
- * taken back: its owner has waited for all that used it, and the memory is only free when no NIC has it
- * registered.
+ * Returns room for another allocation, or NULL. It ends the registrations of allocations that were
+ * freed: their owner has waited for all that used them, and the memory is not free while a NIC has
+ * it registered.
  */
 static struct ep_gda_user_mr *user_mr_room(struct ep_gda *g)
 {
@@ -824,7 +843,7 @@ static struct ep_gda_user_mr *user_mr_room(struct ep_gda *g)
 	return room;
 }
 
-/* Returns the entry of that allocation, made if needed, or NULL without room. */
+/* Returns the allocation's entry, which it makes if there is none, or NULL without room. */
 static struct ep_gda_user_mr *user_mr_entry(struct ep_gda *g, const struct ep_gda_user_mr *want)
 {
 	struct ep_gda_user_mr *s;
@@ -859,7 +878,7 @@ const char *ep_gda_user_mr_find(struct ep_gda *g, void *p, uint64_t bytes,
 	}
 	s = user_mr_entry(g, &want);
 	if (!s) {
-		return "NICs read from 16 other allocations, and a group takes no more";
+		return "NICs read from 16 other allocations, the limit of a group";
 	}
 	if (!s->mr[0]) {
 		return s->why.text;

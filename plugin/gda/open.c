@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NICs and their queues come to be. */
+/* A rank's NICs and their queues are opened in the best mode that works, closed, and described. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,10 @@
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"
 
-/* Writes the UUID of the device as NVML spells it for MIG instances, which share their GPU's address. "": unknown. */
+/*
+ * Writes the UUID of the device as NVML spells it for MIG instances, which share their GPU's
+ * address. "": unknown.
+ */
 static void mig_uuid(int device, char text[48])
 {
 	struct cudaDeviceProp prop;
@@ -32,8 +35,8 @@ static void mig_uuid(int device, char text[48])
 }
 
 /*
- * Opens the NICs that ep_nic_choose() names. Returns false on failure: either *result has an error that was
- * recorded, or *why has the reason.
+ * Opens the NICs that ep_nic_choose() names. Returns false on failure: either *result has an error
+ * that was recorded, or *why has the reason.
  */
 static bool nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep_reason *why,
 		      ncclResult_t *result)
@@ -75,6 +78,7 @@ static void nics_close(struct ep_gda *g)
 
 /* ---- making ---- */
 
+/* Creates a queue. Returns false, with *why, on failure. */
 static bool create_one(struct ep_gda_queue *queue, void *arg, struct ep_reason *why)
 {
 	struct ep_reason inner = { "" };
@@ -92,8 +96,8 @@ static void queues_destroy(struct ep_gda *g)
 }
 
 /*
- * Connects a queue of the NIC with itself, and makes it again: if firmware refuses connections, this shows
- * it while another mode can still be chosen.
+ * Connects a queue of the NIC with itself, and makes it again. Returns false, with *why, if
+ * firmware refuses: another mode can still be chosen then.
  */
 static bool try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *why)
 {
@@ -109,7 +113,7 @@ static bool try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *
 	q->ece_agreed = false;
 	connected = ep_gda_queue_connect(q, &self, why);
 	ep_gda_queue_destroy(q);
-	if (!q->ece) { /* other NICs are not asked for what this one refuses of itself */
+	if (!q->ece) { /* the NIC refuses its own extensions: peers are not asked for theirs */
 		nic->caps.ece = false;
 		nic->ece = (struct ep_ece){ 0 };
 	}
@@ -120,6 +124,9 @@ static bool try_out(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason *
 	return create_one(q, NULL, why);
 }
 
+/*
+ * Makes memory and queues in a mode, and tries each NIC out. Returns false, with *why, on failure.
+ */
 static bool set_up(struct ep_gda *g, enum ep_gda_mode mode, struct ep_reason *why)
 {
 	g->mode = mode;
@@ -163,8 +170,8 @@ static ncclResult_t choose_mode(struct ep_gda *g, enum ep_gda_mode wanted)
 	for (;; mode++) {
 		if (set_up(g, mode, &why)) {
 			if (mode == EP_GDA_CPU_PROXY && g->trial.text[0]) {
-				EP_WARN("GPUs do not post to NICs, a CPU thread does, which is slower: "
-					"DevX works, but a trial connection does not: %s",
+				EP_WARN("a CPU thread posts to NICs in place of GPUs, which is slower: "
+					"DevX works, but a trial connection fails: %s",
 					g->trial.text);
 			}
 			return ncclSuccess;
@@ -201,7 +208,7 @@ static ncclResult_t config_check(const struct ep_gda_config *c)
 			       c->depth, EP_MLX5_MIN_DEPTH, EP_MLX5_MAX_DEPTH);
 	}
 	if ((unsigned int)c->mode >= EP_GDA_MODES) {
-		return ep_fail(ncclInvalidArgument, "RDMA: mode %d is not known", (int)c->mode);
+		return ep_fail(ncclInvalidArgument, "RDMA: mode %d is unknown", (int)c->mode);
 	}
 	return ncclSuccess;
 }
@@ -257,7 +264,10 @@ static struct ep_gda *new (const struct ep_boot *boot, const struct ep_gda_confi
 	return g;
 }
 
-/* Gives the queues of a NIC to their peers in order: queue i of a peer is on NIC i, around. */
+/*
+ * Gives the queues of a NIC to their peers in order, and returns how many it has. Queue i of a peer
+ * is on NIC i modulo the number of NICs.
+ */
 static uint32_t label(struct ep_gda *g, const struct ep_gda_nic *nic)
 {
 	struct ep_gda_queue *q = g->queue + nic->first;
@@ -272,7 +282,7 @@ static uint32_t label(struct ep_gda *g, const struct ep_gda_nic *nic)
 	return (uint32_t)(q - g->queue) - nic->first;
 }
 
-/* g->queue has NIC after NIC. */
+/* Gives each NIC its queues in g->queue, NIC after NIC. */
 static void lay_out(struct ep_gda *g)
 {
 	for (int n = 0; n < g->nnics; n++) {
@@ -291,7 +301,10 @@ static void lay_out(struct ep_gda *g)
 	}
 }
 
-/* Records an error, with a lack of descriptors if there is one: libraries report that as a lack of memory. */
+/*
+ * Returns the error, and names a lack of descriptors if there is one: libraries report that as a
+ * lack of memory.
+ */
 static ncclResult_t fail(const char *what, const struct ep_reason *why)
 {
 	const char *files = ep_no_files();
@@ -300,7 +313,9 @@ static ncclResult_t fail(const char *what, const struct ep_reason *why)
 		       files ? files : "");
 }
 
-/* Does this rank's own part: NICs, memory, queue pairs that are not connected. */
+/*
+ * Does this rank's own part: opens NICs, makes memory and queue pairs, and connects none of them.
+ */
 static ncclResult_t prepare(struct ep_gda *g, const struct ep_gda_config *c)
 {
 	struct ep_reason why = { "" };
@@ -336,6 +351,7 @@ static ncclResult_t gda_start(struct ep_gda *g)
 	return ncclSuccess;
 }
 
+/* Returns whether a rank of another node is to be reached. */
 static bool any(const struct ep_boot *boot, const bool *remote)
 {
 	for (int r = 0; r < boot->nranks; r++) {
@@ -386,8 +402,8 @@ err_close:
 /* ---- ending ---- */
 
 /*
- * Returns whether all work of the queue is over, as far as can be seen. Otherwise *moved counts what has
- * completed, modulo 2^16.
+ * Returns whether all work of the queue is over, as far as the host can see. Otherwise *moved grows
+ * by the work that has completed, modulo 2^16.
  */
 static bool drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state, uint64_t *moved)
 {
@@ -400,7 +416,7 @@ static bool drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state, 
 		return true;
 	}
 	if (!ep_gda_cqe_read(queue, &cqe)) {
-		return false; /* the copy takes its time; if it always does, nothing moves */
+		return false; /* the copy is late; if it always is, no progress is seen */
 	}
 	if (cqe.op_own >> 4 != EP_MLX5_CQE_REQ) {
 		return cqe.op_own >> 4 != EP_MLX5_CQE_INVALID;
@@ -411,8 +427,8 @@ static bool drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state, 
 }
 
 /*
- * Waits for work that kernels have posted and not waited for, because peers may wait for it. Some peers may
- * no longer answer, so this ends when no queue makes progress.
+ * Waits for work that kernels have posted without waiting, because peers may wait for it. It ends
+ * when no queue makes progress, as some peers may no longer answer.
  */
 static void drain(struct ep_gda *g)
 {
@@ -456,8 +472,9 @@ static void drain(struct ep_gda *g)
 }
 
 /*
- * Freeing memory waits for all that runs on the device, and not all of it need end. Where no thread
- * can be started that waits, freeing itself does.
+ * Waits until the device is at rest. If it stays busy, the memory of queues is kept: freeing it
+ * would wait for all that runs on the device. Where no thread can be started that waits, freeing
+ * itself waits.
  */
 static void rest(struct ep_gda *g, uint64_t start)
 {
@@ -506,7 +523,7 @@ void ep_gda_close(struct ep_gda *gda)
 	gda_free(gda);
 }
 
-/* ---- looking ---- */
+/* ---- looking at them ---- */
 
 struct ep_mlx5_qp *ep_gda_queues(const struct ep_gda *gda)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The thread behind EP_MLX5_HANDOVER_INDEX: kernels write WQEs to queues in host memory and then the
- * index behind the last one. CPU_DB: the thread rings the doorbell. CPU_PROXY: it takes the WQEs
- * as commands, posts them by plain verbs, and writes completions where the NIC would.
+ * The thread behind EP_MLX5_HANDOVER_INDEX: kernels write WQEs to queues in host memory and then
+ * the index behind the last one. CPU_DB: the thread rings the doorbell. CPU_PROXY: it reads the
+ * WQEs as commands, posts them by plain verbs, and writes completions where the NIC would.
  *
- * A kernel may have the slot of a WQE again when it has seen a completion at or behind it, as with
- * a NIC. Until then the WQE stays as it is, so inline data is sent from where it lies.
+ * A kernel uses the slot of a WQE again once it has seen a completion at or behind it, as with a
+ * NIC. Until then the WQE stays as it is, so that inline data is sent from there.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,8 +21,9 @@
 /* ---- waiting ---- */
 
 /*
- * At once at first; later the cores belong to others. Never by sched_yield(): Linux 6.18 takes a
- * whole slice from the caller, and four calls took 28 ms beside a dozen threads that wake up often.
+ * Sleeps for longer, the longer the thread has been idle; at first not at all. It does not call
+ * sched_yield(): Linux 6.18 takes a whole slice from the caller, and four calls took 28 ms beside a
+ * dozen threads that wake up often.
  */
 static void gda_pause(uint64_t idle_ns)
 {
@@ -52,6 +53,7 @@ static void store_fence(void)
 #endif
 }
 
+/* Rings the queue's doorbell for all work below `next`. */
 static void ring(struct ep_gda_queue *queue, uint64_t next)
 {
 	__atomic_store_n(&queue->dbr->send, ep_mlx5_dbr_value(next), __ATOMIC_RELEASE);
@@ -64,7 +66,7 @@ static void ring(struct ep_gda_queue *queue, uint64_t next)
 
 /* ---- CPU_PROXY ---- */
 
-/* Writes what a NIC would write, the last word last. */
+/* Writes a completion as a NIC would write it, the last word last. */
 static void complete(struct ep_gda_queue *queue, uint64_t index, uint8_t opcode, uint8_t wqe_op,
 		     uint8_t syndrome, uint8_t vendor)
 {
@@ -82,6 +84,7 @@ static void complete(struct ep_gda_queue *queue, uint64_t index, uint8_t opcode,
 			 __ATOMIC_RELEASE);
 }
 
+/* Writes an error completion and reports the failure, the first time. */
 static void proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_t syndrome, uint8_t vendor,
 		       const char *note)
 {
@@ -92,16 +95,16 @@ static void proxy_fail(struct ep_gda_queue *queue, uint64_t index, uint8_t syndr
 				      .index = (uint16_t)index };
 
 	if (queue->broken) {
-		return; /* flushed: the cause stays where it is */
+		return; /* flushed: the first cause stays */
 	}
 	queue->broken = true;
-	/* The thread that sees the completion first may report it. */
+	/* Another thread may see the completion first, and reports it with the note. */
 	__atomic_store_n(&queue->note, note, __ATOMIC_RELAXED);
 	complete(queue, index, EP_MLX5_CQE_REQ_ERR, 0, syndrome, vendor);
 	ep_gda_fail_queue(queue, &cause);
 }
 
-/* A failure that the NIC does not know of: what it has under way shall not go on either. */
+/* Fails a queue for a reason that the NIC does not know. The NIC stops what it has under way. */
 static void proxy_refuse(struct ep_gda_queue *queue, const char *note)
 {
 	ep_gda_verbs_halt(queue); /* kernels rely on it once they see the error */
@@ -109,8 +112,8 @@ static void proxy_refuse(struct ep_gda_queue *queue, const char *note)
 }
 
 /*
- * Nothing of a failed queue is posted any more. Once the NIC has nothing of it left, the rest is
- * flushed, as an mlx5 queue does it by itself: kernels wait for that.
+ * Ends a failed queue, of which the thread posts no more. Once the NIC has completed all of its
+ * work, the rest is flushed, as an mlx5 NIC does by itself: kernels wait for that.
  */
 static void proxy_end(struct ep_gda_queue *queue)
 {
@@ -128,7 +131,9 @@ static uint64_t be64(const uint32_t *w)
 	return (uint64_t)ep_be32(w[0]) << 32 | ep_be32(w[1]);
 }
 
-/* Local memory of a WQE: the data segment at word `at`, or the bytes that it carries. */
+/*
+ * Fills in the local memory of a WQE: its data segment at word `at`, or the bytes that it carries.
+ */
 static void decode_local(const struct ep_gda_queue *queue, const struct ep_mlx5_wqe *wqe,
 			 uint32_t at, struct ibv_send_wr *wr, struct ibv_sge *sge)
 {
@@ -148,8 +153,9 @@ static void decode_local(const struct ep_gda_queue *queue, const struct ep_mlx5_
 }
 
 /*
- * Whether the NIC shall report it though the kernel does not ask: room in the verbs queue, which may
- * be smaller than the kernel's, comes back with completions only. Kernels that see one more take no harm.
+ * Returns whether the NIC shall report a work request even if the kernel does not ask for it. Only
+ * completions give back room in the verbs queue, which may be smaller than the kernel's. One more
+ * completion does kernels no harm.
  */
 static bool must_signal(const struct ep_gda_queue *queue, uint64_t index)
 {
@@ -157,8 +163,9 @@ static bool must_signal(const struct ep_gda_queue *queue, uint64_t index)
 }
 
 /*
- * A WRITE that announces earlier ones, where neither the order of placement nor an atomic does:
- * verbs' fence waits for READs and atomics only, so this waits for their completion.
+ * Returns whether a WRITE has to wait until all earlier work has completed. It announces earlier
+ * WRITEs, where neither the order of placement nor an atomic does so, and the fence of verbs waits
+ * for READs and atomics only.
  */
 static bool must_wait(const struct ep_gda_queue *queue, uint64_t index)
 {
@@ -167,7 +174,7 @@ static bool must_wait(const struct ep_gda_queue *queue, uint64_t index)
 	return (wqe->w[2] >> 24 & 0xe0) == EP_MLX5_FM_STRONG && index != queue->completed;
 }
 
-/* A WQE as a work request; NULL, or why it is none. */
+/* Turns a WQE into a work request. Returns NULL, or the reason why it cannot. */
 static const char *decode(const struct ep_gda_queue *queue, uint64_t index, struct ibv_send_wr *wr,
 			  struct ibv_sge *sge)
 {
@@ -188,7 +195,7 @@ static const char *decode(const struct ep_gda_queue *queue, uint64_t index, stru
 	wr->wr.rdma.rkey = ep_be32(wqe->w[6]);
 	switch (first & 0xff) {
 	case EP_MLX5_OP_NOP:
-		/* Verbs have none; nothing written to the peer comes nearest. */
+		/* Verbs have no NOP: an empty WRITE comes nearest. */
 		wr->opcode = IBV_WR_RDMA_WRITE;
 		wr->wr.rdma.remote_addr =
 			queue->gda->regions[ep_gda_remote_regions(queue->peer, queue->remote_nic)]
@@ -215,7 +222,7 @@ static const char *decode(const struct ep_gda_queue *queue, uint64_t index, stru
 	}
 }
 
-/* Takes the next few WQEs below `next`. False: there is no room now. */
+/* Posts the next few WQEs below `next`. Returns false if there is no room now. */
 static bool post_some(struct ep_gda_queue *queue, uint64_t next)
 {
 	struct ibv_send_wr wr[EP_GDA_BATCH], *bad = NULL;
@@ -259,6 +266,7 @@ static bool post_some(struct ep_gda_queue *queue, uint64_t next)
 	return posted != 0;
 }
 
+/* Handles completions of a NIC. Returns whether there were any. */
 static bool poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 {
 	struct ibv_wc wc[EP_GDA_BATCH];
@@ -276,7 +284,7 @@ static bool poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 		q->completed += behind;
 		nic->cq_used -= behind;
 		if (wc[i].status == IBV_WC_SUCCESS) {
-			/* Nothing takes the place of an error: kernels may not have seen it. */
+			/* An error stays in place, because kernels may not have seen it yet. */
 			if (!q->broken && !__atomic_load_n(&q->failed, __ATOMIC_RELAXED)) {
 				complete(q, index, EP_MLX5_CQE_REQ, 0, 0, 0);
 			}
@@ -290,6 +298,7 @@ static bool poll_nic(struct ep_gda *g, struct ep_gda_nic *nic)
 
 /* ---- the thread ---- */
 
+/* Looks at each queue and each NIC once. Returns whether there was work. */
 static bool proxy_turn(struct ep_gda *g)
 {
 	bool busy = false;

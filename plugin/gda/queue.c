@@ -8,8 +8,8 @@
 #include "gda/state.h"
 
 /*
- * Makes an address handle, for which the kernel asks the network. Returns NULL, with *why, on failure. With
- * `env` NULL a time-out is not tried again.
+ * Makes an address handle, for which the kernel asks the network. Returns NULL, with *why, on
+ * failure. With `env` NULL a time-out is not tried again.
  */
 static struct ibv_ah *address_handle(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
 				     const uint8_t gid[16], struct ep_reason *why)
@@ -34,8 +34,8 @@ static struct ibv_ah *address_handle(const struct ep_gda_nic *nic, const struct 
 }
 
 /*
- * Asks the kernel for the hardware address that a GID has. Returns false, with *why, on failure. With `env`
- * NULL a time-out is not tried again.
+ * Asks the kernel for the hardware address that a GID has. Returns false, with *why, on failure.
+ * With `env` NULL a time-out is not tried again.
  */
 static bool address_resolve(const struct ep_gda_nic *nic, const struct ep_ib_env *env,
 			    const uint8_t gid[16], uint8_t mac[6], struct ep_reason *why)
@@ -89,8 +89,8 @@ void ep_gda_address_check(struct ep_gda_nic *nic)
 	    memcmp(now.raw, nic->base.end.gid, sizeof(now.raw)) == 0) {
 		return;
 	}
-	EP_WARN("%s:%d: GID %u, which queue pairs of a group have, was %s and is %s now; they go on with the "
-		"old one, which works as long as packets find back to it: see what changes addresses "
+	EP_WARN("%s:%d: GID %u, which a group's queue pairs use, was %s and is %s now; they go on with the "
+		"old one, which works as long as packets find it: see what changes addresses "
 		"(NetworkManager: ignore-carrier)",
 		nic->base.name, nic->base.port, nic->base.gid_index,
 		ep_gid_print(nic->base.end.gid, was), ep_gid_print(now.raw, is));
@@ -136,8 +136,9 @@ bool ep_gda_verbs_cq(struct ep_gda *g, struct ep_gda_nic *nic, struct ep_reason 
 }
 
 /*
- * Creates the queue pair of verbs. A device's limit holds for the smallest work requests, so that this
- * queue pair may have less room. The queue that kernels write to has the depth asked for in any case.
+ * Creates the queue pair of verbs. A device's limit holds for the smallest work requests, so that
+ * this queue pair may have less room. The queue that kernels write to has the depth asked for in
+ * any case.
  */
 static bool verbs_make(struct ep_gda_queue *queue, struct ep_reason *why)
 {
@@ -183,8 +184,8 @@ bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
 }
 
 /*
- * The kernel gives a bond's members in turn to the queue pairs of a context. A peer's queues for rows may
- * all come to the same one that way: each is given its own, where libmlx5 can.
+ * Gives the queue pair its member of a bond, where libmlx5 can. The kernel gives members in turn to
+ * the queue pairs of a context, so that all queues of a peer may get the same one.
  */
 static void verbs_lag(struct ep_gda_queue *queue)
 {
@@ -269,7 +270,10 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *e
 				     queue->nic->base.name, queue->nic->base.port, state);
 	}
 	verbs_lag(queue);
-	/* Verbs do not report in which order data is placed: what is right for this is for all. */
+	/*
+	 * Verbs do not report the order in which data is placed: the weakest order is right for
+	 * all.
+	 */
 	queue->tier = EP_MLX5_TIER_OOO_ALL;
 	return true;
 }
@@ -285,15 +289,17 @@ void ep_gda_verbs_halt(struct ep_gda_queue *queue)
 	}
 }
 
-/* ---- mlx5 queues that others than the CPU post to, made by DevX commands ---- */
+/* ---- mlx5 queues that GPUs post to, made by DevX commands ---- */
 
 #define EP_GDA_LOG_MSG 30
 
+/* Returns where the queue's memory begins in that of its NIC. */
 static uint64_t page_at(const struct ep_gda_queue *queue)
 {
 	return queue->slot * ep_gda_stride(queue->gda);
 }
 
+/* Creates the completion queue, of one entry. Returns false, with *why, on failure. */
 static bool cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_CREATE_CQ_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
@@ -323,6 +329,7 @@ static bool cq_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	return true;
 }
 
+/* Creates the queue pair, in state RESET. Returns false, with *why, on failure. */
 static bool qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 }, out[EP_PRM_OUT_BYTES] = { 0 };
@@ -354,12 +361,16 @@ static bool qp_create(struct ep_gda_queue *queue, struct ep_reason *why)
 		return ep_gda_command("CREATE_QP", errno ? errno : EIO, out, why);
 	}
 	queue->qpn = ep_prm_get(out, EP_PRM_OBJECT);
-	if (ask && queue->slot == 0) { /* they are all alike */
+	if (ask && queue->slot == 0) { /* all queues have the same */
 		nic->ece = (struct ep_ece){ EP_PRM_ECE_VENDOR, ep_prm_get(out, EP_PRM_ECE_OUT), 0 };
 	}
 	return true;
 }
 
+/*
+ * Changes the queue pair by a command, whose answer is in `out`. Returns false, with *why, on
+ * failure.
+ */
 static bool modify_out(struct ep_gda_queue *queue, const char *what, uint32_t opcode,
 		       unsigned char *in, size_t bytes, unsigned char *out, struct ep_reason *why)
 {
@@ -393,6 +404,7 @@ static void allow(const struct ep_gda_queue *queue, unsigned char *qpc)
 	}
 }
 
+/* Moves the queue pair to state INIT. Returns false, with *why, on failure. */
 static bool to_init(struct ep_gda_queue *queue, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
@@ -428,6 +440,7 @@ bool ep_gda_queue_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	return cq_create(queue, why) && qp_create(queue, why) && to_init(queue, why);
 }
 
+/* Fills in the path to the other end. Returns false, with *why, if its address is not found. */
 static bool gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end, unsigned char *path,
 		     struct ep_reason *why)
 {
@@ -467,7 +480,10 @@ static bool gda_path(struct ep_gda_queue *queue, const struct ep_nic_end *end, u
 	return true;
 }
 
-/* The member of a bond that the queue pair sends by, in a transition. */
+/*
+ * Names the member of a bond that the queue pair sends by, in a command. Returns whether it has
+ * one.
+ */
 static bool lag_name(const struct ep_gda_queue *queue, unsigned char *in)
 {
 	uint32_t port = ep_gda_lag_port(queue);
@@ -480,8 +496,8 @@ static bool lag_name(const struct ep_gda_queue *queue, unsigned char *in)
 }
 
 /*
- * Names the member once more after the queue pair is connected: some firmware keeps the first only if it
- * gets it again. A refusal is logged.
+ * Names the member once more after the queue pair is connected: some firmware keeps it only then. A
+ * refusal is logged.
  */
 static void lag_repeat(struct ep_gda_queue *queue)
 {
@@ -496,8 +512,9 @@ static void lag_repeat(struct ep_gda_queue *queue)
 }
 
 /*
- * Gives the NIC what the peer, or what both ends can beyond the standard. Where it refuses the
- * peer's word, the queue pair keeps to the standard, and so will the peer's.
+ * Moves the queue pair to state RTR with the extensions (ECE) of the peer, or of both ends. Where
+ * the NIC refuses the peer's, the queue pair keeps to the standard, and so will the peer's. Returns
+ * false, with *why, on failure.
  */
 static bool gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struct ep_reason *why)
 {
@@ -526,13 +543,14 @@ static bool gda_init2rtr(struct ep_gda_queue *queue, unsigned char *in, struct e
 	if (queue->ece_agreed && does != queue->ece) {
 		EP_INFO(EP_LOG_NET,
 			"%s: QP 0x%06x with rank %d: both ends can 0x%x beyond the standard (ECE), "
-			"the NIC does 0x%x",
+			"the NIC uses 0x%x",
 			name, queue->qpn, queue->peer, queue->ece, does);
 	}
 	queue->ece = does;
 	return true;
 }
 
+/* Moves the queue pair to state RTR: it learns its peer. Returns false, with *why, on failure. */
 static bool to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *end, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
@@ -556,6 +574,7 @@ static bool to_rtr(struct ep_gda_queue *queue, const struct ep_nic_end *end, str
 	return gda_init2rtr(queue, in, why);
 }
 
+/* Moves the queue pair to state RTS: it may send. Returns false, with *why, on failure. */
 static bool to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *end, struct ep_reason *why)
 {
 	unsigned char in[EP_PRM_QP_BYTES] = { 0 };
@@ -572,10 +591,10 @@ static bool to_rts(struct ep_gda_queue *queue, const struct ep_nic_end *end, str
 }
 
 /*
- * The order in which data is placed is the firmware's choice. 0 means in order, or that the device
- * does not know the field: packets of an InfiniBand port may take several ways all the same, as NCCL
- * supposes, too. Whether such a device holds atomics back is not known either: then all data counts as
- * out of order, and signals do without atomics.
+ * Sets the queue's order from what firmware reports. 0 means in order, or that the device does not
+ * know the field. Packets of an InfiniBand port may then still take several ways, as NCCL assumes,
+ * too, and the device may not hold atomics back. In that case all data counts as out of order, and
+ * signals use no atomics.
  */
 static void tier_set(struct ep_gda_queue *queue, const unsigned char *qpc)
 {
@@ -596,7 +615,9 @@ static void tier_set(struct ep_gda_queue *queue, const unsigned char *qpc)
 	}
 }
 
-/* Reads the queue pair back and compares it with what was set. */
+/*
+ * Reads the queue pair back. Returns false, with *why, if values differ from those that were set.
+ */
 static bool read_back(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 		      struct ep_reason *why)
 {
@@ -621,7 +642,7 @@ static bool read_back(struct ep_gda_queue *queue, const struct ep_nic_end *end,
 	    rra != queue->nic->base.end.log_rra) {
 		return ep_reason_set(
 			why,
-			"the firmware reads back other values than were set: state %u "
+			"the firmware reports other values than were set: state %u "
 			"(should be %u), MTU code %u (%u), READs in flight 2^%u (2^%u), "
 			"answered at once 2^%u (2^%u): update the firmware of %s",
 			state, EP_PRM_QP_RTS, mtu, queue->mtu, sra,
@@ -697,6 +718,7 @@ void ep_gda_queue_halt(struct ep_gda_queue *queue)
 	__atomic_store_n(&queue->halted, 1, __ATOMIC_RELEASE);
 }
 
+/* Logs an object that could not be destroyed. */
 static void destroyed(const struct ep_gda_queue *queue, const char *what, int error)
 {
 	if (error) {

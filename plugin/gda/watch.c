@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures: noticed by the host, asked for, and named. */
+/*
+ * Failures of queues, as the host notices them and finds their causes; and the thread that watches.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -12,12 +14,14 @@
 #include "gda/prm.h"
 #include "gda/state.h"
 
-#define EP_GDA_READ_NS 50000000ull /* bound for a copy from the GPU */
+#define EP_GDA_READ_NS 50000000ull /* limit for a copy from the GPU */
 #define EP_GDA_PATIENCE 6u /* logarithm of the longest time between two questions, in rounds */
 
 /*
- * Failures of connections. The first failure of a peer counts. What follows from it, flushed work and
- * stopped queues, is left out unless the first had no cause.
+ * ---- failures of connections ----
+ *
+ * The first failure of a peer counts. Later ones, of flushed work and stopped queues, follow from
+ * it. They are left out unless the first had no cause.
  */
 
 #define EP_GDA_SUSPECT_NS 100000000ull /* time for others to find out why a queue pair failed */
@@ -57,7 +61,7 @@ static bool cause_vague(const struct ep_gda_cause *c)
 	       (!c->syndrome || c->syndrome == EP_MLX5_SYND_FLUSHED);
 }
 
-/* A queue of this NIC has failed: if its port is down, that is the cause, and is reported first. */
+/* Reports that the NIC's port is down, if it is: that is why a queue of the NIC has failed. */
 static void blame_port(struct ep_gda_nic *nic, struct ep_gda *g)
 {
 	if (__atomic_exchange_n(&nic->port_down, 0, __ATOMIC_RELAXED)) {
@@ -126,7 +130,10 @@ void ep_gda_fail_port(struct ep_gda_nic *nic, struct ep_gda *g, const char *what
 	EP_INFO(EP_LOG_NET, "%s", f.text);
 }
 
-/* Returns a queue of the next peer that does not answer and whose address was not checked yet, or NULL. */
+/*
+ * Returns a queue of the next peer that does not answer and whose address was not checked yet, or
+ * NULL.
+ */
 static struct ep_gda_queue *silent(struct ep_gda *g)
 {
 	struct ep_gda_queue *found = NULL;
@@ -147,8 +154,8 @@ static struct ep_gda_queue *silent(struct ep_gda *g)
 }
 
 /*
- * Checks once for each peer that does not answer whether it has another hardware address by now, and adds
- * that to the text of the failure. May wait for the kernel, which asks the network.
+ * Checks once for each peer that does not answer whether it has another hardware address by now,
+ * and adds that to the text of the failure. May wait for the kernel, which asks the network.
  */
 static void address_find_moved(struct ep_gda *g)
 {
@@ -236,7 +243,9 @@ static bool record_cause(const struct ep_gda_queue *queue, struct ep_gda_cause *
 	return true;
 }
 
-/* The work that failed first was overwritten by work flushed after it: the NIC may still know. */
+/*
+ * Asks the NIC for the first cause, where flushed work has overwritten the completion that had it.
+ */
 static void cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause *cause)
 {
 	struct ep_gda_cause nic = { 0 };
@@ -255,9 +264,9 @@ static void cause_refine(struct ep_gda_queue *queue, struct ep_gda_cause *cause)
 }
 
 /*
- * The NIC reports that the queue pair failed, and no completion does. Without a reason that may be
- * because whoever has the completion is about to report it: the proxy's thread, which alone polls
- * for it, or a kernel.
+ * Asks the NIC whether the queue pair has failed, and writes its cause. Returns whether to report
+ * it now. A failure without a cause waits for a moment: the proxy's thread or a kernel may be about
+ * to report the completion.
  */
 static bool nic_cause(struct ep_gda_queue *queue, int flags, struct ep_gda_cause *cause)
 {
@@ -290,12 +299,12 @@ bool ep_gda_inspect(struct ep_gda_queue *queue, int flags)
 		return true;
 	}
 	if (queue->suspect) {
-		flags |= EP_GDA_INSPECT_NIC; /* soon again */
+		flags |= EP_GDA_INSPECT_NIC; /* it has failed without a cause so far */
 	}
 	if (queue->cqe || flags & EP_GDA_INSPECT_GPU) {
 		bad = ep_gda_cqe_read(queue, &cqe) && cqe_cause(&cqe, &cause);
 	}
-	/* The record has seen the completion earlier, perhaps before it was overwritten. */
+	/* The record is older, perhaps of a completion that was overwritten. */
 	bad |= record_cause(queue, &cause);
 	if (!bad && flags & EP_GDA_INSPECT_NIC) {
 		bad = nic_cause(queue, flags, &cause);
@@ -320,7 +329,9 @@ static bool gda_settled(struct ep_gda *g, int peer)
 
 /* ---- questions about queues whose work is late ---- */
 
-/* Copies the table of queues from the GPU. Returns false if the GPU does not answer or was reset. */
+/*
+ * Copies the table of queues from the GPU. Returns false if the GPU does not answer or was reset.
+ */
 static bool table_read(struct ep_gda *g)
 {
 	if (ep_context_ended(&g->context)) {
@@ -400,7 +411,7 @@ void ep_gda_late_ask(struct ep_gda *g)
 		}
 		q->due = false;
 		now = ep_now_ns();
-		/* A completion that no kernel has looked at is found without a question. */
+		/* The host finds a completion by itself that no kernel has looked at. */
 		if (g->mode == EP_GDA_GPU && !gda_late(q, flags)) {
 			q->patience = 0;
 			continue;
@@ -455,8 +466,10 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 }
 
 /*
- * The watcher: events of NICs as they come, error records and completions in host memory a few
- * dozen times a second, and questions to NICs about queues whose work is late.
+ * ---- the watcher ----
+ *
+ * A thread reads events of NICs as they come. Fifty times a second it looks at error records and at
+ * completions in host memory. It asks NICs about queues whose work is late.
  */
 
 #define EP_GDA_TICK_MS 20
@@ -487,7 +500,10 @@ static void gda_event(void *arg, const struct ep_nic_report *report)
 		break;
 	case EP_NIC_PORT_DOWN:
 	case EP_NIC_PORT_UP:
-		/* A link may come back before the queues' retries are over: NCCL waits for it, too. */
+		/*
+		 * Queues try again for a while: the link may come back in time. NCCL waits for it,
+		 * too.
+		 */
 		__atomic_store_n(&at->nic->port_down, report->event == EP_NIC_PORT_DOWN,
 				 __ATOMIC_RELAXED);
 		break;
@@ -505,8 +521,8 @@ static void gda_event(void *arg, const struct ep_nic_report *report)
 }
 
 /*
- * A queue that kernels have given up without an error of the NIC's is ended: they wait for that
- * before they write memory that it may still send from.
+ * Looks at a queue, and ends one that kernels have given up without an error of the NIC. They wait
+ * for that before they write memory that it may still send from.
  */
 static void watch_queue(struct ep_gda_queue *queue)
 {
@@ -517,6 +533,7 @@ static void watch_queue(struct ep_gda_queue *queue)
 	}
 }
 
+/* Looks at all queues, and asks about those that are late. */
 static void watch_round(struct ep_gda *g, uint64_t *round)
 {
 	uint64_t now = ep_now_ns();

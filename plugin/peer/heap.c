@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A heap is made, mapped by all ranks of a node, and closed. */
+/* A heap: made, mapped by all ranks of a node, and closed. */
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
 #include "peer/peer.h"
 
-/* How a peer's heap is mapped in a group with this mapping. NULL: it is not. */
+/* Returns how a peer's heap is mapped in a group with this mapping, or NULL if it is not mapped. */
 static const struct ep_peer_mapping *mapping_to(const struct ep_peer_mapping *mapping,
 						const struct ep_ident *idents, int rank, int peer)
 {
@@ -16,7 +16,10 @@ static const struct ep_peer_mapping *mapping_to(const struct ep_peer_mapping *ma
 	return ep_ident_same_process(&idents[rank], &idents[peer]) ? &ep_peer_plain : mapping;
 }
 
-/* Our own memory, zeroed, with the stamp that peers check after mapping it. */
+/*
+ * Allocates this rank's own memory, zeroes it, and writes the stamp that peers check after mapping
+ * it.
+ */
 static ncclResult_t heap_alloc(struct ep_heap_entry *entry)
 {
 	const char *files;
@@ -41,6 +44,7 @@ static ncclResult_t heap_alloc(struct ep_heap_entry *entry)
 	return ncclSuccess;
 }
 
+/* Maps the heap of a peer of the node, and checks its stamp. */
 static ncclResult_t heap_map(struct ep_heap *heap, const struct ep_ident *idents, int peer,
 			     const struct ep_heap_export *export)
 {
@@ -68,7 +72,9 @@ static ncclResult_t heap_map(struct ep_heap *heap, const struct ep_ident *idents
 	return ncclSuccess;
 }
 
-/* Allocation and export; what comes out goes to the peers even if it is a failure. */
+/*
+ * Allocates the heap and fills in *export, which peers get even if this fails. Returns the result.
+ */
 static ncclResult_t heap_export_make(struct ep_heap *heap, const struct ep_ident *idents,
 				     const struct ep_peer_mapping *mapping, ncclResult_t mine,
 				     struct ep_heap_export *export)
@@ -96,7 +102,7 @@ static ncclResult_t heap_export_make(struct ep_heap *heap, const struct ep_ident
 	return mine;
 }
 
-/* Maps all peers, which is worth nothing unless all ranks agree that it has worked. */
+/* Maps the heaps of all peers. They may be used once all ranks agree that it has worked. */
 static ncclResult_t heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 				 const struct ep_ident *idents, const struct ep_heap_export *all,
 				 struct ep_peer_choice *choice)
@@ -119,7 +125,7 @@ static ncclResult_t heap_map_all(struct ep_heap *heap, struct ep_boot *boot,
 	return mine;
 }
 
-/* known: a peer may have it mapped, or map it still. */
+/* Gives the heap up. `known`: a peer may have it mapped, or may still map it. */
 static void heap_drop(struct ep_heap *heap, bool known)
 {
 	struct ep_heap_entry *e = heap->entry;
@@ -163,7 +169,10 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 	heap_drop(heap, apart);
 }
 
-/* ep_heap_open by one mapping. *hopeless: another one would fail, too. */
+/*
+ * Opens the heap by one mapping, as ep_heap_open() does. *hopeless: another mapping would fail,
+ * too.
+ */
 static ncclResult_t heap_try(struct ep_heap *heap, struct ep_boot *boot,
 			     const struct ep_ident *idents, struct ep_peer_choice *choice,
 			     ncclResult_t mine, bool *hopeless)
@@ -198,7 +207,7 @@ static ncclResult_t heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	return result;
 
 err_drop:
-	/* A heap that no rank has received, or that all know to be of no use, is not mapped. */
+	/* Peers map no heap that they have not received, or that all know to be useless. */
 	if (!boot->stuck) {
 		heap_drop(heap, boot->failed && !boot->unsent);
 	}
@@ -224,7 +233,7 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 		    !choice->next) {
 			break;
 		}
-		EP_WARN("rank %d: no memory by %s for this group; the next mapping is %s",
+		EP_WARN("rank %d: the mapping by %s failed for this group; the next one is by %s",
 			heap->rank, choice->mapping->name, choice->next->name);
 		ep_reason_set(&choice->no_window, "%s failed", choice->mapping->name);
 		choice->mapping = choice->next;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The heaps of this process, and how each ends: farewells to its peers, and a departed heap that stays
- * until nobody can write to it any more.
+ * The heaps of this process, and how each ends. A rank writes a farewell to its peers. Its own heap
+ * departs, and stays until no peer can write to it any more.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -81,7 +81,10 @@ void ep_heap_entry_free(struct ep_heap_entry *entry)
 {
 	bool ended = ep_context_ended(&entry->context);
 
-	/* Work that has begun there goes on also where a call has failed; ncclMemFree does not wait for it. */
+	/*
+	 * Work that has begun there goes on also where a call has failed; ncclMemFree does not wait
+	 * for it.
+	 */
 	if (!ended && cudaStreamSynchronize(entry->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
@@ -132,7 +135,10 @@ void ep_heap_tables_free(struct ep_heap *heap)
 
 /* ---- the list of heaps, while some of them depart ---- */
 
-/* Whether this process has a heap that has not departed, of the same group or of another one. */
+/*
+ * Returns whether this process has a heap that has not departed: of the same group, or of another
+ * one.
+ */
 static bool heap_lives(const struct ep_heap_entry *entry, bool same)
 {
 	const struct ep_heap_entry *o = heap_list;
@@ -155,12 +161,16 @@ static void heap_nap(void)
 
 /* ---- a departed heap, in a thread of the library ---- */
 
+/* Returns whether rank `r` is on the node of the heap. */
 static bool departed_local(const struct ep_heap_entry *entry, int r)
 {
 	return ep_ident_same_node(&entry->idents[entry->rank], &entry->idents[r]);
 }
 
-/* Whether a rank without a farewell will write none. `ask`: find out, which takes a while. */
+/*
+ * Returns whether a rank without a farewell will write none. `ask`: ask the system, which takes a
+ * while.
+ */
 static bool departed_lost(const struct ep_heap_entry *entry, int r, bool ask)
 {
 	bool local = departed_local(entry, r);
@@ -169,15 +179,15 @@ static bool departed_lost(const struct ep_heap_entry *entry, int r, bool ask)
 		return true;
 	}
 	if (local && entry->lasting) {
-		return true; /* it writes none, and may store to memory that is its own as well */
+		return true; /* it writes none: its own mapping keeps the memory that it stores to */
 	}
 	return ask && (ep_ident_gone(&entry->idents[entry->rank], &entry->idents[r]) ||
 		       (!local && entry->remote.lost(entry->remote.arg, r)));
 }
 
 /*
- * A rank of another process that may still write to the heap, a remote one if there is any; -1:
- * none, or the heap is lost with its device. The heap's own rank: nobody knows.
+ * Returns a rank of another process that may still write to the heap, a remote one if there is any.
+ * -1: there is none, or the heap is lost with its device. The heap's own rank: the question failed.
  */
 static int departed_missing(struct ep_heap_entry *entry, uint64_t now)
 {
@@ -194,10 +204,10 @@ static int departed_missing(struct ep_heap_entry *entry, uint64_t now)
 		bool lost = cudaStreamSynchronize(entry->stream) != cudaSuccess;
 
 		(void)cudaGetLastError();
-		return lost ? -1 : entry->rank; /* asked again if only the question has failed */
+		return lost ? -1 : entry->rank; /* the next look asks again */
 	}
 	if (memcmp(&head->stamp, &entry->stamp, sizeof(entry->stamp)) != 0) {
-		entry->base = NULL; /* the device was reset; what is there now is not ours */
+		entry->base = NULL; /* the device was reset, and the memory is another one's */
 		return -1;
 	}
 	entry->asked_ns = ask ? now : entry->asked_ns;
@@ -216,7 +226,7 @@ static int departed_missing(struct ep_heap_entry *entry, uint64_t now)
 	return missing;
 }
 
-/* Once, that a remote rank is waited for. */
+/* Logs, once, that the heap waits for a remote rank. */
 static void departed_name(struct ep_heap_entry *entry, int r, uint64_t deadline_ns)
 {
 	uint64_t now = ep_now_ns();
@@ -250,11 +260,12 @@ void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns)
 	}
 }
 
+/* Ends the connections with remote ranks. */
 static void departed_cut(struct ep_heap_entry *entry)
 {
 	if (entry->remote.cut) {
 		entry->remote.cut(entry->remote.arg);
-		entry->remote.cut = NULL; /* no remote rank is waited for any more */
+		entry->remote.cut = NULL; /* the heap waits for no remote rank any more */
 	}
 }
 
@@ -300,7 +311,10 @@ static void departed_end(struct ep_heap_entry *entry)
 	ep_heap_entry_free(entry);
 }
 
-/* Looks after a departed heap until it is freed or no longer worth waiting for. */
+/*
+ * A thread: looks after a departed heap until it is freed, or until waiting is no longer
+ * worthwhile.
+ */
 static void *departed_main(void *arg)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -309,7 +323,7 @@ static void *departed_main(void *arg)
 	bool enough = false;
 	int missing;
 
-	cudaThreadExchangeStreamCaptureMode(&mode); /* captures of other threads take no harm */
+	cudaThreadExchangeStreamCaptureMode(&mode); /* so that captures of other threads go on */
 	if (!ep_context_ended(&e->context) &&
 	    cudaSetDevice(e->idents[e->rank].device) != cudaSuccess) {
 		(void)cudaGetLastError();
@@ -360,7 +374,7 @@ static void departed_start(struct ep_heap_entry *entry, bool hurry)
 	}
 }
 
-/* Whether a departed heap is worth waiting for: not what only others wait for. */
+/* Returns whether the caller should wait for a departed heap. */
 static bool departed_busy(bool hurry, int device)
 {
 	const struct ep_heap_entry *e = heap_list;
@@ -375,8 +389,8 @@ static bool departed_busy(bool hurry, int device)
 }
 
 /*
- * All departed heaps are looked at, and freed where they can be. device: the caller's, if it is at
- * rest. Under the lock.
+ * Looks at all departed heaps, and frees those that can be freed. `device`: the caller's, if it is
+ * at rest. The lock is held.
  */
 static void departed_settle(bool hurry, int device, uint64_t timeout_ns)
 {
@@ -392,7 +406,10 @@ static void departed_settle(bool hurry, int device, uint64_t timeout_ns)
 	}
 }
 
-/* Ends the windows of departed heaps that wait for nothing else. comm: is there. Under the lock. */
+/*
+ * Ends the window of a departed heap of `comm` that waits only for this. Returns whether there was
+ * one. The communicator is there, and the lock is held.
+ */
 static bool departed_close(ncclComm_t comm)
 {
 	struct ep_heap_entry *e = heap_list;
@@ -403,17 +420,17 @@ static bool departed_close(ncclComm_t comm)
 	if (!e) {
 		return false;
 	}
-	e->active = true; /* nobody else looks after it meanwhile */
+	e->active = true; /* it gets no thread meanwhile */
 	pthread_mutex_unlock(&heap_lock);
 	ep_window_end(e);
 	pthread_mutex_lock(&heap_lock);
 	e->quiet = false;
 	e->active = false;
-	e->asked_ns = 0; /* who has ended is asked again at once: the next look frees it */
+	e->asked_ns = 0; /* the next look asks at once which ranks have ended, and frees it */
 	return true;
 }
 
-/* As departed_settle(), and ends the windows of `comm`, which is there; NULL: of none. */
+/* Does what departed_settle() does, and ends the windows of `comm`, if that is not NULL. */
 static void departed_settle_all(ncclComm_t comm, bool hurry, int device, uint64_t timeout_ns)
 {
 	bool more = false;
@@ -470,7 +487,7 @@ void ep_heap_notify(const struct ep_heap *heap, uint64_t word)
 	(void)cudaGetLastError();
 }
 
-/* False: a call of CUDA has failed. */
+/* Writes the farewell to all peers. Returns false if a call of CUDA has failed. */
 static bool heap_farewell_write(const struct ep_heap *heap)
 {
 	const struct ep_heap_entry *e = heap->entry;
@@ -496,7 +513,7 @@ static bool heap_farewell_write(const struct ep_heap *heap)
 
 void ep_heap_farewell(struct ep_heap *heap)
 {
-	/* Peers would keep their heaps for a rank that has not written it. */
+	/* (twice, as peers keep their heaps for a rank without a farewell) */
 	if (!ep_context_ended(&heap->entry->context) && !heap_farewell_write(heap)) {
 		(void)heap_farewell_write(heap);
 	}
@@ -511,7 +528,7 @@ void ep_heap_depart(struct ep_heap *heap)
 		"rank %d: %llu bytes of device memory stay until no peer has them mapped", e->rank,
 		(unsigned long long)e->bytes);
 	pthread_mutex_lock(&heap_lock);
-	e->logged = true; /* nobody can destroy the group */
+	e->logged = true; /* no rank can destroy the group, so a warning would not help */
 	e->departed = true;
 	departed_settle(true, -1, 0);
 	pthread_mutex_unlock(&heap_lock);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether GPUs of a node can map memory of each other, two of the mappings, and which one all ranks choose. */
+/*
+ * Mappings of peers' memory: what GPUs of a node can do, two of the mappings, and the choice of one
+ * for all ranks.
+ */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -25,7 +28,7 @@ struct nvml {
 	int (*p2p)(struct nvml_device *a, struct nvml_device *b, int capability, int *status);
 };
 
-/* 0 is success and "there is", in NVML. */
+/* Returns whether NVLink joins two GPUs. (In NVML 0 is success, and means that there is some.) */
 static bool nvml_nvlink(const struct nvml *nvml, const char *a, const char *b)
 {
 	int nvlink = -1, atomics = -1;
@@ -45,6 +48,7 @@ static bool nvml_nvlink(const struct nvml *nvml, const char *a, const char *b)
 	return nvlink == 0 && atomics == 0;
 }
 
+/* Fills the table of calls and begins to use NVML. Returns false on failure. */
 static bool nvml_load(struct nvml *nvml, void *lib)
 {
 	*(void **)&nvml->init = dlsym(lib, "nvmlInit_v2");
@@ -55,8 +59,8 @@ static bool nvml_load(struct nvml *nvml, void *lib)
 }
 
 /*
- * Whether NVLink joins GPU `self` and each of `count` others of this host that CUDA does not show to
- * this process. False also where nothing shows it.
+ * Returns whether NVLink joins GPU `self` and each of `count` others of this host that CUDA hides
+ * from this process; false, too, where NVML cannot answer.
  */
 static bool nvlink_hidden(const char *const *bus_ids, int count, const char *self)
 {
@@ -72,8 +76,8 @@ static bool nvlink_hidden(const char *const *bus_ids, int count, const char *sel
 		nvml.shutdown();
 	} else if (count) {
 		EP_INFO(EP_LOG_INIT,
-			"%d GPUs of this node are hidden from this process, and without NVML "
-			"(libnvidia-ml.so.1) nothing shows whether NVLink joins them",
+			"%d GPUs of this node are hidden from this process, and only NVML "
+			"(libnvidia-ml.so.1), which is missing, shows whether NVLink joins them",
 			count);
 	}
 	if (lib) {
@@ -84,11 +88,14 @@ static bool nvlink_hidden(const char *const *bus_ids, int count, const char *sel
 
 /* ---- checks the GPUs of a node by CUDA before any memory is mapped ---- */
 
-/* The CUDA ordinal in this process of a peer's GPU; false if this process does not see it. */
+/*
+ * Writes the CUDA ordinal of a peer's GPU in this process. Returns false if this process does not
+ * see it.
+ */
 static bool ordinal(const struct ep_ident *self, const struct ep_ident *peer, int *device)
 {
 	if (!ep_ident_same_host(self, peer)) {
-		return false; /* a GPU of ours may have the same bus id */
+		return false; /* a GPU of this host may have the same bus id */
 	}
 	*device = peer->device;
 	if (ep_ident_same_process(self, peer)) {
@@ -101,6 +108,7 @@ static bool ordinal(const struct ep_ident *self, const struct ep_ident *peer, in
 	return true;
 }
 
+/* Returns an error if the GPUs of two ranks cannot map each other's memory. */
 static ncclResult_t check_pair(const struct ep_ident *self, int self_rank,
 			       const struct ep_ident *peer, int peer_rank)
 {
@@ -116,7 +124,7 @@ static ncclResult_t check_pair(const struct ep_ident *self, int self_rank,
 			peer_rank, peer->mig ? " (a MIG instance)" : "");
 	}
 	if (!ordinal(self, peer, &device)) {
-		return ncclSuccess; /* not seen by this process; opening its memory will show it */
+		return ncclSuccess; /* this process does not see it; opening its memory will show it */
 	}
 	if (device == self->device) {
 		return ncclSuccess;
@@ -144,7 +152,10 @@ ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank)
 	return ncclSuccess;
 }
 
-/* Atomics at a peer's memory are native on NVLink and not on PCIe. */
+/*
+ * Returns whether NVLink joins two GPUs: atomics at a peer's memory are native on NVLink, not on
+ * PCIe.
+ */
 static bool peer_nvlink(int self, int device)
 {
 	int native = 0;
@@ -164,13 +175,13 @@ bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
 {
 	const struct ep_ident *self = &idents[rank];
 	const char **hidden = calloc((size_t)nranks, sizeof(*hidden));
-	bool all = hidden != NULL; /* who cannot ask counts as one who gets no answer */
+	bool all = hidden != NULL; /* without memory there is no answer */
 	int count = 0;
 
 	for (int r = 0; r < nranks && all; r++) {
 		int device;
 
-		/* A mapping of GPUs of other hosts is by NVLink. */
+		/* NVLink joins GPUs of other hosts, or there is no mapping. */
 		if (r == rank || !ep_ident_same_node(self, &idents[r]) ||
 		    !ep_ident_same_host(self, &idents[r]) ||
 		    strcmp(self->bus_id, idents[r].bus_id) == 0) {
@@ -320,7 +331,7 @@ static const struct ep_peer_mapping *const peer_mappings[EP_KINDS] = {
 	[EP_KIND_IPC] = &peer_ipc,
 };
 
-/* The house's preference where several mappings make the same nodes. */
+/* The order of preference where several mappings make the same nodes. */
 static const enum mapping_kind order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC };
 
 const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
@@ -331,8 +342,8 @@ const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
 /* ---- what this rank can do ---- */
 
 /*
- * The head of ncclCommProperties_t, which newer releases prolong. NCCL takes its layout from
- * the release that the program was built for.
+ * The head of ncclCommProperties_t, which newer releases extend. NCCL uses the layout of the
+ * release that `version` names.
  */
 struct nccl_properties {
 	size_t size;
@@ -346,6 +357,7 @@ struct nccl_properties {
 
 _Static_assert(sizeof(struct nccl_properties) == 512, "room for later releases");
 
+/* Returns whether NCCL can map peers' memory by windows; otherwise the offer has the reason. */
 static bool window_possible(ncclComm_t comm, struct ep_peer_offer *offer, bool *multicast)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
@@ -361,7 +373,7 @@ static bool window_possible(ncclComm_t comm, struct ep_peer_offer *offer, bool *
 	    !nccl->window_register || !nccl->window_deregister || !nccl->mem_alloc ||
 	    !nccl->mem_free) {
 		snprintf(offer->no_window, sizeof(offer->no_window),
-			 "NCCL %d.%d.%d gives no pointers to peers' windows, %d.%d.%d does",
+			 "NCCL %d.%d.%d has no pointers to peers' windows, %d.%d.%d has",
 			 version / 10000, version / 100 % 100, version % 100,
 			 EP_WINDOW_VERSION / 10000, EP_WINDOW_VERSION / 100 % 100,
 			 EP_WINDOW_VERSION % 100);
@@ -435,7 +447,7 @@ static struct ep_peer_offer offers_get(const struct offers *offers, int rank)
 	return offer;
 }
 
-/* Whether all ranks have it in their offers. */
+/* Returns whether all ranks offer the mapping; if not, *why names one that does not. */
 static bool mapping_offered(const struct offers *offers, enum mapping_kind kind,
 			    struct ep_reason *why)
 {
@@ -451,7 +463,10 @@ static bool mapping_offered(const struct offers *offers, enum mapping_kind kind,
 	return true;
 }
 
-/* Whether rank r can map the memory of rank `first` of its node by this mapping. */
+/*
+ * Returns whether rank `r` can map the memory of rank `first` of its node by this mapping; if not,
+ * *why.
+ */
 static bool mapping_reaches(const struct offers *offers, enum mapping_kind kind, int first, int r,
 			    struct ep_reason *why)
 {
@@ -476,7 +491,10 @@ static bool mapping_reaches(const struct offers *offers, enum mapping_kind kind,
 	}
 }
 
-/* Whether the mapping is one for all. idents have the nodes then, of which there are *nodes. */
+/*
+ * Returns whether the mapping serves all ranks. Then idents have the nodes, of which there are
+ * *nodes.
+ */
 static bool mapping_fits(const struct offers *offers, enum mapping_kind kind, uint32_t *nodes,
 			 struct ep_reason *why)
 {
@@ -515,7 +533,10 @@ static bool mapping_fits(const struct offers *offers, enum mapping_kind kind, ui
 	return true;
 }
 
-/* Whether all want multicast, and each node is what one address of NCCL reaches: an LSA team. */
+/*
+ * Returns whether all ranks offer multicast and each node is an LSA team, which one address of NCCL
+ * reaches.
+ */
 static bool multicast_fits(const struct offers *offers, const struct ep_peer_mapping *mapping,
 			   struct ep_reason *why)
 {
@@ -532,7 +553,7 @@ static bool multicast_fits(const struct offers *offers, const struct ep_peer_map
 	for (int r = 1; r < offers->nranks; r++) {
 		const struct ep_ident *a = &offers->idents[r - 1], *b = &offers->idents[r];
 
-		/* teams are runs of ranks */
+		/* (a team is a run of ranks) */
 		if (a->domain == b->domain && !ep_ident_same_node(a, b)) {
 			return ep_reason_set(why, "ranks %d and %d of one LSA team are two nodes",
 					     r - 1, r);
@@ -541,6 +562,7 @@ static bool multicast_fits(const struct offers *offers, const struct ep_peer_map
 	return true;
 }
 
+/* Returns the error of ranks that no mapping serves. */
 static ncclResult_t choose_fail(const struct offers *offers, const struct ep_reason *why)
 {
 	bool window = why[EP_KIND_WINDOW].text[0], ipc = why[EP_KIND_IPC].text[0];
@@ -549,7 +571,7 @@ static ncclResult_t choose_fail(const struct offers *offers, const struct ep_rea
 	for (int r = 0; r < offers->nranks; r++) {
 		any |= offers_get(offers, r).mappings;
 	}
-	/* A mapping that nobody may use gets no line. */
+	/* A mapping that no rank offers gets no line. */
 	window &= any >> EP_KIND_WINDOW & 1 || !(any >> EP_KIND_IPC & 1);
 	ipc &= any >> EP_KIND_IPC & 1;
 	return ep_fail(ncclInvalidUsage,

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NVLink multicast (NVLS): an address where one store reaches the same offset of the heaps of all
- * ranks of a node. NCCL makes the multicast object and owns it; we ask NCCL for the address.
+ * ranks of a node. NCCL makes the multicast object and owns it. This library asks NCCL for the
+ * address.
  *
- * It lives as long as the heap's window does. A rank that ends its window takes its memory out of
- * the object, and what a peer's store does then nobody promises. So the window stays until all peers
- * of the node have written their farewells, and is ended only by a thread that has a right to the
- * communicator: one that leaves a group of it, or makes one. If nobody does, the communicator's own
- * end takes the window away.
+ * The address lives as long as the heap's window. A rank that ends its window takes its memory out
+ * of the object, and NCCL does not define what a peer's store does then. So the window stays until
+ * all peers of the node have written their farewells. Only a thread that may use the communicator
+ * ends the window: one that leaves a group of it, or makes one. Without such a thread the end of
+ * the communicator ends it.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -30,9 +31,9 @@ bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_re
 		return ep_reason_set(why, "no NCCL window");
 	}
 	if (!ep_nccl_dyn()->get_lsa_multimem_device_pointer) {
-		return ep_reason_set(why, "NCCL gives no multicast addresses");
+		return ep_reason_set(why, "this NCCL has no multicast addresses");
 	}
-	return nccl_can || ep_reason_set(why, "NCCL reports that it has no multicast");
+	return nccl_can || ep_reason_set(why, "NCCL reports no multicast");
 }
 
 /* ---- the address ---- */
@@ -53,7 +54,9 @@ static int multicast_ready(void *arg)
 	return job->selected == cudaSuccess ? 0 : ECANCELED;
 }
 
-/* The ranks of the LSA team meet in it, however long that takes. */
+/*
+ * Asks NCCL for the address. The ranks of the LSA team meet in the call, however long that takes.
+ */
 static void multicast_ask(void *arg)
 {
 	struct multicast_job *job = arg;
@@ -67,7 +70,7 @@ struct multicast_got {
 	char why[60];
 };
 
-/* All that this rank needs to ask. */
+/* Gets all that this rank needs to ask: its device and a thread. */
 static ncclResult_t multicast_prepare(struct ep_timed_call **call, struct multicast_job *job)
 {
 	char text[EP_THREAD_ERROR_TEXT];
@@ -85,7 +88,10 @@ static ncclResult_t multicast_prepare(struct ep_timed_call **call, struct multic
 		     : ncclSuccess;
 }
 
-/* Whether all ranks have an address. Also the barrier that NCCL wants before anybody uses it. */
+/*
+ * Decides whether all ranks have an address. It is the barrier, too, that NCCL requires before the
+ * first use of the address.
+ */
 static ncclResult_t multicast_agree(struct ep_heap *heap, struct ep_boot *boot,
 				    const struct multicast_job *job, struct ep_peer_choice *choice)
 {
@@ -101,7 +107,7 @@ static ncclResult_t multicast_agree(struct ep_heap *heap, struct ep_boot *boot,
 	}
 	result = ep_boot_allgather(boot, &mine, boot->all, sizeof(mine), "agreeing on multicast");
 	if (result != ncclSuccess && job->result != ncclSuccess) {
-		/* Others wait in NCCL for this rank. */
+		/* Other ranks wait for this one in NCCL. */
 		return ep_fail(job->result, "rank %d: %s; NCCL_EP_NVLS=0 does without", heap->rank,
 			       mine.why);
 	}
@@ -127,7 +133,7 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 	if (mine == ncclSuccess) {
 		mine = multicast_prepare(&call, &job);
 	}
-	/* NCCL lets the ranks meet: all of them come, or none does. */
+	/* The ranks meet in NCCL's call: all of them make it, or none does. */
 	mine = ep_boot_agree(boot, mine, "mapping the group's memory");
 	if (mine != ncclSuccess) {
 		ep_timed_call_end(call);
@@ -147,7 +153,7 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 	EP_CHECK(multicast_agree(heap, boot, &job, choice));
 	if (choice->multicast) {
 		heap->multicast = job.address;
-		e->lasting = false; /* who stores by multicast stores to memory of all */
+		e->lasting = false; /* a store by multicast reaches the memory of all */
 		e->comm = boot->comm;
 		e->window = heap->window;
 		heap->window = NULL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL windows: NCCL carries the handles of our memory to the peers, the mapping is ours.
+ * NCCL windows: NCCL brings handles of memory to the peers, and this library maps the memory.
  *
- * What NCCL maps for a window ends with the window or with its communicator, which the program may
- * abort while kernels run. So each peer's memory is mapped once more at addresses of our own, and the
- * window is closed before the group exists. A mapping keeps the memory that it shows: its owner may
- * free it, leave or die at any time, and a peer that still stores there does no harm.
+ * NCCL's own mapping ends with the window or with its communicator, which the program may abort
+ * while kernels run. So this library maps each peer's memory once more, at addresses of its own,
+ * and closes the window before the group exists. A mapping keeps the memory that it shows. Its
+ * owner may free it, leave or die at any time, and a peer that still stores there does no harm.
  */
 #include <cuda.h>
 #include <errno.h>
@@ -63,7 +63,10 @@ bool ep_vmm_driver(struct ep_reason *why)
 	return !vmm_missing || ep_reason_set(why, "the CUDA driver has no %s", vmm_missing);
 }
 
-/* The driver's handle of the memory that is mapped at p, as a name for it; false: none is. */
+/*
+ * Gets the driver's handle of the memory that is mapped at p, as its name. Returns false if there
+ * is none.
+ */
 static bool vmm_handle(void *p, CUmemGenericAllocationHandle *handle)
 {
 	if (ep_vmm.retain(handle, p) != CUDA_SUCCESS) {
@@ -73,7 +76,7 @@ static bool vmm_handle(void *p, CUmemGenericAllocationHandle *handle)
 	return true;
 }
 
-/* Maps the memory that is at `p` at addresses of its own. *step is the call that failed. */
+/* Maps the memory at `p` once more, at new addresses. *step: the call that failed. */
 static CUresult vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step)
 {
 	CUmemAccessDesc desc = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
@@ -117,7 +120,7 @@ static void vmm_unmap(void *base, uint64_t bytes)
 	(void)ep_vmm.unreserve((CUdeviceptr)base, bytes);
 }
 
-/* ---- our own memory ---- */
+/* ---- this rank's own memory ---- */
 
 static bool window_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 {
@@ -134,7 +137,10 @@ static void window_free(void *base)
 
 /* ---- the window ---- */
 
-/* The memory is never freed: a peer may have it mapped, or NCCL still work on it. */
+/*
+ * Keeps the memory for good, with a warning: a peer may have it mapped, or NCCL may still work on
+ * it.
+ */
 static void window_keep(struct ep_heap *heap)
 {
 	if (heap->entry->base) {
@@ -166,9 +172,9 @@ static int window_ready(void *arg)
 }
 
 /*
- * NCCL waits for all ranks, however long that takes, or until the communicator is aborted. One that
- * does not block its callers is asked about until time is over, and not afterwards: the program may
- * end it then.
+ * Makes the window. NCCL waits for all ranks, however long that takes, or until the communicator is
+ * aborted. A communicator that does not block its callers is asked until the time is over. The
+ * program may end it afterwards.
  */
 static void window_make(void *arg)
 {
@@ -186,7 +192,7 @@ static void window_make(void *arg)
 	}
 }
 
-/* All that this rank needs to make NCCL's call. */
+/* Gets all that this rank needs for NCCL's call: room for the window, its device and a thread. */
 static ncclResult_t window_prepare(struct window_job *job, struct ep_timed_call **call, int rank)
 {
 	char text[EP_THREAD_ERROR_TEXT];
@@ -207,6 +213,7 @@ static ncclResult_t window_prepare(struct window_job *job, struct ep_timed_call 
 		     : ncclSuccess;
 }
 
+/* Returns the error of a rank that has waited for too long. */
 static ncclResult_t window_late(const struct ep_heap *heap, struct ep_boot *boot)
 {
 	char gone[EP_BOOT_GONE_TEXT];
@@ -219,7 +226,7 @@ static ncclResult_t window_late(const struct ep_heap *heap, struct ep_boot *boot
 		       ep_boot_gone(boot, gone));
 }
 
-/* Takes the result of a job. */
+/* Stores the window of a job that has ended, or returns its error. */
 static ncclResult_t window_done(struct ep_heap *heap, struct ep_boot *boot,
 				const struct window_job *job)
 {
@@ -240,7 +247,7 @@ static ncclResult_t window_done(struct ep_heap *heap, struct ep_boot *boot,
 		       ep_boot_gone(boot, gone));
 }
 
-/* No rank goes where others wait for it before all have what they need for it. */
+/* Opens the window. No rank makes NCCL's call before all have what they need for it. */
 static ncclResult_t window_open(struct ep_heap *heap, struct ep_boot *boot)
 {
 	struct window_job job = { .comm = boot->comm,
@@ -262,7 +269,7 @@ static ncclResult_t window_open(struct ep_heap *heap, struct ep_boot *boot)
 		return window_late(heap, boot);
 	}
 	ep_timed_call_end(call);
-	if (job.result == ncclInProgress) { /* NCCL may write all of it still */
+	if (job.result == ncclInProgress) { /* NCCL may still write to the job and the memory */
 		window_keep(heap);
 		return window_late(heap, boot);
 	}
@@ -287,7 +294,7 @@ void ep_window_settle(struct ep_heap *heap)
 		return;
 	}
 	if (job.result == ncclSuccess || job.result == ncclInProgress) {
-		window_keep(heap); /* who knows whether the communicator is there still */
+		window_keep(heap); /* the communicator may be gone */
 	} else {
 		free(job.window);
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NICs for a GPU. The topology comes from a module, found beside this library or by the loader, so
- * that the library itself needs no hwloc; there is always an answer without it.
+ * NICs for a GPU. The topology comes from a module, so that the library itself needs no hwloc. The
+ * loader finds it, or it is beside this library. Without the module the rank's place chooses.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,7 +20,10 @@
 /* Discovery walks /sys and asks NVML: ranks that are threads take turns. */
 static pthread_mutex_t nic_topo_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Beside the file that this code is in, else where the loader looks. Never closed. */
+/*
+ * Loads the topology module, which stays loaded, and returns its function, or NULL with `why`. It
+ * looks beside the file that this code is in, and then where the loader does.
+ */
 static ep_topo_module_query_fn *nic_topo_module(char *why, size_t size)
 {
 	ep_topo_module_query_fn *query = NULL;
@@ -50,7 +53,7 @@ static ep_topo_module_query_fn *nic_topo_module(char *why, size_t size)
 	return query;
 }
 
-/* The query's ports, or why there are none. */
+/* Fills in the query's ports. Returns false, with `why`, if there are none. */
 static bool nic_topo_ask(struct ep_topo_module_query *query, char *why, size_t size)
 {
 	ep_topo_module_query_fn *ask;
@@ -91,7 +94,10 @@ static const char *nic_level_for(const char *dist)
 	return ep_topo_level_name(level);
 }
 
-/* The ports that the topology gives this GPU, as far as it may use them. */
+/*
+ * Writes to `chosen` those ports of the query that the GPU may use, `room` at most. It is an error
+ * if the GPU may use none.
+ */
 static ncclResult_t nic_choose_near(const struct ep_topo_module_query *query,
 				    struct ep_port *chosen, int room, int *n)
 {
@@ -130,6 +136,7 @@ static ncclResult_t nic_choose_near(const struct ep_topo_module_query *query,
 	return ncclSuccess;
 }
 
+/* Returns whether item `i` of NCCL_IB_HCA matches no port and excludes no device. */
 static bool nic_hca_idle(const struct ep_port_list *list, const struct ep_topo_hca *hca, int i)
 {
 	bool active = false, there = false;
@@ -147,7 +154,7 @@ void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 		     const struct ep_topo_hca *hca)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static char logged[1024]; /* of which value */
+	static char logged[1024]; /* the value that was warned of last */
 	char text[EP_TOPO_HCA_TEXT];
 	bool again;
 
@@ -165,7 +172,10 @@ void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 	}
 }
 
-/* NCCL_IB_HCA and NCCL_NET_GDR_LEVEL are understood here too, where there is no topology. */
+/*
+ * Writes the ports that NCCL_IB_HCA permits to `permitted`. It is an error if that or
+ * NCCL_NET_GDR_LEVEL is not understood, with a topology or without, or if no port is permitted.
+ */
 static ncclResult_t nic_choose_permitted(const struct ep_port_list *present,
 					 struct ep_port *permitted, int *npermitted)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL_IB_*: NCCL's own transport and this library should do the same with the same words. NCCL
- * copies what its configuration files hold into the environment, so that is seen here too. A value
- * without meaning is an error, except for more of something than a NIC has room for: the most then.
+ * NCCL_IB_*: the variables of NCCL's own transport mean the same here. NCCL copies its
+ * configuration files into the environment, so they count here too. A value without meaning is an
+ * error. Where a NIC has room for less than the value asks for, the largest value is used.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -106,6 +106,7 @@ bool ep_ib_env_too_much(enum ep_ib_var var, const char *text)
 	return def->most && strtoll(text, NULL, 0) > def->max;
 }
 
+/* Writes the number that the text has for the variable to *value, or returns the error. */
 static ncclResult_t ib_env_parse_number(enum ep_ib_var var, const char *text, int *value)
 {
 	const struct ep_ib_var_def *def = &ep_ib_var_table[var];
@@ -134,7 +135,7 @@ static ncclResult_t ib_env_parse_family(struct ep_ib_env *env, const char *text)
 	return ncclSuccess;
 }
 
-/* Of the family in env; stored as a GID would hold it. */
+/* Reads a range of addresses of the family in *env, and stores it as GIDs hold addresses. */
 static ncclResult_t ib_env_parse_range(struct ep_ib_env *env, const char *text)
 {
 	int whole = env->ipv6 ? 128 : 32;
@@ -170,6 +171,7 @@ static ncclResult_t ib_env_parse_range(struct ep_ib_env *env, const char *text)
 	return ncclSuccess;
 }
 
+/* Stores the number of a variable in its field. */
 static void ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value)
 {
 	int *at = (int *)((char *)env + ep_ib_var_table[var].offset);
@@ -178,7 +180,7 @@ static void ib_env_store(struct ep_ib_env *env, enum ep_ib_var var, int value)
 	if (var == EP_IB_VAR_SL) {
 		env->sl_given = value >= 0;
 	} else if (var == EP_IB_VAR_ADAPTIVE && value < 0) {
-		*at = -1; /* (-2 is what NCCL has where nobody has set it) */
+		*at = -1; /* (-2 is NCCL's default) */
 	}
 }
 
@@ -200,7 +202,10 @@ ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const ch
 	return ncclSuccess;
 }
 
-/* Once a process, as all its ranks and groups have one environment. */
+/*
+ * Logs the variable's value. The warning comes once a process, as all its ranks and groups have one
+ * environment.
+ */
 static void ib_env_announce(enum ep_ib_var var, const char *text)
 {
 	static atomic_flag logged[EP_IB_VARS];
@@ -208,7 +213,7 @@ static void ib_env_announce(enum ep_ib_var var, const char *text)
 
 	EP_INFO(EP_LOG_ENV, "%s set by environment to %.64s", def->name, text);
 	if (ep_ib_env_too_much(var, text) && !atomic_flag_test_and_set(&logged[var])) {
-		EP_WARN("%s=%.64s is more than NICs have room for: %d is used, the most there is",
+		EP_WARN("%s=%.64s is more than NICs have room for: %d, the largest value, is used",
 			def->name, text, def->max);
 	}
 }
@@ -220,7 +225,7 @@ ncclResult_t ep_ib_env_read(struct ep_ib_env *env)
 	for (int i = 0; i < EP_IB_VAR_NUMBERS; i++) {
 		ib_env_store(&read, (enum ep_ib_var)i, ep_ib_var_table[i].initial);
 	}
-	/* In the table's order: the range is of the family that is given. */
+	/* In the table's order, because the range depends on the family. */
 	for (int i = 0; i < EP_IB_VARS; i++) {
 		const char *text = getenv(ep_ib_var_table[i].name);
 

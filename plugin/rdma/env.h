@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of RDMA by NCCL_IB_*. */
+/* Settings of RDMA: the variables NCCL_IB_* and NCCL_SOCKET_*. */
 #ifndef EP_RDMA_ENV_H
 #define EP_RDMA_ENV_H
 
@@ -37,13 +37,13 @@ enum ep_ib_var {
 	EP_IB_VARS
 };
 
-/* Names and defaults are NCCL's. */
+/* A variable. Names and defaults are NCCL's. */
 struct ep_ib_var_def {
 	const char *name;
 	size_t offset;         /* of a number: that of its int in struct ep_ib_env */
 	int initial, min, max; /* of numbers */
 	const char *help;
-	bool most; /* of more than max, max is used */
+	bool most; /* a larger value counts as max */
 };
 
 extern const struct ep_ib_var_def ep_ib_var_table[EP_IB_VARS];
@@ -69,7 +69,9 @@ struct ep_ib_env {
 	int ar_threshold; /* bytes; longer ones may be routed adaptively */
 	int fifo_tc;      /* class of messages about receives; -1: tc */
 	int merge;        /* not 0: ports may be merged */
-	/* a queue pair that cannot be set up, because something has timed out (or for any reason) */
+	/*
+	 * a queue pair that cannot be set up, because something has timed out (or for any reason)
+	 */
 	int mqp_all, mqp_cnt, mqp_ms; /* not 0: any reason; how often it is tried again; ms */
 	int recovery_ms;              /* until a port that has failed is tried again */
 	int dial_cnt, dial_ms; /* how often a peer is dialed again; ms before the first time */
@@ -79,15 +81,18 @@ struct ep_ib_env {
 };
 
 /*
- * From the environment, afresh each time. A value that cannot be understood or is out of range is
- * ncclInvalidUsage, which names the variable, the value and the range.
+ * Reads all variables from the environment, anew at each call. Returns ncclInvalidUsage for a value
+ * that is not understood or out of range; its text names the variable, the value and the range.
  */
 ncclResult_t ep_ib_env_read(struct ep_ib_env *env);
 
-/* One variable from its text; fields of other variables are left alone. */
+/* Reads one variable from its text, and changes no other field. Fails as ep_ib_env_read() does. */
 ncclResult_t ep_ib_env_parse(struct ep_ib_env *env, enum ep_ib_var var, const char *text);
 
-/* Of a text that can be parsed: whether the variable's maximum is used in its place. */
+/*
+ * Returns whether a text that can be parsed asks for more than the variable's maximum, which is
+ * then used.
+ */
 bool ep_ib_env_too_much(enum ep_ib_var var, const char *text);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A NIC is opened, its memory and paths, and its events. */
+/* A port of a NIC: opened, its memory, paths from it to other ports, and its events. */
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,6 +28,7 @@ const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT])
 	return text;
 }
 
+/* Registers GPU memory by its DMA-BUF. Returns NULL, with *why, on failure. */
 static struct ibv_mr *nic_register_dmabuf(const struct ep_nic *nic,
 					  const struct ep_nic_memory *memory, unsigned int access,
 					  struct ep_reason *why)
@@ -196,6 +197,7 @@ void ep_nic_events_read(const struct ep_nic *nic,
 
 #define EP_NIC_VENDOR_RXE 0xffffffu
 
+/* Opens the device, for DevX commands if it can be. Returns false, with *why, on failure. */
 static bool nic_context_open(struct ep_nic *nic, struct ibv_device *dev, struct ep_reason *why)
 {
 	const char *no_dv = "";
@@ -221,7 +223,7 @@ static bool nic_context_open(struct ep_nic *nic, struct ibv_device *dev, struct 
 	       ep_reason_set(why, "%s cannot be opened: %s", nic->name, strerror(errno));
 }
 
-/* The key at an index of the port's table; 0: there is none. */
+/* Returns the partition key at an index of the port's table, or 0 if there is none. */
 static uint16_t nic_pkey(const struct ep_nic *nic, int index)
 {
 	__be16 pkey = 0;
@@ -231,7 +233,11 @@ static uint16_t nic_pkey(const struct ep_nic *nic, int index)
 		       : 0;
 }
 
-/* By index, or by value, whose highest bit is what a port may do in the partition, and no part of its number. */
+/*
+ * Chooses the port's partition key, by index or by value. Returns false, with *why, if the port
+ * lacks it. The highest bit of a key says what the port may do in the partition, and is no part of
+ * its number.
+ */
 static bool nic_pkey_choose(struct ep_nic *nic, const struct ep_ib_env *env, uint32_t entries,
 			    struct ep_reason *why)
 {
@@ -279,16 +285,16 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 	end->link_layer = attr.link_layer ? attr.link_layer : IBV_LINK_LAYER_INFINIBAND;
 	end->mtu = (uint8_t)attr.active_mtu;
 	if (nic->down && (end->mtu < IBV_MTU_256 || end->mtu > IBV_MTU_4096)) {
-		end->mtu = IBV_MTU_1024; /* it does not report one */
+		end->mtu = IBV_MTU_1024; /* the port does not report one */
 	}
 	end->lid = attr.lid;
 	end->grh = (attr.flags & IBV_QPF_GRH_REQUIRED) != 0;
-	nic->pkey_index = 0; /* all that Ethernet has */
+	nic->pkey_index = 0; /* the only one of Ethernet */
 	if (end->link_layer == IBV_LINK_LAYER_ETHERNET) {
 		if (env->pkey || env->pkey_value >= 0) {
 			EP_INFO(EP_LOG_NET,
-				"%s:%d is RoCE, which has no other partition key than that at index "
-				"0: NCCL_IB_PKEY%s=%d is not used there",
+				"%s:%d is RoCE, whose only partition key is at index 0: "
+				"NCCL_IB_PKEY%s=%d has no effect there",
 				nic->name, nic->port, env->pkey_value >= 0 ? "_VALUE" : "",
 				env->pkey_value >= 0 ? env->pkey_value : env->pkey);
 		}
@@ -300,7 +306,7 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 	return *result == ncclSuccess;
 }
 
-/* Of READs and atomics in flight; more than 16 are not used. */
+/* Returns the logarithm of a limit on READs and atomics in flight, 16 at most. */
 static uint32_t nic_log_atomics(int limit)
 {
 	uint32_t log = 0;
@@ -320,7 +326,7 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 	memcpy(nic->name, port->name, sizeof(nic->name));
 	nic->port = port->port;
 	if (!dev) {
-		return ep_reason_set(why, "%s was chosen and is not there", nic->name);
+		return ep_reason_set(why, "%s was chosen, but is not present", nic->name);
 	}
 	if (!nic_context_open(nic, dev, why)) {
 		return false;
@@ -337,12 +343,12 @@ bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const stru
 	if (!ep_nic_port_open(nic, env, why, result)) {
 		return false;
 	}
-	/* The kernel driver reports them only if operands are in the host's byte order. */
+	/* The kernel driver reports atomics only if operands are in the host's byte order. */
 	nic->atomics = nic->attr.atomic_cap != IBV_ATOMIC_NONE;
 	/*
-	 * rdma_rxe (Linux 6.1 and 6.12 at least) never sends a fenced atomic again after a loss: the
-	 * atomic waits for the credit that it took itself, and no error completion reports it. It can
-	 * do without: it executes what it receives in the order in which it was posted.
+	 * rdma_rxe (Linux 6.1 and 6.12 at least) never sends a fenced atomic again after a loss:
+	 * the atomic waits for the credit that it took itself, and no error completion reports it.
+	 * It needs no fence: it executes requests in the order in which they were posted.
 	 */
 	nic->fences = nic->attr.vendor_id != EP_NIC_VENDOR_RXE;
 	nic->log_ra_req = nic_log_atomics(nic->attr.max_qp_init_rd_atom);

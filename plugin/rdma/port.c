@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine's ports, and of each its address and its traffic class. */
+/* The machine's ports, the address of each, and its traffic class. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@
 #include "topo/topo.h"
 
 /*
- * Mbit/s by what verbs have reported of old: codes of speeds are bits, of which NDR is the last, and those of widths
- * are out of order.
+ * Returns the port's Mbit/s by the codes of verbs, or 0 without a known one. Codes of speeds are
+ * bits, of which NDR is the last. Codes of widths are out of order.
  */
 static uint32_t port_verbs_mbps(const struct ibv_port_attr *attr)
 {
@@ -37,7 +37,7 @@ void ep_port_set(struct ep_port *port, const char *name, int num, const struct i
 	snprintf(port->name, sizeof(port->name), "%s", name);
 	port->port = num;
 	port->ethernet = attr->link_layer == IBV_LINK_LAYER_ETHERNET;
-	/* Of what is faster than NDR only the kernel's file knows: verbs report NDR, or nothing. */
+	/* Only the kernel's file has speeds above NDR: verbs report NDR for them, or none. */
 	port->mbps = ep_topo_port_mbps(root, name, num, port->ethernet, port_verbs_mbps(attr));
 }
 
@@ -60,6 +60,7 @@ const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32
 	return port;
 }
 
+/* Adds the active ports of a device to the list, and notes a device that cannot be opened. */
 static void port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 {
 	const char *name = list->v->ibv_get_device_name(dev);
@@ -86,9 +87,8 @@ static void port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 			continue;
 		}
 		if (list->n == EP_PORT_MAX) {
-			EP_INFO(EP_LOG_NET,
-				"%s:%d and later ports are not looked at, the limit is %d", name, p,
-				EP_PORT_MAX);
+			EP_INFO(EP_LOG_NET, "%s:%d and later ports are left out: the limit is %d",
+				name, p, EP_PORT_MAX);
 			break;
 		}
 		ep_port_set(&list->port[list->n++], name, p, &state, EP_PORT_SYSFS);
@@ -131,13 +131,13 @@ void ep_port_list_close(struct ep_port_list *list)
 	}
 }
 
-/* ---- which of a port's addresses packets carry as their source ---- */
+/* ---- GIDs: which of a port's addresses its packets carry as their source ---- */
 
 static bool gid_empty(const uint8_t raw[16])
 {
 	static const uint8_t zero[16];
 
-	/* A link-local prefix with nothing behind it is what empty entries hold on InfiniBand. */
+	/* Empty entries of InfiniBand hold a link-local prefix and zeros. */
 	return memcmp(raw, zero, 16) == 0 ||
 	       (raw[0] == 0xfe && raw[1] == 0x80 && memcmp(raw + 2, zero, 14) == 0);
 }
@@ -187,6 +187,9 @@ const char *ep_gid_print(const uint8_t raw[16], char buf[EP_GID_TEXT])
 	return buf;
 }
 
+/*
+ * Writes the place of entry `index` to *chosen. `asked`: NCCL_IB_GID_INDEX names it, for the error.
+ */
 static ncclResult_t gid_at(const char *port, const struct ep_gid *list, int n, int index,
 			   bool asked, int *chosen)
 {
@@ -206,7 +209,7 @@ static ncclResult_t gid_at(const char *port, const struct ep_gid *list, int n, i
 			       port);
 }
 
-/* Smaller is better; what may not be used is EP_GID_NEVER. */
+/* How well an entry fits: smaller is better, and EP_GID_NEVER must not be used. */
 enum {
 	EP_GID_GOOD,
 	EP_GID_OTHER_FAMILY,
@@ -230,6 +233,7 @@ static int gid_rank(const struct ep_gid *gid, const struct ep_ib_env *env)
 	return family ? EP_GID_GOOD : EP_GID_OTHER_FAMILY;
 }
 
+/* Returns the error of a port without a usable GID. */
 static ncclResult_t gid_none(const char *port, const struct ep_gid *list, int n,
 			     const struct ep_ib_env *env)
 {
@@ -251,7 +255,7 @@ static ncclResult_t gid_none(const char *port, const struct ep_gid *list, int n,
 		       "no usable GID on %s: of %d entries %d are of RoCE version %d%s; give the "
 		       "port an IP address, or set NCCL_IB_GID_INDEX",
 		       port, n, version, env->roce_version,
-		       version ? ", none of them in NCCL_IB_ADDR_RANGE" : "");
+		       version ? ", all outside NCCL_IB_ADDR_RANGE" : "");
 }
 
 ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *list, int n,
@@ -285,7 +289,7 @@ ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *l
 	}
 	if (best == EP_GID_LINK_LOCAL) {
 		EP_INFO(EP_LOG_NET,
-			"%s has none but link-local addresses, GID %d is %s: peers must be "
+			"%s has only link-local addresses, GID %d is %s: peers must be "
 			"on the same Ethernet",
 			port, list[*chosen].index, ep_gid_print(list[*chosen].raw, text));
 	}
@@ -312,6 +316,7 @@ int ep_gid_roce(const char *root, const char *device, int port, int index)
 	return version;
 }
 
+/* Reads an entry of the port's GID table. Returns false if it is empty. */
 static bool gid_read(struct ep_nic *nic, int index, struct ep_gid *out)
 {
 	static const uint8_t none[16];
@@ -330,7 +335,7 @@ static bool gid_read(struct ep_nic *nic, int index, struct ep_gid *out)
 								     : 0;
 		memcpy(out->raw, entry.gid.raw, sizeof(out->raw));
 	} else {
-		/* An old library does not report the type, the kernel does. */
+		/* An old libibverbs does not report the type: the kernel does. */
 		if (nic->v->ibv_query_gid(nic->ctx, (uint8_t)nic->port, index, &gid) != 0) {
 			return false;
 		}
@@ -370,7 +375,10 @@ ncclResult_t ep_nic_address_choose(struct ep_nic *nic, const struct ep_ib_env *e
 	return result;
 }
 
-/* -1: the file has none for all addresses; *rules: but lines of some other form. */
+/*
+ * Returns the class that the file has for all addresses, or -1 if it has none. *rules: whether it
+ * has lines of another form.
+ */
 static int nic_class_read(const char *path, bool *rules)
 {
 	FILE *file = fopen(path, "re");
@@ -393,8 +401,8 @@ static int nic_class_read(const char *path, bool *rules)
 }
 
 /*
- * With NVIDIA's kernel modules an administrator gives a RoCE port a class. The kernel puts it into
- * the queue pairs that it sets up itself, which DevX queues are not.
+ * NVIDIA's kernel modules let an administrator give a RoCE port a class. The kernel writes it into
+ * the queue pairs that it sets up itself, but not into DevX queues.
  */
 void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const char *root)
 {
@@ -411,7 +419,7 @@ void ep_nic_class_choose(struct ep_nic *nic, const struct ep_ib_env *env, const 
 		EP_INFO(EP_LOG_NET, "%s:%d: traffic class %u%s, %s has %d", nic->name, nic->port,
 			nic->tc, env->tc >= 0 ? " of NCCL_IB_TC" : "", path, set);
 	} else if (rules && env->tc < 0) {
-		EP_WARN("%s:%d: classes of single addresses in %s are not followed, 0 is used: set "
+		EP_WARN("%s:%d: class 0 is used, because %s has classes of single addresses only: set "
 			"NCCL_IB_TC",
 			nic->name, nic->port, path);
 	}

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Queue pairs of reliable connections by verbs, and why a NIC fails their work. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -54,6 +55,7 @@ uint8_t ep_syndrome_of_status(enum ibv_wc_status status)
 	return MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
 }
 
+/* Returns half the depth, but no less than `least`. */
 static uint32_t rc_halve(uint32_t depth, uint32_t least)
 {
 	return depth > least ? (uint32_t)ep_max_u64(depth / 2, least) : depth;
@@ -108,6 +110,10 @@ bool ep_rc_retry(const struct ep_nic *nic, const struct ep_ib_env *env, int erro
 	return true;
 }
 
+/*
+ * Changes the queue pair's state. `once`: without the tries of ep_rc_retry(). Returns 0 or an errno
+ * value.
+ */
 static int rc_qp_modify(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 			struct ibv_qp_attr *attr, int mask, bool once)
 {
@@ -172,7 +178,10 @@ static int rc_ece_set(const struct ep_nic *nic, struct ibv_qp *qp, const struct 
 	return nic->v->ibv_set_ece(qp, &ece);
 }
 
-/* A queue pair learns its peer, and before that what the peer can beyond the standard. */
+/*
+ * Gives the queue pair the other end's extensions, and moves it to state RTR. If the NIC refuses
+ * these extensions, the queue pair keeps to the standard. Returns 0 or an errno value.
+ */
 static int rc_qp_init2rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 			  struct ibv_qp_attr *attr, const struct ep_rc_path *path)
 {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* libibverbs and libmlx5 are loaded, and two calls that their headers have inline. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
@@ -15,10 +16,13 @@ struct verbs_entry {
 
 static struct ep_verbs verbs_table;
 static struct ep_mlx5dv mlx5dv_table;
-static char ep_verbs_why[256], mlx5dv_why[256];
-static pthread_once_t verbs_once = PTHREAD_ONCE_INIT, ep_mlx5dv_once = PTHREAD_ONCE_INIT;
+static char verbs_why[256], mlx5dv_why[256];
+static pthread_once_t verbs_once = PTHREAD_ONCE_INIT, mlx5dv_once = PTHREAD_ONCE_INIT;
 
-/* The library stays loaded: providers keep threads and fork handlers in it. */
+/*
+ * Loads a library and fills a table with its calls; `why` has the reason on failure. The library
+ * stays loaded: providers keep threads and fork handlers in it.
+ */
 static void verbs_fill(const char *file, const char *package, const struct verbs_entry *entry,
 		       size_t n, char *why, size_t size)
 {
@@ -51,9 +55,10 @@ static void verbs_fill(const char *file, const char *package, const struct verbs
 #define EP_MLX5DV_OPTIONAL(n, v) { #n, v, &mlx5dv_table.n, false },
 
 /*
- * In a fork() a kernel that does not copy pinned pages may leave NICs with pages that this process has no
- * more. libibverbs prevents it for what is registered after this call. It makes the same call by itself
- * where RDMAV_FORK_SAFE or IBV_FORK_SAFE is set, which changes nothing here.
+ * Has libibverbs protect the memory that is registered from now on in a fork(). There a kernel that
+ * does not copy pinned pages may leave NICs with pages that this process has lost. libibverbs makes
+ * the same call itself where RDMAV_FORK_SAFE or IBV_FORK_SAFE is set; a second call changes
+ * nothing.
  */
 static void verbs_fork(const struct ep_verbs *verbs)
 {
@@ -81,8 +86,8 @@ static void verbs_init(void)
 								   EP_VERBS_OPTIONAL) };
 
 	verbs_fill("libibverbs.so.1", "libibverbs1", entry, sizeof(entry) / sizeof(entry[0]),
-		   ep_verbs_why, sizeof(ep_verbs_why));
-	if (!ep_verbs_why[0]) {
+		   verbs_why, sizeof(verbs_why));
+	if (!verbs_why[0]) {
 		verbs_fork(&verbs_table);
 	}
 }
@@ -99,13 +104,13 @@ static void mlx5dv_init(void)
 const struct ep_verbs *ep_verbs(const char **why)
 {
 	pthread_once(&verbs_once, verbs_init);
-	*why = ep_verbs_why;
-	return ep_verbs_why[0] ? NULL : &verbs_table;
+	*why = verbs_why;
+	return verbs_why[0] ? NULL : &verbs_table;
 }
 
 const struct ep_mlx5dv *ep_mlx5dv(const char **why)
 {
-	pthread_once(&ep_mlx5dv_once, mlx5dv_init);
+	pthread_once(&mlx5dv_once, mlx5dv_init);
 	*why = mlx5dv_why;
 	return mlx5dv_why[0] ? NULL : &mlx5dv_table;
 }

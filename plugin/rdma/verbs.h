@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libibverbs and libmlx5 as tables of entry points, filled when first asked for: the library loads,
- * and works inside a node, on machines that have neither. Their headers are used for types only.
+ * libibverbs and libmlx5 as tables of entry points, which the first use fills. So the library loads
+ * on machines that have neither, and works there inside a node. Their headers are used for types
+ * only.
  */
 #ifndef EP_RDMA_VERBS_H
 #define EP_RDMA_VERBS_H
@@ -10,7 +11,7 @@
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
-/* name, version node that has had this form of it first; M: needed, O: may be NULL */
+/* Name, and the version node where this form came first. M: needed; O: may be NULL. */
 #define EP_VERBS_CALLS(M, O)                                                                       \
 	M(ibv_get_device_list, "IBVERBS_1.1")                                                      \
 	M(ibv_free_device_list, "IBVERBS_1.1")                                                     \
@@ -76,17 +77,21 @@ struct ep_mlx5dv {
 };
 
 /*
- * NULL: not usable, and *why is the reason (static storage). Whoever is first has libibverbs keep registered
- * memory whole in a fork(), where the kernel does not by itself (from 5.12 on it does).
+ * Return the table of a library, or NULL with the reason in *why, which is static. The first call
+ * of ep_verbs() has libibverbs protect registered memory in a fork(). Kernels from 5.12 on do so
+ * themselves.
  */
 const struct ep_verbs *ep_verbs(const char **why);
 const struct ep_mlx5dv *ep_mlx5dv(const char **why);
 
-/* As the inline of <infiniband/verbs.h>, without the library at link time. */
+/* Does what ibv_query_port() does, without libibverbs at link time. Returns 0 or an errno value. */
 int ep_verbs_query_port(const struct ep_verbs *verbs, struct ibv_context *ctx, uint8_t port,
 			struct ibv_port_attr *attr);
 
-/* ibv_reg_mr with optional flags in `access`, which are dropped where they cannot be passed. */
+/*
+ * Registers memory as ibv_reg_mr() does, and returns NULL with errno on failure. Optional flags in
+ * `access` are dropped where libibverbs cannot pass them.
+ */
 struct ibv_mr *ep_verbs_reg_mr(const struct ep_verbs *verbs, struct ibv_pd *pd, void *addr,
 			       size_t bytes, unsigned int access);
 

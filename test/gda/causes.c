@@ -137,7 +137,7 @@ static void check_flushed(void)
 	nic_state = EP_PRM_QP_ERR;
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
 	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
-	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
+	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause was overwritten"));
 	g.nic[0].caps.error_syndrome = true;
 	nic_syndrome = EP_MLX5_SYND_LOCAL_PROT;
 	CHECK(told("syndrome 0x04"));
@@ -152,7 +152,7 @@ static void check_device(void)
 	nic_state = EP_PRM_QP_ERR;
 	fail_cqe(0, EP_MLX5_SYND_FLUSHED);
 	CHECK(ep_gda_inspect(&queue[0], EP_GDA_INSPECT_MEMORY));
-	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause is not known any more"));
+	CHECK(ep_gda_poll(&g, &f) && strstr(f.text, "the cause was overwritten"));
 	ep_gda_fail_port(&g.nic[0], &g, "it broke");
 	CHECK(told("RDMA on mlx5_0:0 failed: it broke"));
 	CHECK(!ep_gda_poll(&g, &f));

@@ -573,7 +573,7 @@ static void check_read_back(uint32_t state, uint32_t mtu, uint32_t sra, uint32_t
 	q.qp_obj = object;
 	answer_rra(state, mtu, sra, rra, 0);
 	CHECK(!ep_gda_queue_connect(&q, &end, &why));
-	CHECK(strstr(why.text, "firmware reads back"));
+	CHECK(strstr(why.text, "firmware reports other values"));
 }
 
 static void check_query(void)

@@ -378,7 +378,7 @@ static void check_warning(const char *log)
 	fclose(file);
 	unlink(log);
 	CHECK_HAS(all, "NCCL WARN ");
-	CHECK_HAS(all, "DevX works, but a trial connection does not: ");
+	CHECK_HAS(all, "DevX works, but a trial connection fails: ");
 }
 
 int main(int argc, char **argv)

@@ -49,8 +49,8 @@ static void test_attributes(int tc, int data_tc, int fifo_tc)
 	struct ep_net_comm *pair[2];
 
 	CHECK_TEXT(pkey_line,
-		   ethernet ? "1 mlx5_1:1 is RoCE, which has no other partition key than that "
-			      "at index 0: NCCL_IB_PKEY=5 is not used there"
+		   ethernet ? "1 mlx5_1:1 is RoCE, whose only partition key is at index 0: "
+			      "NCCL_IB_PKEY=5 has no effect there"
 			    : "");
 	to->dev[0]->nic.end.mtu = IBV_MTU_1024;
 	from->dev[0]->nic.tc = to->dev[0]->nic.tc = 8;

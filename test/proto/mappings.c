@@ -214,9 +214,9 @@ static void not_there(struct world *w)
 static void old(struct world *w)
 {
 	choose("auto", "0");
-	works(w, "CUDA IPC", 1, "NCCL 2.28.9 gives no pointers");
+	works(w, "CUDA IPC", 1, "NCCL 2.28.9 has no pointers");
 	choose("window", "0");
-	refused(w, "NCCL 2.28.9 gives no pointers to peers' windows, 2.29.2 does");
+	refused(w, "NCCL 2.28.9 has no pointers to peers' windows, 2.29.2 has");
 }
 
 static void domain(struct world *w)

@@ -81,7 +81,7 @@ static void agree(struct world *w)
 {
 	works(w, "");
 	one(w, "NCCL_EP_NVLS", "0", "rank 1: NCCL_EP_NVLS is not 1");
-	one(w, "VC_NVLS", "0", "rank 1: NCCL reports that it has no multicast");
+	one(w, "VC_NVLS", "0", "rank 1: NCCL reports no multicast");
 	one(w, "NCCL_EP_MEMORY", "ipc", "rank 1: no NCCL window");
 	/* windows fail when multicast has been chosen */
 	one(w, "VC_NO_RETAIN", "1", "memory by CUDA IPC");
