@@ -253,22 +253,6 @@ struct lists {
 	uint32_t longest;       /* words in the longest list of any rank */
 };
 
-static bool lists_open(struct lists *lists, struct ep_gda *g, struct ep_boot *boot, uint32_t queues)
-{
-	size_t n = (size_t)boot->nranks;
-
-	*lists = (struct lists){ .g = g, .boot = boot, .queues = queues };
-	lists->size = calloc(n, sizeof(*lists->size));
-	lists->below = calloc(n, sizeof(*lists->below));
-	return lists->size && lists->below;
-}
-
-static void lists_close(struct lists *lists)
-{
-	free(lists->size);
-	free(lists->below);
-}
-
 /* Returns the number of this rank's node: that of its first rank. */
 static uint32_t gda_node(const struct ep_gda *g)
 {
@@ -384,17 +368,19 @@ static void handshake_fill(const struct ep_gda *g, uint32_t queues, ncclResult_t
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine)
 {
-	struct handshake handshake, *all = calloc((size_t)boot->nranks, sizeof(*all));
+	size_t n = (size_t)boot->nranks;
+	struct handshake handshake, *all = calloc(n, sizeof(*all));
+	struct lists lists = { .g = g, .boot = boot, .handshake = all, .queues = queues };
 	struct ep_reason why = { "" };
-	struct lists lists;
 	ncclResult_t result;
 
-	if ((!lists_open(&lists, g, boot, queues) || !all) && *mine == ncclSuccess) {
+	lists.size = calloc(n, sizeof(*lists.size));
+	lists.below = calloc(n, sizeof(*lists.below));
+	if ((!lists.size || !lists.below || !all) && *mine == ncclSuccess) {
 		*mine = ep_fail(ncclSystemError, "%s: out of host memory", what);
 	}
 	handshake_fill(g, queues, *mine, &handshake);
 	EP_CHECK_GOTO(ep_boot_verdicts(boot, &handshake, all, sizeof(handshake), what), out);
-	lists.handshake = all;
 	EP_CHECK_GOTO(handshake_check(all, boot->nranks), out);
 	EP_CHECK_GOTO(lists_nodes(&lists, mine), out);
 	EP_CHECK_GOTO(exchange(&lists, put_qpn, get_qpn, mine), out);
@@ -407,7 +393,8 @@ ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t que
 	}
 	EP_CHECK_GOTO(exchange(&lists, put_order, get_order, mine), out);
 out:
-	lists_close(&lists);
+	free(lists.below);
+	free(lists.size);
 	free(all);
 	return result;
 }

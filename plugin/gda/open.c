@@ -64,15 +64,6 @@ static bool nics_open(struct ep_gda *g, const struct ep_gda_config *c, struct ep
 	return ok;
 }
 
-static void nics_close(struct ep_gda *g)
-{
-	for (int i = g->nnics - 1; i >= 0; i--) {
-		ep_gda_address_release(&g->nic[i]);
-		ep_nic_close(&g->nic[i].base, g->nic[i].keep);
-	}
-	g->nnics = 0;
-}
-
 #define EP_GDA_STALL_NS 2000000000ull /* without progress, draining ends earlier */
 #define EP_GDA_REST_NS 500000000ull   /* for the device, however long draining took */
 
@@ -340,17 +331,6 @@ static ncclResult_t prepare(struct ep_gda *g, const struct ep_gda_config *c)
 	return choose_mode(g, c->mode);
 }
 
-static ncclResult_t gda_start(struct ep_gda *g)
-{
-	struct ep_reason why = { "" };
-
-	if (!ep_gda_publish(g, &why) || !ep_gda_proxy_start(g, &why) ||
-	    !ep_gda_watch_start(g, &why)) {
-		return fail("RDMA", &why);
-	}
-	return ncclSuccess;
-}
-
 /* Returns whether a rank of another node is to be reached. */
 static bool any(const struct ep_boot *boot, const bool *remote)
 {
@@ -365,6 +345,7 @@ static bool any(const struct ep_boot *boot, const bool *remote)
 ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 			 const struct ep_gda_config *config, ncclResult_t mine)
 {
+	struct ep_reason why = { "" };
 	struct ep_gda *g = NULL;
 	ncclResult_t result;
 	char text[512];
@@ -379,8 +360,10 @@ ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 			 : ep_fail(ncclSystemError, "RDMA: out of host memory");
 	}
 	EP_CHECK_GOTO(ep_gda_connect(g, boot, config->queues, &mine), err_close);
-	if (g && mine == ncclSuccess) {
-		mine = gda_start(g);
+	if (g && mine == ncclSuccess &&
+	    (!ep_gda_publish(g, &why) || !ep_gda_proxy_start(g, &why) ||
+	     !ep_gda_watch_start(g, &why))) {
+		mine = fail("RDMA", &why);
 	}
 	EP_CHECK_GOTO(ep_boot_agree(boot, mine, "connecting queue pairs"), err_close);
 	if (g) {
@@ -519,7 +502,10 @@ void ep_gda_close(struct ep_gda *gda)
 	ep_gda_unbind(gda);
 	ep_gda_user_mrs_free(gda);
 	ep_gda_pinned_close(gda);
-	nics_close(gda);
+	for (int i = gda->nnics - 1; i >= 0; i--) {
+		ep_gda_address_release(&gda->nic[i]);
+		ep_nic_close(&gda->nic[i].base, gda->nic[i].keep);
+	}
 	gda_free(gda);
 }
 

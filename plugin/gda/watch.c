@@ -316,17 +316,6 @@ bool ep_gda_inspect(struct ep_gda_queue *queue, int flags)
 	return bad || failed;
 }
 
-/* Returns whether a failure of the peer is known with its cause. */
-static bool gda_settled(struct ep_gda *g, int peer)
-{
-	bool settled;
-
-	pthread_mutex_lock(&g->lock);
-	settled = g->known[peer] && !g->vague[peer];
-	pthread_mutex_unlock(&g->lock);
-	return settled;
-}
-
 /* ---- questions about queues whose work is late ---- */
 
 /*
@@ -438,11 +427,12 @@ bool ep_gda_poll(struct ep_gda *gda, struct ep_gda_failure *failure)
 bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	bool settled = false; /* a failure is known with its cause */
 	uint32_t known;
 
 	pthread_mutex_lock(&gda->ask);
 	cudaThreadExchangeStreamCaptureMode(&mode);
-	for (uint32_t i = 0; i < gda->nqueues; i++) {
+	for (uint32_t i = 0; i < gda->nqueues && !settled; i++) {
 		struct ep_gda_queue *q = &gda->queue[i];
 
 		if (q->peer != peer) {
@@ -450,9 +440,9 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 		}
 		blame_port(q->nic, gda); /* a wait for the peer has expired */
 		ep_gda_inspect(q, EP_GDA_INSPECT_NIC | EP_GDA_INSPECT_GPU);
-		if (gda_settled(gda, peer)) {
-			break;
-		}
+		pthread_mutex_lock(&gda->lock);
+		settled = gda->known[peer] && !gda->vague[peer];
+		pthread_mutex_unlock(&gda->lock);
 	}
 	cudaThreadExchangeStreamCaptureMode(&mode);
 	pthread_mutex_unlock(&gda->ask);
@@ -474,17 +464,6 @@ bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure
 
 #define EP_GDA_TICK_MS 20
 
-static void event_queue(struct ep_gda *g, const struct ibv_qp *qp, const char *note)
-{
-	struct ep_gda_cause cause = { .status = EP_MLX5_ERR_CQE, .note = note };
-
-	for (uint32_t i = 0; i < g->nqueues; i++) {
-		if (g->queue[i].verbs && g->queue[i].verbs == qp) {
-			ep_gda_fail_queue(&g->queue[i], &cause);
-		}
-	}
-}
-
 struct place {
 	struct ep_gda *gda;
 	struct ep_gda_nic *nic;
@@ -492,11 +471,18 @@ struct place {
 
 static void gda_event(void *arg, const struct ep_nic_report *report)
 {
+	struct ep_gda_cause cause = { .status = EP_MLX5_ERR_CQE, .note = report->text };
 	struct place *at = arg;
 
 	switch (report->event) {
 	case EP_NIC_QP_FAILED:
-		event_queue(at->gda, report->qp, report->text);
+		for (uint32_t i = 0; i < at->gda->nqueues; i++) {
+			struct ep_gda_queue *queue = &at->gda->queue[i];
+
+			if (queue->verbs && queue->verbs == report->qp) {
+				ep_gda_fail_queue(queue, &cause);
+			}
+		}
 		break;
 	case EP_NIC_PORT_DOWN:
 	case EP_NIC_PORT_UP:

@@ -91,15 +91,6 @@ static ncclResult_t share_receive(struct ep_net_coll *c, const struct ep_net_gat
 
 /* ---- sends ---- */
 
-static ncclResult_t share_differs(const struct ep_net_coll *c, const struct ep_net_gather *g,
-				  uint32_t r)
-{
-	return ep_fail(ncclRemoteError,
-		       "%s gathers something else than this rank, which gathers %zu bytes at %zu, "
-		       "of %zu of each rank: all ranks must gather the same",
-		       c->who[r], g->window.bytes, g->window.offset, g->window.each);
-}
-
 /* Sends this rank's data, as far as a rank has posted receives for it. *whole: all of it. */
 static ncclResult_t share_send(struct ep_net_coll *c, const struct ep_net_gather *g,
 			       struct ep_net_share *share, uint32_t r, bool *whole)
@@ -116,7 +107,12 @@ static ncclResult_t share_send(struct ep_net_coll *c, const struct ep_net_gather
 		}
 		if (((uint32_t)asked.tag ^ g->mark) >= EP_NET_MAX_RECVS ||
 		    asked.size > bytes - share->sent) {
-			return share_differs(c, g, r);
+			return ep_fail(ncclRemoteError,
+				       "%s gathers something else than this rank, which gathers "
+				       "%zu bytes at %zu, of %zu of each rank: all ranks must "
+				       "gather the same",
+				       c->who[r], g->window.bytes, g->window.offset,
+				       g->window.each);
 		}
 		request = &share->send[(uint32_t)asked.tag ^ g->mark];
 		if (*request) {

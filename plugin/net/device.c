@@ -23,7 +23,7 @@ static struct {
 	int n;
 	struct ep_ib_env env;
 	struct ep_reason why;
-} ep_net_found = { .once = PTHREAD_ONCE_INIT };
+} devs_found = { .once = PTHREAD_ONCE_INIT };
 
 /* ---- finding them ---- */
 
@@ -149,7 +149,7 @@ static void devs_probe(const struct ep_port_list *list, const struct ep_topo_hca
 
 		if (ep_topo_hca_match(hca, port->name, port->port)) {
 			permitted++;
-			if (dev_probe(&dev[n], list, port, &ep_net_found.env)) {
+			if (dev_probe(&dev[n], list, port, &devs_found.env)) {
 				ep_topo_hca_rail(hca, port->name, port->port, &dev[n].rail,
 						 &dev[n].plane);
 				n++;
@@ -157,7 +157,7 @@ static void devs_probe(const struct ep_port_list *list, const struct ep_topo_hca
 		}
 	}
 	if (n == 0) {
-		ep_reason_set(&ep_net_found.why,
+		ep_reason_set(&devs_found.why,
 			      "%d active RDMA ports, %d of them permitted by "
 			      "NCCL_IB_HCA, none can be used",
 			      list->n, permitted);
@@ -165,24 +165,24 @@ static void devs_probe(const struct ep_port_list *list, const struct ep_topo_hca
 		return;
 	}
 	ep_net_devs_arrange(dev, n);
-	ep_net_found.dev = dev;
-	ep_net_found.n = n;
+	devs_found.dev = dev;
+	devs_found.n = n;
 }
 
 static void devs_find(void)
 {
-	struct ep_reason *why = &ep_net_found.why;
+	struct ep_reason *why = &devs_found.why;
 	struct ep_port_list list;
 	struct ep_topo_hca hca;
 	struct ep_topo_err err;
 	struct ep_error error;
 
-	if (ep_ib_env_read(&ep_net_found.env) != ncclSuccess) {
+	if (ep_ib_env_read(&devs_found.env) != ncclSuccess) {
 		ep_error_get(NULL, &error);
 		ep_reason_set(why, "%.300s", error.text);
 		return;
 	}
-	if (ep_net_found.env.disable) {
+	if (devs_found.env.disable) {
 		ep_reason_set(why, "NCCL_IB_DISABLE=1");
 		return;
 	}
@@ -198,17 +198,17 @@ static void devs_find(void)
 
 bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why)
 {
-	pthread_once(&ep_net_found.once, devs_find);
-	*dev = ep_net_found.dev;
-	*n = ep_net_found.n;
-	*why = ep_net_found.why;
-	return ep_net_found.n > 0;
+	pthread_once(&devs_found.once, devs_find);
+	*dev = devs_found.dev;
+	*n = devs_found.n;
+	*why = devs_found.why;
+	return devs_found.n > 0;
 }
 
 const struct ep_ib_env *ep_net_env(void)
 {
-	pthread_once(&ep_net_found.once, devs_find);
-	return &ep_net_found.env;
+	pthread_once(&devs_found.once, devs_find);
+	return &devs_found.env;
 }
 
 const char *ep_net_dev_lacks(const struct ep_net_dev *dev)
@@ -237,7 +237,7 @@ static ncclResult_t dev_open(struct ep_net_dev *dev, bool even_down)
 	list.dev = (list.v->ibv_get_device_list)(&list.ndevs);
 	memset(&dev->nic, 0, sizeof(dev->nic));
 	dev->nic.even_down = even_down;
-	if (!ep_nic_open(&dev->nic, &list, &dev->port, &ep_net_found.env, &why, &result)) {
+	if (!ep_nic_open(&dev->nic, &list, &dev->port, &devs_found.env, &why, &result)) {
 		ep_nic_close(&dev->nic, false);
 		if (result == ncclSuccess) {
 			result = ep_fail(ncclSystemError, "%s", why.text);
@@ -376,17 +376,7 @@ struct ep_net_async {
 
 /* Held while the thread uses an object, so that none is freed then. */
 static pthread_mutex_t async_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct ep_net_async *ep_net_async;
-
-/* A handle may be that of no object any more. */
-static void async_one(const struct ep_net_async *a, const void *handle)
-{
-	void *object = ep_net_handle_get(ep_net_kind_of(handle), handle);
-
-	if (object) {
-		a->fn(a, object);
-	}
-}
+static struct ep_net_async *async_now;
 
 static void *async_main(void *arg)
 {
@@ -397,11 +387,17 @@ static void *async_main(void *arg)
 		int n = epoll_wait(a->epoll, event, EP_NET_EVENTS, -1);
 
 		for (int i = 0; i < n; i++) {
+			void *handle, *object;
+
 			if (!event[i].data.u64) {
 				return NULL;
 			}
+			handle = (void *)(uintptr_t)event[i].data.u64;
 			pthread_mutex_lock(&async_lock);
-			async_one(a, (void *)(uintptr_t)event[i].data.u64);
+			object = ep_net_handle_get(ep_net_kind_of(handle), handle);
+			if (object) { /* (the handle may have ended) */
+				a->fn(a, object);
+			}
 			pthread_mutex_unlock(&async_lock);
 		}
 	}
@@ -456,13 +452,13 @@ ncclResult_t ep_net_async_add(const void *handle, int fd, ep_net_async_fn *fn)
 	bool good = false;
 
 	pthread_mutex_lock(&async_lock);
-	if (!ep_net_async) {
-		ep_net_async = async_new();
+	if (!async_now) {
+		async_now = async_new();
 	}
-	if (ep_net_async) {
-		ep_net_async->fn = fn;
-		good = epoll_ctl(ep_net_async->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
-		ep_net_async->n += good;
+	if (async_now) {
+		async_now->fn = fn;
+		good = epoll_ctl(async_now->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
+		async_now->n += good;
 	}
 	pthread_mutex_unlock(&async_lock);
 	return good ? ncclSuccess
@@ -476,10 +472,10 @@ void ep_net_async_remove(int fd)
 	uint64_t one = 1;
 
 	pthread_mutex_lock(&async_lock);
-	(void)epoll_ctl(ep_net_async->epoll, EPOLL_CTL_DEL, fd, NULL);
-	if (--ep_net_async->n == 0) {
-		last = ep_net_async;
-		ep_net_async = NULL;
+	(void)epoll_ctl(async_now->epoll, EPOLL_CTL_DEL, fd, NULL);
+	if (--async_now->n == 0) {
+		last = async_now;
+		async_now = NULL;
 	}
 	pthread_mutex_unlock(&async_lock);
 	if (last) {

@@ -30,7 +30,7 @@ static struct handle_table *handle_table(enum ep_net_kind kind)
 	return &tables[kind == EP_NET_MR || kind == EP_NET_SYM];
 }
 
-static struct ep_net_slot *ep_net_slot(struct handle_table *table, uint32_t slot)
+static struct ep_net_slot *slot_at(struct handle_table *table, uint32_t slot)
 {
 	struct ep_net_slot *chunk =
 		__atomic_load_n(&table->chunk[slot / EP_NET_CHUNK], __ATOMIC_ACQUIRE);
@@ -44,7 +44,7 @@ static uint32_t slot_take(struct handle_table *table)
 	uint32_t slot = table->free;
 
 	if (slot != EP_NET_NO_SLOT) {
-		table->free = ep_net_slot(table, slot)->next;
+		table->free = slot_at(table, slot)->next;
 		return slot;
 	}
 	if (table->n == table->limit) {
@@ -84,7 +84,7 @@ ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handl
 	pthread_mutex_lock(&table_lock);
 	slot = slot_take(t);
 	if (slot != EP_NET_NO_SLOT) {
-		s = ep_net_slot(t, slot);
+		s = slot_at(t, slot);
 		*handle = (void *)(uintptr_t)(++s->uses << (EP_NET_KIND_BITS + EP_NET_SLOT_BITS) |
 					      (uint64_t)slot << EP_NET_KIND_BITS | kind);
 		__atomic_store_n(&s->object, object, __ATOMIC_RELAXED);
@@ -98,7 +98,7 @@ ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handl
 
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle)
 {
-	struct ep_net_slot *s = ep_net_slot(handle_table(kind), ep_net_slot_of(handle));
+	struct ep_net_slot *s = slot_at(handle_table(kind), ep_net_slot_of(handle));
 
 	if (ep_net_kind_of(handle) != kind || !s ||
 	    __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE) != (uintptr_t)handle) {
@@ -129,7 +129,7 @@ void *ep_net_request_owner(enum ep_net_kind kind, const void *request, enum ep_n
 	uint64_t handle = 0;
 
 	if (ep_net_kind_of(request) == kind) {
-		s = ep_net_slot(&tables[0], ep_net_slot_of(request) & (EP_NET_COMMS - 1));
+		s = slot_at(&tables[0], ep_net_slot_of(request) & (EP_NET_COMMS - 1));
 	}
 	if (s) {
 		handle = __atomic_load_n(&s->handle, __ATOMIC_ACQUIRE);
@@ -147,7 +147,7 @@ ncclResult_t ep_net_request_fail(const void *request)
 /* The lock is held. */
 static void *slot_drop(struct handle_table *table, uint32_t slot)
 {
-	struct ep_net_slot *s = ep_net_slot(table, slot);
+	struct ep_net_slot *s = slot_at(table, slot);
 	void *object = s->object;
 
 	__atomic_store_n(&s->handle, 0, __ATOMIC_RELEASE);
@@ -191,7 +191,7 @@ void *ep_net_handle_drop_one(enum ep_net_kind kind,
 
 	pthread_mutex_lock(&table_lock);
 	for (uint32_t i = 0; !object && i < t->n; i++) {
-		const struct ep_net_slot *s = ep_net_slot(t, i);
+		const struct ep_net_slot *s = slot_at(t, i);
 
 		if (s->handle && ep_net_kind_of((void *)(uintptr_t)s->handle) == kind &&
 		    of(s->object, what)) {

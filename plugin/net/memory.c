@@ -72,16 +72,6 @@ static bool region_insert(struct ep_net_dev *dev, struct ep_net_region *region)
 	return true;
 }
 
-static void region_remove(struct ep_net_dev *dev, const struct ep_net_region *region)
-{
-	uint32_t i = region_above(dev, region->start);
-
-	while (i-- > 0 && dev->region[i] != region) {
-	}
-	memmove(dev->region + i, dev->region + i + 1, (dev->nregions - i - 1) * sizeof(region));
-	dev->nregions--;
-}
-
 /* Whole pages, so that neighbours share them; a DMA-BUF as it was given. */
 static bool region_make(struct ep_net_dev *dev, const struct ep_net_memory *mem,
 			struct ep_net_region *region, struct ep_reason *why)
@@ -142,14 +132,20 @@ err_free:
 	return NULL;
 }
 
-/* The device's lock is held. */
+/* Ends a use of a region, and the region with its last one. The device's lock is held. */
 static void region_put(struct ep_net_dev *dev, struct ep_net_region *region)
 {
-	if (--region->refs == 0) {
-		region_remove(dev, region);
-		dev->nic.v->ibv_dereg_mr(region->mr);
-		free(region);
+	uint32_t i = region_above(dev, region->start);
+
+	if (--region->refs) {
+		return;
 	}
+	while (i-- > 0 && dev->region[i] != region) {
+	}
+	memmove(dev->region + i, dev->region + i + 1, (dev->nregions - i - 1) * sizeof(region));
+	dev->nregions--;
+	dev->nic.v->ibv_dereg_mr(region->mr);
+	free(region);
 }
 
 /* With a port of the NIC. The port is held until mr_close(). */

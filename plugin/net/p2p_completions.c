@@ -8,15 +8,6 @@
 
 /* ---- work that has succeeded ---- */
 
-static void probed_note(struct ep_net_comm *c, uint32_t path)
-{
-	struct ep_net_path *r = &c->path[path];
-
-	if (r->state == EP_NET_PATH_PROBING && --r->probes == 0) {
-		r->noted.probed = c->paths.due = true;
-	}
-}
-
 /* A message's part has come. */
 static ncclResult_t arrived(struct ep_net_comm *c, const struct ibv_wc *wc, uint32_t qp)
 {
@@ -80,6 +71,7 @@ static ncclResult_t message_received(struct ep_net_comm *c, const struct ibv_wc 
 static ncclResult_t completed(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
 	uint32_t qp = EP_NET_WR_QP(wc->wr_id), number = EP_NET_WR_NUMBER(wc->wr_id);
+	struct ep_net_path *path;
 
 	switch (EP_NET_WR_KIND(wc->wr_id)) {
 	case EP_NET_WORK_SEND:
@@ -98,7 +90,10 @@ static ncclResult_t completed(struct ep_net_comm *c, const struct ibv_wc *wc)
 		return ncclSuccess;
 	case EP_NET_WORK_PROBE:
 		c->qp[qp].room += EP_NET_WR_WRS(wc->wr_id);
-		probed_note(c, c->qp[qp].path);
+		path = &c->path[c->qp[qp].path];
+		if (path->state == EP_NET_PATH_PROBING && --path->probes == 0) {
+			path->noted.probed = c->paths.due = true;
+		}
 		return ncclSuccess;
 	case EP_NET_WORK_FLUSH:
 		ep_net_flush_ended(c, qp - EP_NET_WR_FLUSH_QP(0), number);
@@ -123,22 +118,10 @@ static void failure_note(struct ep_net_comm *c, uint32_t path, const struct ibv_
 	}
 }
 
-/* Of a flush: of all paths of the port. What it was to show is there: all that was received has been waited for. */
-static void flush_failed(struct ep_net_comm *c, const struct ibv_wc *wc)
-{
-	uint32_t local = EP_NET_WR_QP(wc->wr_id) - EP_NET_WR_FLUSH_QP(0);
-
-	for (uint32_t i = 0; i < c->npaths; i++) {
-		if (c->path[i].local_port == local) {
-			failure_note(c, i, wc);
-		}
-	}
-	ep_net_flush_ended(c, local, EP_NET_WR_NUMBER(wc->wr_id));
-}
-
+/* Notes a failure of a path, or fails the connection. */
 static ncclResult_t failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
 {
-	uint32_t qp = EP_NET_WR_QP(wc->wr_id);
+	uint32_t qp = EP_NET_WR_QP(wc->wr_id), local;
 
 	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_RECEIVE) {
 		c->qp[qp].receives--;
@@ -146,11 +129,21 @@ static ncclResult_t failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
 	if (!c->path || !ep_net_status_blames_path(wc->status)) {
 		return ep_net_comm_fail_wc(c, wc);
 	}
-	if (EP_NET_WR_KIND(wc->wr_id) == EP_NET_WORK_FLUSH) {
-		flush_failed(c, wc);
-	} else {
+	if (EP_NET_WR_KIND(wc->wr_id) != EP_NET_WORK_FLUSH) {
 		failure_note(c, c->qp[qp].path, wc);
+		return ncclSuccess;
 	}
+	/*
+	 * A flush fails for all paths of its port. It has shown what it was to show: a path that fails has
+	 * waited for all that was received.
+	 */
+	local = qp - EP_NET_WR_FLUSH_QP(0);
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		if (c->path[i].local_port == local) {
+			failure_note(c, i, wc);
+		}
+	}
+	ep_net_flush_ended(c, local, EP_NET_WR_NUMBER(wc->wr_id));
 	return ncclSuccess;
 }
 

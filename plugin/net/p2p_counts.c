@@ -20,7 +20,7 @@ static struct {
 	struct ep_shared_file shared;
 	uint32_t entries; /* that the file has memory for */
 	uint32_t next;    /* where the search for a free entry begins */
-} ep_net_counted = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} counted = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static size_t counts_bytes(uint32_t entries)
 {
@@ -34,17 +34,17 @@ static int counts_make(void)
 	char state;
 	int error;
 
-	error = ep_shared_file_make(&ep_net_counted.shared, EP_NET_COUNTS_NAME,
+	error = ep_shared_file_make(&counted.shared, EP_NET_COUNTS_NAME,
 				    counts_bytes(EP_NET_COUNTS_STEP));
 	if (error) {
 		return error;
 	}
 	/* (what lies behind the file's end gets memory before it is used) */
 	file = mmap(NULL, counts_bytes(EP_NET_COUNTS_ENTRIES), PROT_READ | PROT_WRITE, MAP_SHARED,
-		    ep_net_counted.shared.fd, 0);
+		    counted.shared.fd, 0);
 	if (file == MAP_FAILED) {
 		error = errno;
-		ep_shared_file_remove(&ep_net_counted.shared);
+		ep_shared_file_remove(&counted.shared);
 		return error;
 	}
 	file->version = EP_NET_COUNTS_VERSION;
@@ -55,8 +55,8 @@ static int counts_make(void)
 	(void)ep_file_read("/proc/self/comm", file->program, sizeof(file->program));
 	file->program[strcspn(file->program, "\n")] = '\0';
 	__atomic_store_n(&file->magic, EP_NET_COUNTS_MAGIC, __ATOMIC_RELEASE);
-	ep_net_counted.file = file;
-	ep_net_counted.entries = EP_NET_COUNTS_STEP;
+	counted.file = file;
+	counted.entries = EP_NET_COUNTS_STEP;
 	return 0;
 }
 
@@ -65,8 +65,8 @@ static struct ep_net_counts *counts_find(void)
 {
 	struct ep_net_counts *e;
 
-	for (uint32_t i = 0; ep_net_counted.file && i < ep_net_counted.entries; i++) {
-		e = &ep_net_counted.file->entry[ep_net_counted.next++ % ep_net_counted.entries];
+	for (uint32_t i = 0; counted.file && i < counted.entries; i++) {
+		e = &counted.file->entry[counted.next++ % counted.entries];
 		if (e->state == EP_NET_COUNTS_FREE && e->since == 0) {
 			return e;
 		}
@@ -77,16 +77,16 @@ static struct ep_net_counts *counts_find(void)
 /* Gives the file room for more entries. The lock is held. Returns 0, or a code of errno. */
 static int counts_grow(void)
 {
-	uint32_t entries = ep_net_counted.entries + EP_NET_COUNTS_STEP;
+	uint32_t entries = counted.entries + EP_NET_COUNTS_STEP;
 	int error;
 
 	if (entries > EP_NET_COUNTS_ENTRIES) {
 		return ENOSPC;
 	}
-	error = ep_shared_file_grow(&ep_net_counted.shared, counts_bytes(entries));
+	error = ep_shared_file_grow(&counted.shared, counts_bytes(entries));
 	if (!error) {
-		ep_net_counted.next = ep_net_counted.entries;
-		ep_net_counted.entries = entries;
+		counted.next = counted.entries;
+		counted.entries = entries;
 	}
 	return error;
 }
@@ -97,13 +97,13 @@ static struct ep_net_counts *counts_take(void)
 	struct ep_net_counts *e;
 	int error = 0;
 
-	pthread_mutex_lock(&ep_net_counted.lock);
-	if (!ep_net_counted.tried) {
-		ep_net_counted.tried = true;
+	pthread_mutex_lock(&counted.lock);
+	if (!counted.tried) {
+		counted.tried = true;
 		error = ep_param_or_initial(EP_PARAM_NET_COUNTS) ? counts_make() : 0;
 	}
 	e = counts_find();
-	if (!e && ep_net_counted.file) {
+	if (!e && counted.file) {
 		error = counts_grow();
 		e = counts_find();
 	}
@@ -111,7 +111,7 @@ static struct ep_net_counts *counts_take(void)
 		memset(e, 0, sizeof(*e));
 		e->since = 1; /* taken */
 	}
-	pthread_mutex_unlock(&ep_net_counted.lock);
+	pthread_mutex_unlock(&counted.lock);
 	if (error) {
 		EP_WARN("a connection is not counted: its file in " EP_SHARED_DIR
 			" has no room: %s (NCCL_EP_NET_COUNTS)",
@@ -155,15 +155,15 @@ void ep_net_counts_close(struct ep_net_comm *c)
 	struct ep_net_counts *e = c->counts;
 
 	if (e != &c->own_counts) {
-		pthread_mutex_lock(&ep_net_counted.lock);
+		pthread_mutex_lock(&counted.lock);
 		__atomic_store_n(&e->state, EP_NET_COUNTS_FREE, __ATOMIC_RELEASE);
 		e->since = 0;
-		pthread_mutex_unlock(&ep_net_counted.lock);
+		pthread_mutex_unlock(&counted.lock);
 	}
 }
 
 /* Removes the file. A child of fork() leaves its parent's file alone. */
-__attribute__((destructor)) static void ep_net_counts_end(void)
+__attribute__((destructor)) static void counts_end(void)
 {
-	ep_shared_file_remove(&ep_net_counted.shared);
+	ep_shared_file_remove(&counted.shared);
 }

@@ -570,19 +570,6 @@ static ncclResult_t path_failed(struct ep_net_comm *c, uint32_t path, const stru
 	return ep_net_path_close(c, path, wc ? ep_net_wc_print(wc, why) : "it is given up");
 }
 
-/* Both ends know now that there is a path there and back. */
-static ncclResult_t path_prove(struct ep_net_comm *c, uint32_t path)
-{
-	struct ep_net_path *r = &c->path[path];
-	struct ep_net_ctrl_msg msg = { 0 };
-
-	if (r->state != EP_NET_PATH_PROBING) {
-		return ncclSuccess;
-	}
-	r->proved = true;
-	return ctrl_send(c, EP_NET_PROVED, path, &msg);
-}
-
 ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 {
 	/* (who closes a path takes up completions of others) */
@@ -597,10 +584,14 @@ ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 				r->noted.failed = false;
 				EP_CHECK(path_failed(c, i, &wc));
 			}
-			if (r->noted.probed) {
-				r->noted.probed = false;
-				EP_CHECK(path_prove(c, i));
+			if (r->noted.probed && r->state == EP_NET_PATH_PROBING) {
+				struct ep_net_ctrl_msg msg = { 0 };
+
+				/* Both ends know from now on that there is a path there and back. */
+				r->proved = true;
+				EP_CHECK(ctrl_send(c, EP_NET_PROVED, i, &msg));
 			}
+			r->noted.probed = false;
 		}
 	}
 	return ncclSuccess;

@@ -283,17 +283,6 @@ static void connect_rep_fill(const struct ep_net_comm *c, uint64_t nonce,
 	ports_fill(c, rep->port, rep->qpn);
 }
 
-static void connect_rep_refuse(ncclResult_t code, uint64_t nonce, struct ep_net_connect_rep *rep)
-{
-	struct ep_error error;
-
-	ep_error_get(NULL, &error);
-	memset(rep, 0, sizeof(*rep));
-	head_fill(nonce, sizeof(*rep), &rep->head);
-	rep->code = code;
-	snprintf(rep->text, sizeof(rep->text), "%.*s", EP_NET_TEXT - 1, error.text);
-}
-
 /* Whether the other end's values are possible, of an end with so many paths. */
 static ncclResult_t peer_check(const struct ep_net_peer *peer, uint32_t npaths, const char *who)
 {
@@ -395,10 +384,16 @@ ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **
 /* Refuses the connection, and sends the reason as far as the socket has room. */
 static void refuse(struct ep_net_listen *listener, ncclResult_t code)
 {
+	struct ep_net_connect_rep *rep = &listener->rep;
+	struct ep_error error;
 	size_t at = 0;
 
-	connect_rep_refuse(code, listener->acceptor.nonce, &listener->rep);
-	(void)ep_net_put(listener->accepted.fd, &listener->rep, sizeof(listener->rep), &at);
+	ep_error_get(NULL, &error);
+	memset(rep, 0, sizeof(*rep));
+	head_fill(listener->acceptor.nonce, sizeof(*rep), &rep->head);
+	rep->code = code;
+	snprintf(rep->text, sizeof(rep->text), "%.*s", EP_NET_TEXT - 1, error.text);
+	(void)ep_net_put(listener->accepted.fd, rep, sizeof(*rep), &at);
 }
 
 static ncclResult_t accepted_connect(struct ep_net_listen *listener)
@@ -427,16 +422,7 @@ static ncclResult_t accepted_connect(struct ep_net_listen *listener)
 	return result;
 }
 
-/* The request has come, all of it: the connection is made, or refused. */
-static ncclResult_t take_req(struct ep_net_listen *listener)
-{
-	EP_CHECK(accepted_connect(listener));
-	connect_rep_fill(listener->comm, listener->acceptor.nonce, &listener->rep);
-	listener->comm->fd = listener->accepted.fd;
-	listener->accepted.fd = -1;
-	return ncclSuccess;
-}
-
+/* Receives more of the request. When all of it has come, the connection is made or refused. */
 static ncclResult_t do_recv_req(struct ep_net_listen *listener, bool *done)
 {
 	ncclResult_t result = ep_net_message_recv(listener->accepted.fd, &listener->req.head,
@@ -444,10 +430,14 @@ static ncclResult_t do_recv_req(struct ep_net_listen *listener, bool *done)
 						  &listener->at, listener->accepted.who, done);
 
 	if (result == ncclSuccess && *done) {
-		result = take_req(listener);
+		result = accepted_connect(listener);
 	}
 	if (result != ncclSuccess) {
 		refuse(listener, result);
+	} else if (*done) {
+		connect_rep_fill(listener->comm, listener->acceptor.nonce, &listener->rep);
+		listener->comm->fd = listener->accepted.fd;
+		listener->accepted.fd = -1;
 	}
 	return result;
 }

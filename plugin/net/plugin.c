@@ -51,28 +51,15 @@ int ep_net_nic_count(enum ep_net_table table)
 	return n;
 }
 
-static const struct ep_net_nic *nic_at(int index)
-{
-	return index >= 0 && index < EP_NET_NICS ? __atomic_load_n(&nics[index], __ATOMIC_ACQUIRE)
-						 : NULL;
-}
-
 ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic)
 {
 	int n = ep_net_nic_count(EP_NET_TABLE_NET);
 
-	*nic = nic_at(index);
+	*nic = index >= 0 && index < EP_NET_NICS ? __atomic_load_n(&nics[index], __ATOMIC_ACQUIRE)
+						 : NULL;
 	return *nic ? ncclSuccess
 		    : ep_fail(ncclInvalidArgument, "there is no device %d, devices are 0..%d",
 			      index, n - 1);
-}
-
-/* NCCL forgets what it has had merged: only NICs of one port are counted, until one is merged again. */
-static void nics_forget(void)
-{
-	pthread_mutex_lock(&nics_lock);
-	memset(nics_counted, 0, sizeof(nics_counted));
-	pthread_mutex_unlock(&nics_lock);
 }
 
 /* ---- merging ---- */
@@ -208,11 +195,11 @@ struct context {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint32_t contexts;
 static ep_net_log_fn *logger;
-static void (*ep_net_sweep)(const void *ctx);
+static void (*sweep_all)(const void *ctx);
 
 /* ---- NCCL's logger ---- */
 
-static bool ep_net_log(enum ep_log_level level, unsigned int subsys, const char *text)
+static bool log_line(enum ep_log_level level, unsigned int subsys, const char *text)
 {
 	ep_net_log_fn *log = __atomic_load_n(&logger, __ATOMIC_ACQUIRE);
 
@@ -235,7 +222,7 @@ bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text)
 static void log_to(ep_net_log_fn *log)
 {
 	__atomic_store_n(&logger, log, __ATOMIC_RELEASE);
-	ep_log_to(log ? ep_net_log : NULL);
+	ep_log_to(log ? log_line : NULL);
 }
 
 /* ---- contexts ---- */
@@ -299,11 +286,14 @@ ncclResult_t ep_net_context_free(void *ctx)
 	free(context);
 	pthread_mutex_lock(&lock);
 	last = --contexts == 0;
-	if (ep_net_sweep) {
-		ep_net_sweep(last ? NULL : ctx);
+	if (sweep_all) {
+		sweep_all(last ? NULL : ctx);
 	}
 	if (last) {
-		nics_forget();
+		/* NCCL forgets merged NICs: only those of one port count until it merges some again. */
+		pthread_mutex_lock(&nics_lock);
+		memset(nics_counted, 0, sizeof(nics_counted));
+		pthread_mutex_unlock(&nics_lock);
 		log_to(NULL);
 	}
 	pthread_mutex_unlock(&lock);
@@ -313,7 +303,7 @@ ncclResult_t ep_net_context_free(void *ctx)
 void ep_net_sweep_with(void (*sweep)(const void *ctx))
 {
 	pthread_mutex_lock(&lock);
-	ep_net_sweep = sweep;
+	sweep_all = sweep;
 	pthread_mutex_unlock(&lock);
 }
 

@@ -214,14 +214,6 @@ bool ep_net_ifname_match(const char *text, const char *name)
 	return (found || none) != exclude;
 }
 
-/* NCCL takes a name of one character for none. */
-static const char *iface_names(void)
-{
-	const char *names = getenv("NCCL_SOCKET_IFNAME");
-
-	return names && strlen(names) > 1 ? names : NULL;
-}
-
 static int iface_family(void)
 {
 	const char *word = getenv("NCCL_SOCKET_FAMILY");
@@ -346,18 +338,10 @@ static const struct ifaddrs *iface_pass_all(const struct ifaddrs *all, ncclResul
 	return found;
 }
 
-static void iface_log(const struct ifaddrs *ifaddr, const char *names)
-{
-	char text[INET6_ADDRSTRLEN] = "?";
-
-	inet_ntop(ifaddr->ifa_addr->sa_family, bytes(ifaddr->ifa_addr), text, sizeof(text));
-	EP_INFO(EP_LOG_INIT | EP_LOG_NET, "peers meet at %s of interface %s%s%s", text,
-		ifaddr->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
-}
-
 ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
 {
-	const char *names = iface_names(), *word = getenv("NCCL_SOCKET_FAMILY");
+	const char *names = getenv("NCCL_SOCKET_IFNAME"), *word = getenv("NCCL_SOCKET_FAMILY");
+	char text[INET6_ADDRSTRLEN] = "?";
 	const struct ifaddrs *found;
 	struct ifaddrs *all = NULL;
 	ncclResult_t result = ncclSuccess;
@@ -366,12 +350,17 @@ ncclResult_t ep_net_addr_find(union ep_net_addr *addr)
 		return ep_fail(ncclSystemError, "network interfaces cannot be listed: %s",
 			       strerror(errno));
 	}
+	if (names && strlen(names) < 2) {
+		names = NULL; /* NCCL ignores a name of one character */
+	}
 	found = names ? iface_best(all, names, NULL) : iface_pass_all(all, &result);
 	if (found) {
 		memset(addr, 0, sizeof(*addr));
 		memcpy(addr, found->ifa_addr,
 		       found->ifa_addr->sa_family == AF_INET ? sizeof(addr->v4) : sizeof(addr->v6));
-		iface_log(found, names);
+		inet_ntop(found->ifa_addr->sa_family, bytes(found->ifa_addr), text, sizeof(text));
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "peers meet at %s of interface %s%s%s", text,
+			found->ifa_name, names ? ", NCCL_SOCKET_IFNAME=" : "", names ? names : "");
 	} else if (result == ncclSuccess) {
 		result = ep_fail(ncclInvalidUsage,
 				 "no running interface has an address to meet peers at "

@@ -25,15 +25,15 @@ static ncclResult_t reg_any(void *comm, const struct ep_net_memory *memory, void
 						   : ep_net_reg(comm, memory, mr);
 }
 
-static ncclResult_t ep_net_reg_mr(void *comm, void *data, size_t size, int type, void **mr)
+static ncclResult_t reg_mr(void *comm, void *data, size_t size, int type, void **mr)
 {
 	const struct ep_net_memory memory = { .data = data, .size = size, .type = type, .fd = -1 };
 
 	return reg_any(comm, &memory, mr);
 }
 
-static ncclResult_t ep_net_reg_mr_dmabuf(void *comm, void *data, size_t size, int type,
-					 uint64_t offset, int fd, void **mr)
+static ncclResult_t reg_mr_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset,
+				  int fd, void **mr)
 {
 	const struct ep_net_memory memory = EP_NET_DMABUF(data, size, type, offset, fd);
 
@@ -178,7 +178,7 @@ static ncclResult_t connect_v11(void *ctx, int dev, void *handle, void **send_co
 #define EP_NET_CALLS(init_call, props_call, listen_call, connect_call, send_call, recv_call)       \
 	.name = EP_NET_NAME, .init = init_call, .devices = ep_net_count,                           \
 	.get_properties = props_call, .listen = listen_call, .connect = connect_call,              \
-	.accept = accept_any, .reg_mr = ep_net_reg_mr, .reg_mr_dmabuf = ep_net_reg_mr_dmabuf,      \
+	.accept = accept_any, .reg_mr = reg_mr, .reg_mr_dmabuf = reg_mr_dmabuf,                    \
 	.dereg_mr = ep_net_dereg, .isend = send_call, .irecv = recv_call, .iflush = ep_net_iflush, \
 	.test = ep_net_test, .close_send = ep_net_close_send, .close_recv = ep_net_close_recv,     \
 	.close_listen = ep_net_close_listen
@@ -334,11 +334,10 @@ static ncclResult_t coll_listen_v11(void *ctx, int dev, void *handle, void **lis
 #define EP_COLL_CALLS(init_call, props_call, listen_call, reduce_call, gather_call, scatter_call)  \
 	.name = EP_NET_NAME, .init = init_call, .devices = ep_net_coll_count,                      \
 	.get_properties = props_call, .listen = listen_call, .connect = ep_net_coll_connect,       \
-	.reduce_support = coll_support, .reg_mr = ep_net_reg_mr,                                   \
-	.reg_mr_dmabuf = ep_net_reg_mr_dmabuf, .dereg_mr = ep_net_dereg,                           \
-	.iallreduce = reduce_call, .iallgather = gather_call, .ireducescatter = scatter_call,      \
-	.iflush = coll_flush, .test = ep_net_coll_test, .close_coll = ep_net_coll_close,           \
-	.close_listen = ep_net_close_listen
+	.reduce_support = coll_support, .reg_mr = reg_mr, .reg_mr_dmabuf = reg_mr_dmabuf,          \
+	.dereg_mr = ep_net_dereg, .iallreduce = reduce_call, .iallgather = gather_call,            \
+	.ireducescatter = scatter_call, .iflush = coll_flush, .test = ep_net_coll_test,            \
+	.close_coll = ep_net_coll_close, .close_listen = ep_net_close_listen
 
 EP_NET_EXPORT const struct ep_coll_v8 ncclCollNetPlugin_v8 = {
 	EP_COLL_CALLS(coll_init_v8, ep_net_props_v8, coll_listen_v8, coll_reduce_v8, coll_gather_v8,

@@ -21,26 +21,6 @@
 static pthread_mutex_t heap_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ep_heap_entry *heap_list;
 
-static void heap_enlist(struct ep_heap_entry *entry)
-{
-	pthread_mutex_lock(&heap_lock);
-	entry->next = heap_list;
-	heap_list = entry;
-	pthread_mutex_unlock(&heap_lock);
-}
-
-static void heap_delist(struct ep_heap_entry *entry)
-{
-	struct ep_heap_entry **link = &heap_list;
-
-	pthread_mutex_lock(&heap_lock);
-	while (*link != entry) {
-		link = &(*link)->next;
-	}
-	*link = entry->next;
-	pthread_mutex_unlock(&heap_lock);
-}
-
 ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
 			       const struct ep_ident *idents, const struct ep_peer_mapping *mapping)
 {
@@ -72,13 +52,18 @@ ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap 
 					   (uint64_t)heap->rank };
 	e->let_go = (bool *)(e->idents + n);
 	memcpy(e->idents, idents, bytes);
-	heap_enlist(e); /* before any peer can have the group, and leave it */
+	/* In the list before any peer can have the group, and leave it. */
+	pthread_mutex_lock(&heap_lock);
+	e->next = heap_list;
+	heap_list = e;
+	pthread_mutex_unlock(&heap_lock);
 	*out = e;
 	return ncclSuccess;
 }
 
 void ep_heap_entry_free(struct ep_heap_entry *entry)
 {
+	struct ep_heap_entry **link = &heap_list;
 	bool ended = ep_context_ended(&entry->context);
 
 	/*
@@ -94,7 +79,12 @@ void ep_heap_entry_free(struct ep_heap_entry *entry)
 	if (!ended && cudaStreamDestroy(entry->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	heap_delist(entry);
+	pthread_mutex_lock(&heap_lock);
+	while (*link != entry) {
+		link = &(*link)->next;
+	}
+	*link = entry->next;
+	pthread_mutex_unlock(&heap_lock);
 	free(entry->remote.absent);
 	free(entry->head);
 	free(entry);
@@ -301,16 +291,6 @@ static int departed_check(struct ep_heap_entry *entry)
 	return r;
 }
 
-/* Frees the heap once its device is at rest. */
-static void departed_end(struct ep_heap_entry *entry)
-{
-	if (!ep_context_ended(&entry->context) && cudaDeviceSynchronize() != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	departed_cut(entry);
-	ep_heap_entry_free(entry);
-}
-
 /*
  * A thread: looks after a departed heap until it is freed, or until waiting is no longer
  * worthwhile.
@@ -347,7 +327,12 @@ static void *departed_main(void *arg)
 	if (missing < 0 && !e->quiet) {
 		e->ending_ns = ep_now_ns();
 		pthread_mutex_unlock(&heap_lock);
-		departed_end(e);
+		/* Frees the heap once its device is at rest. */
+		if (!ep_context_ended(&e->context) && cudaDeviceSynchronize() != cudaSuccess) {
+			(void)cudaGetLastError();
+		}
+		departed_cut(e);
+		ep_heap_entry_free(e);
 		return NULL;
 	}
 	if (missing >= 0 && missing != e->rank) {

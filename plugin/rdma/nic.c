@@ -132,12 +132,12 @@ uint16_t ep_nic_path_lid(const struct ep_nic_end *from, const struct ep_nic_end 
 	return near ? to->lid : ep_gid_flid(to->gid);
 }
 
-static const struct ep_nic_kind {
+static const struct nic_kind {
 	enum ibv_event_type type;
 	enum ep_nic_event event;
 	bool port; /* it concerns one port of the device */
 	const char *text;
-} ep_nic_kinds[] = {
+} nic_kinds[] = {
 	{ IBV_EVENT_PORT_ERR, EP_NIC_PORT_DOWN, true, "the port is down" },
 	{ IBV_EVENT_PORT_ACTIVE, EP_NIC_PORT_UP, true, "the port is up again" },
 	{ IBV_EVENT_GID_CHANGE, EP_NIC_ADDRESS, true, "the port's table of GIDs has changed" },
@@ -157,24 +157,19 @@ int ep_nic_events_open(const struct ep_nic *nic)
 	return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0 ? 0 : errno;
 }
 
-static const struct ep_nic_kind *nic_kind_find(enum ibv_event_type type)
-{
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_nic_kinds); i++) {
-		if (ep_nic_kinds[i].type == type) {
-			return &ep_nic_kinds[i];
-		}
-	}
-	return NULL;
-}
-
 void ep_nic_events_read(const struct ep_nic *nic,
 			void (*fn)(void *arg, const struct ep_nic_report *report), void *arg)
 {
 	struct ibv_async_event event;
 
 	while (nic->v->ibv_get_async_event(nic->ctx, &event) == 0) {
-		const struct ep_nic_kind *kind = nic_kind_find(event.event_type);
+		const struct nic_kind *kind = NULL;
 
+		for (size_t i = 0; i < EP_ARRAY_SIZE(nic_kinds); i++) {
+			if (nic_kinds[i].type == event.event_type) {
+				kind = &nic_kinds[i];
+			}
+		}
 		if (!kind) {
 			EP_INFO(EP_LOG_NET, "%s:%d: event %d", nic->name, nic->port,
 				(int)event.event_type);
