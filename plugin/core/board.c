@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The layout of a board, its owner, and what a reader may believe of it. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Calls to CUDA and its driver: errors, contexts, pinned memory, and waits for the device that end. */
 #include <cuda.h>
 #include <errno.h>
 #include <pthread.h>
@@ -43,27 +44,27 @@ static int cuda_device(void)
 	return device;
 }
 
-__attribute__((constructor)) static void ep_cuda_init(void)
+__attribute__((constructor)) static void cuda_init(void)
 {
 	ep_log_device = cuda_device;
 }
 
-static CUresult (*ep_cu_context_id)(CUcontext context, unsigned long long *id);
-static CUresult (*ep_cu_primary_state)(CUdevice device, unsigned int *flags, int *active);
-static CUresult (*ep_cu_primary_retain)(CUcontext *context, CUdevice device);
-static CUresult (*ep_cu_primary_release)(CUdevice device);
-static CUresult (*ep_cu_stream_context)(CUstream stream, CUcontext *context);
-static bool ep_context_has_id, context_has_streams;
+static CUresult (*cu_context_id)(CUcontext context, unsigned long long *id);
+static CUresult (*cu_primary_state)(CUdevice device, unsigned int *flags, int *active);
+static CUresult (*cu_primary_retain)(CUcontext *context, CUdevice device);
+static CUresult (*cu_primary_release)(CUdevice device);
+static CUresult (*cu_stream_context)(CUstream stream, CUcontext *context);
+static bool context_has_id, context_has_streams;
 static pthread_once_t context_once = PTHREAD_ONCE_INIT;
 
 static void context_init(void)
 {
-	ep_context_has_id = ep_driver_find("cuCtxGetId", &ep_cu_context_id) &&
-			    ep_driver_find("cuDevicePrimaryCtxGetState", &ep_cu_primary_state) &&
-			    ep_driver_find("cuDevicePrimaryCtxRetain", &ep_cu_primary_retain) &&
-			    ep_driver_find("cuDevicePrimaryCtxRelease", &ep_cu_primary_release);
-	context_has_streams = ep_context_has_id &&
-			      ep_driver_find("cuStreamGetCtx", &ep_cu_stream_context);
+	context_has_id = ep_driver_find("cuCtxGetId", &cu_context_id) &&
+			 ep_driver_find("cuDevicePrimaryCtxGetState", &cu_primary_state) &&
+			 ep_driver_find("cuDevicePrimaryCtxRetain", &cu_primary_retain) &&
+			 ep_driver_find("cuDevicePrimaryCtxRelease", &cu_primary_release);
+	context_has_streams = context_has_id &&
+			      ep_driver_find("cuStreamGetCtx", &cu_stream_context);
 }
 
 /* *id: the number of the device's primary context; 0: it has none. False: the driver does not report it. */
@@ -75,17 +76,17 @@ static bool context_primary(int device, unsigned long long *id)
 	bool known;
 
 	*id = 0;
-	if (ep_cu_primary_state(device, &flags, &active) != CUDA_SUCCESS) {
+	if (cu_primary_state(device, &flags, &active) != CUDA_SUCCESS) {
 		return false;
 	}
 	if (!active) {
 		return true; /* to retain it would make one */
 	}
-	if (ep_cu_primary_retain(&context, device) != CUDA_SUCCESS) {
+	if (cu_primary_retain(&context, device) != CUDA_SUCCESS) {
 		return false;
 	}
-	known = ep_cu_context_id(context, id) == CUDA_SUCCESS;
-	(void)ep_cu_primary_release(device);
+	known = cu_context_id(context, id) == CUDA_SUCCESS;
+	(void)cu_primary_release(device);
 	return known;
 }
 
@@ -94,7 +95,7 @@ struct ep_context ep_context_now(void)
 	struct ep_context c = { 0, 0 };
 
 	pthread_once(&context_once, context_init);
-	if (!ep_context_has_id) {
+	if (!context_has_id) {
 		return c;
 	}
 	if (cudaGetDevice(&c.device) != cudaSuccess || cudaSetDevice(c.device) != cudaSuccess) {
@@ -113,7 +114,7 @@ bool ep_context_ended(const struct ep_context *context)
 		return false;
 	}
 	/* Mostly it is this thread's. For a context that has been ended the driver reports no number. */
-	if (ep_cu_context_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
+	if (cu_context_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
 		return false;
 	}
 	return context_primary(context->device, &id) && id != context->id;
@@ -126,8 +127,8 @@ int ep_context_stream_device(cudaStream_t stream)
 	int devices = 0;
 
 	pthread_once(&context_once, context_init);
-	if (!context_has_streams || ep_cu_stream_context(stream, &context) != CUDA_SUCCESS ||
-	    ep_cu_context_id(context, &id) != CUDA_SUCCESS) {
+	if (!context_has_streams || cu_stream_context(stream, &context) != CUDA_SUCCESS ||
+	    cu_context_id(context, &id) != CUDA_SUCCESS) {
 		return -1;
 	}
 	if (cudaGetDeviceCount(&devices) != cudaSuccess) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The last error, of the thread and of the group that it works for. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

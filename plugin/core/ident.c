@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Who a rank is, and whether two ranks share a host, a node or a process, or one has ended. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

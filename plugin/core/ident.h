@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Identity of a rank: host, process, GPU. Exchanged as bytes at group creation. */
+/* Identity of a rank: host, process, GPU, node. Exchanged as bytes at group creation. */
 #ifndef EP_CORE_IDENT_H
 #define EP_CORE_IDENT_H
 
 #include <stdbool.h>
 #include "core/error.h"
+#include "core/param.h"
 
 struct ep_ident {
 	uint64_t host;       /* hash of NCCL_HOSTID, else of host name and boot id */
@@ -15,8 +16,7 @@ struct ep_ident {
 	int32_t device; /* CUDA ordinal in its own process */
 	uint32_t mig;
 	uint32_t domain; /* ranks with the same number can map each other's memory; and ... */
-	uint32_t
-		node; /* ... `node` are filled in when all are known: peer/peer.h, core/bootstrap.h */
+	uint32_t node;   /* ... `node` are filled in when all are known: peer/peer.h, and below */
 	char hostname[64];
 	char bus_id[24];
 };
@@ -39,5 +39,39 @@ bool ep_ident_gone(const struct ep_ident *self, const struct ep_ident *other);
 
 /* Why CUDA may have failed with what takes a descriptor, in words; NULL: there are some left. */
 const char *ep_no_files(void);
+
+/* ---- nodes: ranks of one map each other's memory; ranks of different ones use RDMA ---- */
+
+/*
+ * node[r] by a list of sizes: one number is the size of all nodes (of the last: what is left), more
+ * must add up to `nranks`.
+ */
+ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks);
+
+/* Gives every ident its node: by `sizes`, or, when it is not set, by `domain`. */
+ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes,
+			     int nranks);
+
+/*
+ * Data that reaches a node from a rank of another one through one of its ranks only goes through the rank
+ * with this index, of `ranks`. `index`: of the sender in its own node.
+ */
+static inline uint32_t ep_nodes_forwarder(uint32_t index, uint32_t ranks)
+{
+	return index % ranks;
+}
+
+/* The most of each kind that a rank has. */
+struct ep_nodes_most {
+	uint32_t near;         /* ranks of its node, itself included */
+	uint32_t remote;       /* and others */
+	uint32_t flows;        /* other nodes, or ranks that it forwards for: the larger number */
+	uint32_t return_rings; /* ranks of its node, times itself and those that it forwards for */
+};
+/* `node`: of rank 0; of the others at `stride` bytes. */
+struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks);
+
+/* The same if all that is known are the first two: the nodes are as equal as they can be. */
+struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks);
 
 #endif

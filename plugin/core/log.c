@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Log lines as NCCL prints them, into NCCL's own file, or through the logger that NCCL lends to its plugins. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 static const struct {
 	const char *name;
 	enum ep_log_level level;
-} ep_log_levels[] = {
+} log_levels[] = {
 	{ "VERSION", EP_LOG_VERSION }, { "WARN", EP_LOG_WARN },   { "INFO", EP_LOG_INFO },
 	{ "ABORT", EP_LOG_ABORT },     { "TRACE", EP_LOG_TRACE },
 };
@@ -25,7 +26,7 @@ static const struct {
 static const struct {
 	const char *name;
 	unsigned int bits;
-} ep_log_subsystems[] = {
+} log_subsystems[] = {
 	{ "INIT", EP_LOG_INIT },     { "COLL", EP_LOG_COLL },   { "P2P", EP_LOG_P2P },
 	{ "SHM", EP_LOG_SHM },       { "NET", EP_LOG_NET },     { "GRAPH", EP_LOG_GRAPH },
 	{ "TUNING", EP_LOG_TUNING }, { "ENV", EP_LOG_ENV },     { "ALLOC", EP_LOG_ALLOC },
@@ -39,19 +40,11 @@ static struct {
 	struct ep_log_config config;
 	char hostname[256];
 	int fd;
-} ep_logger = { .once = PTHREAD_ONCE_INIT };
+} logger = { .once = PTHREAD_ONCE_INIT };
 
 int (*ep_log_device)(void);
 __thread int ep_log_thread_device = -1;
 static ep_log_sink_fn *log_sink;
-
-static int log_device_now(void)
-{
-	if (ep_log_thread_device >= 0) {
-		return ep_log_thread_device;
-	}
-	return ep_log_device ? ep_log_device() : -1;
-}
 
 void ep_log_to(ep_log_sink_fn *sink)
 {
@@ -60,10 +53,10 @@ void ep_log_to(ep_log_sink_fn *sink)
 
 static unsigned int log_subsys_bits(const char *name, size_t n)
 {
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_log_subsystems); i++) {
-		if (strlen(ep_log_subsystems[i].name) == n &&
-		    strncasecmp(ep_log_subsystems[i].name, name, n) == 0) {
-			return ep_log_subsystems[i].bits;
+	for (size_t i = 0; i < EP_ARRAY_SIZE(log_subsystems); i++) {
+		if (strlen(log_subsystems[i].name) == n &&
+		    strncasecmp(log_subsystems[i].name, name, n) == 0) {
+			return log_subsystems[i].bits;
 		}
 	}
 	return 0; /* NCCL ignores names it does not know, and so do we: they may be newer ones */
@@ -114,9 +107,9 @@ void ep_log_configure(struct ep_log_config *config, const char *debug, const cha
 		      const char *file, const char *hostname, int pid)
 {
 	config->level = EP_LOG_NONE;
-	for (size_t i = 0; debug && i < EP_ARRAY_SIZE(ep_log_levels); i++) {
-		if (strcasecmp(debug, ep_log_levels[i].name) == 0) {
-			config->level = ep_log_levels[i].level;
+	for (size_t i = 0; debug && i < EP_ARRAY_SIZE(log_levels); i++) {
+		if (strcasecmp(debug, log_levels[i].name) == 0) {
+			config->level = log_levels[i].level;
 		}
 	}
 	config->subsys = subsys ? log_subsys_parse(subsys)
@@ -175,16 +168,16 @@ static int log_create(const char *path)
 
 static void log_open(void)
 {
-	struct ep_log_config *config = &ep_logger.config;
+	struct ep_log_config *config = &logger.config;
 
-	if (gethostname(ep_logger.hostname, sizeof(ep_logger.hostname)) != 0) {
-		strcpy(ep_logger.hostname, "unknown");
+	if (gethostname(logger.hostname, sizeof(logger.hostname)) != 0) {
+		strcpy(logger.hostname, "unknown");
 	}
-	ep_logger.hostname[sizeof(ep_logger.hostname) - 1] = '\0';
-	ep_logger.hostname[strcspn(ep_logger.hostname, ".")] = '\0'; /* as NCCL prints it */
+	logger.hostname[sizeof(logger.hostname) - 1] = '\0';
+	logger.hostname[strcspn(logger.hostname, ".")] = '\0'; /* as NCCL prints it */
 	ep_log_configure(config, getenv("NCCL_DEBUG"), getenv("NCCL_DEBUG_SUBSYS"),
-			 getenv("NCCL_DEBUG_FILE"), ep_logger.hostname, getpid());
-	ep_logger.fd = STDOUT_FILENO;
+			 getenv("NCCL_DEBUG_FILE"), logger.hostname, getpid());
+	logger.fd = STDOUT_FILENO;
 	if (config->file[0]) {
 		int fd = log_find_open(config->file);
 
@@ -192,16 +185,16 @@ static void log_open(void)
 			fd = log_create(config->file);
 		}
 		if (fd >= 0) {
-			ep_logger.fd = fd;
+			logger.fd = fd;
 		}
 	}
 }
 
 static bool log_wanted(enum ep_log_level level, unsigned int subsys)
 {
-	pthread_once(&ep_logger.once, log_open);
-	return ep_logger.config.level >= level &&
-	       (level == EP_LOG_WARN || (ep_logger.config.subsys & subsys));
+	pthread_once(&logger.once, log_open);
+	return logger.config.level >= level &&
+	       (level == EP_LOG_WARN || (logger.config.subsys & subsys));
 }
 
 bool ep_log_enabled(enum ep_log_level level, unsigned int subsys)
@@ -236,6 +229,7 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 {
 	ep_log_sink_fn *sink = __atomic_load_n(&log_sink, __ATOMIC_ACQUIRE);
 	struct ep_log_origin origin;
+	int device = ep_log_thread_device;
 	char text[1024], line[1400];
 	va_list args;
 	int n;
@@ -250,8 +244,10 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	if ((sink && sink(level, subsys, text)) || !log_wanted(level, subsys)) {
 		return;
 	}
-	origin = (struct ep_log_origin){ ep_logger.hostname, getpid(), syscall(SYS_gettid),
-					 log_device_now() };
+	if (device < 0 && ep_log_device) {
+		device = ep_log_device();
+	}
+	origin = (struct ep_log_origin){ logger.hostname, getpid(), syscall(SYS_gettid), device };
 	n = ep_log_format(line, sizeof(line) - 1, level, &origin, text);
 	if (n > (int)sizeof(line) - 2) {
 		n = (int)sizeof(line) - 2;
@@ -259,7 +255,7 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	line[n++] = '\n';
 	/* One write, so that lines of several ranks in one file do not mix. */
 	for (int done = 0; done < n;) {
-		ssize_t w = write(ep_logger.fd, line + done, (size_t)(n - done));
+		ssize_t w = write(logger.fd, line + done, (size_t)(n - done));
 
 		if (w <= 0 && errno != EINTR) {
 			break;
@@ -268,27 +264,27 @@ void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...)
 	}
 }
 
-static ep_nccl_logger_fn *ep_nccl_logger;
+static ep_nccl_logger_fn *nccl_logger;
 
 static bool nccl_logger_sink(enum ep_log_level level, unsigned int subsys, const char *text)
 {
-	return __atomic_load_n(&ep_nccl_logger, __ATOMIC_ACQUIRE)((int)level, subsys, text);
+	return __atomic_load_n(&nccl_logger, __ATOMIC_ACQUIRE)((int)level, subsys, text);
 }
 
 void ep_nccl_logger_use(void)
 {
 	void *plugin, *address;
-	ep_nccl_logger_fn *logger;
+	ep_nccl_logger_fn *found;
 
-	if (__atomic_load_n(&ep_nccl_logger, __ATOMIC_RELAXED)) {
+	if (__atomic_load_n(&nccl_logger, __ATOMIC_RELAXED)) {
 		return;
 	}
 	plugin = dlopen(EP_NCCL_LOGGER_PLUGIN, RTLD_LAZY | RTLD_NOLOAD);
 	address = plugin ? dlsym(plugin, EP_NCCL_LOGGER_NAME) : NULL;
 	if (address) {
 		/* ISO C does not convert object pointers to function pointers */
-		memcpy(&logger, &address, sizeof(logger));
-		__atomic_store_n(&ep_nccl_logger, logger, __ATOMIC_RELEASE);
+		memcpy(&found, &address, sizeof(found));
+		__atomic_store_n(&nccl_logger, found, __ATOMIC_RELEASE);
 		ep_log_to(nccl_logger_sink);
 	}
 	if (plugin) {

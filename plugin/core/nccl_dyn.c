@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* NCCL's functions, found in the process: the library links none, and does not load an NCCL of its own. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -12,7 +13,7 @@
 static const struct {
 	const char *name;
 	size_t at;
-} ep_nccl_names[] = {
+} nccl_names[] = {
 #define EP_NCCL(member, name)                                                                      \
 	{                                                                                          \
 		name, offsetof(struct ep_nccl_dyn, member)                                         \
@@ -47,13 +48,13 @@ static const char *nccl_take(void *scope, struct ep_nccl_dyn *calls)
 	const char *missing = NULL;
 
 	memset(calls, 0, sizeof(*calls));
-	for (size_t i = 0; i < EP_ARRAY_SIZE(ep_nccl_names); i++) {
-		void *address = dlsym(scope, ep_nccl_names[i].name);
+	for (size_t i = 0; i < EP_ARRAY_SIZE(nccl_names); i++) {
+		void *address = dlsym(scope, nccl_names[i].name);
 
 		/* ISO C does not convert object pointers to function pointers; their representations agree. */
-		memcpy((char *)calls + ep_nccl_names[i].at, &address, sizeof(address));
+		memcpy((char *)calls + nccl_names[i].at, &address, sizeof(address));
 		if (!address && i < EP_NCCL_NEEDED && !missing) {
-			missing = ep_nccl_names[i].name;
+			missing = nccl_names[i].name;
 		}
 	}
 	return missing;

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The table of variables, and how their texts become values. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -159,25 +160,10 @@ static int param_distance(const char *a, const char *b)
 	return row[nb];
 }
 
-static const char *param_nearest(const char *name)
-{
-	const char *nearest = NULL;
-	int best = 6; /* further away is another word, not a slip */
-
-	for (int i = 0; i < EP_PARAMS; i++) {
-		int d = param_distance(name, ep_param_table[i].name);
-
-		if (d < best) {
-			best = d;
-			nearest = ep_param_table[i].name;
-		}
-	}
-	return nearest;
-}
-
 bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const char **nearest)
 {
 	size_t n = strcspn(entry, "=");
+	int best = 6; /* further away is another word, not a slip */
 
 	if (strncmp(entry, EP_PARAM_PREFIX, strlen(EP_PARAM_PREFIX)) != 0 ||
 	    n > EP_PARAM_NAME_MAX) {
@@ -185,7 +171,15 @@ bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const
 	}
 	memcpy(name, entry, n);
 	name[n] = '\0';
-	*nearest = param_nearest(name);
+	*nearest = NULL;
+	for (int i = 0; i < EP_PARAMS; i++) {
+		int d = param_distance(name, ep_param_table[i].name);
+
+		if (d < best) {
+			best = d;
+			*nearest = ep_param_table[i].name;
+		}
+	}
 	return !param_known(name);
 }
 
@@ -201,13 +195,6 @@ static void params_check_names(void)
 				nearest ? "?" : "");
 		}
 	}
-}
-
-/* NCCL_EP_DEBUG alone is a switch; like other implementations, take any word for "on". */
-static int64_t param_switch(const char *text)
-{
-	return *text && strcmp(text, "0") != 0 && strcasecmp(text, "off") != 0 &&
-	       strcasecmp(text, "false") != 0;
 }
 
 static ncclResult_t param_list_fail(const struct ep_param_def *def, const char *text)
@@ -356,8 +343,9 @@ ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *valu
 	const char *rule;
 	long long v;
 
-	if (id == EP_PARAM_DEBUG) {
-		*value = param_switch(text);
+	if (id == EP_PARAM_DEBUG) { /* a switch: any word is "on", as in other implementations */
+		*value = *text && strcmp(text, "0") != 0 && strcasecmp(text, "off") != 0 &&
+			 strcasecmp(text, "false") != 0;
 		return ncclSuccess;
 	}
 	if (id == EP_PARAM_NODE_SIZE) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What the kernel knows about processes, from /proc. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

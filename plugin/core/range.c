@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Ranges of calls for profilers, by NVTX; nothing without it. */
 #include "core/range.h"
 
 #ifdef EP_NVTX

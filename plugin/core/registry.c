@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The set of live objects, a tree of their addresses under one lock. */
 #include <pthread.h>
 #include <search.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Files in /dev/shm that live as long as the process that has locked them. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

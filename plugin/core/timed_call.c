@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Calls in threads of their own, which are left to themselves when they take too long. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

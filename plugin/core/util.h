@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Small things that all parts of the plugin use. */
 #ifndef EP_CORE_UTIL_H
 #define EP_CORE_UTIL_H
 
@@ -18,12 +19,12 @@ static inline uint64_t ep_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
 }
 
-/* `align` is a power of two. */
 static inline uint32_t ep_ceil_div(uint64_t n, uint64_t d)
 {
 	return (uint32_t)((n + d - 1) / d);
 }
 
+/* `align` is a power of two. */
 static inline uint64_t ep_round_up(uint64_t v, uint64_t align)
 {
 	return (v + align - 1) & ~(align - 1);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Every call on a group begins and ends here: the lock, the device, failures to look for, and calls that are refused. */
 #include <errno.h>
 #include <unistd.h>
 #include "core/board.h"

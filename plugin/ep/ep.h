@@ -148,7 +148,7 @@ struct ep_algo {
 	/* The routing is `ids`; `info` may be NULL. */
 	ncclResult_t (*update)(struct ncclEpHandle *handle, const struct ep_view *ids,
 			       const ncclEpLayoutInfo_t *info, cudaStream_t stream);
-	/* Check what operation.c and operation.c leave to them, and launch: one half if send_only. */
+	/* Check what operation.c leaves to them, and launch: one half if send_only. */
 	ncclResult_t (*dispatch)(const struct ep_dispatch *dispatch, cudaStream_t stream);
 	ncclResult_t (*combine)(const struct ep_combine *combine, cudaStream_t stream);
 	/* Launches the receive half of the handle's pending operation; NULL: there are no halves. */
@@ -613,7 +613,10 @@ void ep_group_heap_refuse(struct ncclEpGroup *group);
 
 /* ---- callers' tensors in NCCL windows, as peers of the node see them ---- */
 
-/* The same as an address on every rank: at[R]. */
+/*
+ * at[R]: where every rank has the tensor of `view`, if all ranks pass the same offset in the same window. Returns NULL,
+ * or why peers cannot store to it. It waits for nothing and uses no stream.
+ */
 const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
 			     const ncclEpTensor_t *tensor, const struct ep_view *view);
 
@@ -829,7 +832,7 @@ void ep_group_settle(struct ncclEpGroup *group);
 /* The thread's last error is why the group has failed for good. */
 void ep_group_fail(struct ncclEpGroup *group);
 
-/* Shows a group's state on its board: core/board.h. Nothing here can fail a call. */
+/* ---- a group's state on its board (core/board.h); nothing of this can fail a call ---- */
 
 /* Makes the board, if the config wants one, and shows a group that is being made. */
 void ep_show_open(struct ncclEpGroup *group);
@@ -873,8 +876,6 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 
 ncclResult_t ep_query_memory(const ncclEpGroupConfig_t *config, int nranks, ncclEpLayout_t layout,
 			     int num_topk, ncclEpExtMemory_t *memory);
-
-struct ep_group_config;
 
 ncclResult_t ep_query_received(struct ncclEpHandle *handle, uint64_t *tokens, uint64_t *rows,
 			       cudaStream_t stream);

@@ -178,7 +178,9 @@ static ncclResult_t group_alloc_host(struct ncclEpGroup *g)
 	return ncclSuccess;
 }
 
-static ncclResult_t group_load(struct ncclEpGroup *g)
+/* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
+static ncclResult_t group_set_up(struct ncclEpGroup *g, const struct ep_boot *boot,
+				 struct ep_times *times)
 {
 	static const void *const kernels[] = { (const void *)ep_clean_kernel,
 					       (const void *)ep_drain_kernel,
@@ -188,17 +190,8 @@ static ncclResult_t group_load(struct ncclEpGroup *g)
 
 	EP_CHECK(ep_peer_check(g->idents, g->nranks, g->rank));
 	EP_CHECK(g->config.algo->group_open(g));
-	return ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels));
-}
-
-/* Everything of this rank alone. What it leaves behind on failure ep_group_free frees. */
-static ncclResult_t group_set_up(struct ncclEpGroup *g, const struct ep_boot *boot,
-				 struct ep_times *times)
-{
-	ncclResult_t result = group_load(g);
-
+	EP_CHECK(ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels)));
 	ep_times_phase(times, boot, EP_TIME_KERNELS);
-	EP_CHECK(result);
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");
 	EP_CHECK(group_alloc_host(g));
@@ -338,12 +331,6 @@ static ncclResult_t group_make(struct ncclEpGroup *g, struct ep_boot *boot, stru
 	return ncclSuccess;
 }
 
-/* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
-static uint64_t group_boot_timeout(void)
-{
-	return (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
-}
-
 static void group_log(const struct ncclEpGroup *g, const struct ep_boot *boot,
 		      const struct ep_times *times)
 {
@@ -436,6 +423,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	struct ep_times times;
 	struct ep_boot boot;
 	ncclResult_t result, mine;
+	uint64_t timeout_ns;
 	int device = 0;
 
 	ep_times_start(&times);
@@ -448,7 +436,9 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
 	mine = group_select_device(comm, &device, mine);
-	EP_CHECK(ep_boot_open(&boot, comm, group_boot_timeout(), &mine));
+	/* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
+	timeout_ns = (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
+	EP_CHECK(ep_boot_open(&boot, comm, timeout_ns, &mine));
 	ep_version_log(boot.rank);
 	ep_times_phase(&times, &boot, EP_TIME_MEMORY);
 	if (mine == ncclSuccess) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The heap of a group: the areas that every heap begins with, and the collective replacement of a heap by a larger one. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -156,12 +156,6 @@ void ep_halves_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, 
 
 /* ---- the receive half ---- */
 
-/* Whether the capture with the send half is under way. */
-static bool halves_capturing(const struct ncclEpHandle *handle)
-{
-	return handle->sent_capture && stream_capture(handle->sent_on) == handle->sent_capture;
-}
-
 /*
  * Returns the capture that the receive half on *stream is in, or 0. In the capture of the send half an event
  * takes the stream there. The legacy stream cannot be captured: then it follows the send half.
@@ -170,7 +164,7 @@ static unsigned long long halves_capture(const struct ncclEpHandle *handle, cuda
 {
 	unsigned long long capture;
 
-	if (!halves_capturing(handle)) {
+	if (!handle->sent_capture || stream_capture(handle->sent_on) != handle->sent_capture) {
 		return stream_capture(*stream);
 	}
 	if (*stream == NULL || *stream == cudaStreamLegacy) {
@@ -178,17 +172,6 @@ static unsigned long long halves_capture(const struct ncclEpHandle *handle, cuda
 	}
 	capture = stream_capture(*stream);
 	return capture ? capture : handle->sent_capture;
-}
-
-/*
- * Whether events can order the two halves: both run now, or both go into one graph. Where one half is in a
- * graph and the other is not, or in another, only the caller who launches the graphs can order them.
- */
-static bool halves_can_join(const struct ncclEpHandle *handle, cudaStream_t stream,
-			    unsigned long long capture)
-{
-	return stream != handle->sent_on && capture == handle->sent_capture &&
-	       stream_capture(handle->sent_on) == handle->sent_capture;
 }
 
 /*
@@ -205,7 +188,12 @@ static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream
 	cudaError_t err;
 	int error;
 
-	*join = halves_can_join(handle, stream, capture);
+	/*
+	 * Events can order the two halves if both run now, or both go into one graph. Otherwise only the caller
+	 * who launches the graphs can.
+	 */
+	*join = stream != handle->sent_on && capture == handle->sent_capture &&
+		stream_capture(handle->sent_on) == handle->sent_capture;
 	if (!*join) {
 		return ncclSuccess;
 	}
@@ -252,19 +240,6 @@ static ncclResult_t halves_read(const struct ncclEpHandle *handle, cudaStream_t 
 	*pends = sent.bank < EP_GROUP_BANKS && (seq.busy >> sent.bank & 1) &&
 		 seq.freed[sent.bank] == sent.epoch;
 	return ncclSuccess;
-}
-
-/* Outside of captures: the device has nothing to receive for the handle, one of whose halves was captured. */
-static ncclResult_t halves_unsent(struct ncclEpHandle *handle)
-{
-	if (!handle->sent_capture || handle->received_capture) {
-		return ncclSuccess; /* a graph with the receive half has run */
-	}
-	return ep_fail(
-		ncclInvalidUsage,
-		"ncclEpComplete: the send half of the handle's %s was captured, and no graph "
-		"has run it since it was received last: launch that graph first",
-		halves_kind(handle));
 }
 
 /* The receive half is launched, or in that capture. */
@@ -315,8 +290,15 @@ ncclResult_t ep_halves_complete(struct ncclEpHandle *handle, const ncclEpComplet
 	}
 	if (!capture && !halves_counted(handle)) {
 		EP_CHECK(halves_read(handle, stream, &pends));
+		if (!pends && handle->sent_capture && !handle->received_capture) {
+			return ep_fail(ncclInvalidUsage,
+				       "ncclEpComplete: the send half of the handle's %s was "
+				       "captured, and no graph has run it since it was received "
+				       "last: launch that graph first",
+				       halves_kind(handle));
+		}
 		if (!pends) {
-			return halves_unsent(handle);
+			return ncclSuccess; /* a graph with the receive half has run */
 		}
 	}
 	EP_CHECK(halves_join(handle, stream, capture, &join));

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Handles: made with or without memory of the caller, routed, asked for their routing, and destroyed. */
 #include <stdlib.h>
 #include "core/log.h"
 #include "core/process.h"

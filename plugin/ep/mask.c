@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The calls on masks: which ranks are active, as the device has it. */
 #include "core/cuda.h"
 #include "core/log.h"
 #include "device/kernels.h"
@@ -12,18 +13,11 @@ ncclResult_t ep_mask_query(struct ncclEpGroup *g, int *mask, cudaStream_t stream
 	return ncclSuccess;
 }
 
-/* Launches MaskUpdate behind a new mask on the stream. */
-static ncclResult_t mask_settle(struct ncclEpGroup *g, cudaStream_t stream)
+ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t stream)
 {
 	uint32_t threads = (uint32_t)ep_min_u64(32 * (uint64_t)g->nranks, EP_GROUP_MAX_THREADS);
 	struct ep_update_args args = { .g = g->dev };
 
-	return ep_kernel_launch((const void *)ep_update_kernel, &args, 1, threads, 0, stream,
-				"launching MaskUpdate");
-}
-
-ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t stream)
-{
 	for (int r = 0; r < g->nranks; r++) {
 		if (mask[r] != 0 && mask[r] != 1) {
 			return ep_fail(ncclInvalidArgument,
@@ -36,23 +30,11 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
 				stream),
 		"ncclEpMaskUpdate: copying from mask, which must be host memory");
-	return mask_settle(g, stream);
+	return ep_kernel_launch((const void *)ep_update_kernel, &args, 1, threads, 0, stream,
+				"launching MaskUpdate");
 }
 
-/* Ranks whose processes have ended, as far as is known. */
-static struct ep_ranks mask_gone(const struct ncclEpGroup *g)
-{
-	struct ep_ranks gone = { { 0 } };
-
-	for (int r = 0; r < g->nranks; r++) {
-		if (ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
-			ep_ranks_add(&gone, (uint32_t)r);
-		}
-	}
-	return gone;
-}
-
-/* Logs who did not come, and who does not come back. */
+/* Logs who did not come, and who does not come back. `gone`: whose process is known to have ended. */
 static ncclResult_t mask_log_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
 				     cudaStream_t stream)
 {
@@ -85,27 +67,11 @@ static ncclResult_t mask_log_missing(struct ncclEpGroup *g, const struct ep_rank
 	return ncclSuccess;
 }
 
-static ncclResult_t mask_clean_launch(struct ncclEpGroup *g, const struct ep_ranks *gone,
-				      cudaStream_t stream)
+ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint64_t ranks = ep_round_up((uint64_t)g->nranks, 32);
 	uint32_t threads = (uint32_t)ep_min_u64(ranks, EP_GROUP_MAX_THREADS);
-	struct ep_clean_args args = {
-		.g = g->dev,
-		.gone = *gone,
-		.absent = g->kernel_ranks_dev,
-	};
-
-	if (g->remote_ranks) {
-		threads = (uint32_t)ep_max_u64(threads, 64); /* so that waits for queues overlap */
-	}
-	return ep_kernel_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
-				"launching MaskClean");
-}
-
-ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
-{
-	struct ep_ranks gone = mask_gone(g);
+	struct ep_clean_args args = { .g = g->dev, .absent = g->kernel_ranks_dev };
 
 	if (g->pending) {
 		return ep_fail(ncclInvalidUsage,
@@ -114,9 +80,18 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 			       g->pending);
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskClean"));
-	EP_CHECK(mask_clean_launch(g, &gone, stream));
+	for (int r = 0; r < g->nranks; r++) {
+		if (ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
+			ep_ranks_add(&args.gone, (uint32_t)r);
+		}
+	}
+	if (g->remote_ranks) {
+		threads = (uint32_t)ep_max_u64(threads, 64); /* so that waits for queues overlap */
+	}
+	EP_CHECK(ep_kernel_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
+				  "launching MaskClean"));
 	g->cleans++;
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream");
 	EP_CHECK(ep_record_poll(g));
-	return mask_log_missing(g, &gone, stream);
+	return mask_log_missing(g, &args.gone, stream);
 }

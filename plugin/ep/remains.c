@@ -53,17 +53,6 @@ static void remains_clear_late(void *arg)
 	remains_clear(r);
 }
 
-/* The caller's allocator is not called any more once the call has returned. */
-static void remains_leave(struct remains *remains)
-{
-	if (remains->group && remains->group->workspace && remains->group->config.alloc.free_fn) {
-		EP_WARN("rank %d: memory of alloc_fn for the group's own state is not given back: "
-			"free_fn may wait for the device, which a collective holds up",
-			remains->boot.rank);
-		remains->group->workspace = NULL;
-	}
-}
-
 /* False: no thread can be started, or there is no memory for it. */
 static bool remains_start(struct remains *remains)
 {
@@ -113,7 +102,13 @@ void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *grou
 	if (!boot->stuck && !boot->busy) {
 		return;
 	}
-	remains_leave(&r);
+	/* The caller's allocator is not called any more once the call has returned. */
+	if (group && group->workspace && group->config.alloc.free_fn) {
+		EP_WARN("rank %d: memory of alloc_fn for the group's own state is not given back: "
+			"free_fn may wait for the device, which a collective holds up",
+			boot->rank);
+		group->workspace = NULL;
+	}
 	if (remains_start(&r)) {
 		return;
 	}

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* A group's connections with ranks of other nodes: opened, bound to a heap, drained, looked after and left behind. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,17 +164,6 @@ void ep_group_remote_unbind(struct ncclEpGroup *g)
 	}
 }
 
-/* Remote ranks without those whose processes have ended, as far as is known. */
-static void remote_alive(const struct ncclEpGroup *g, struct ep_ranks *alive)
-{
-	for (int r = 0; r < g->nranks; r++) {
-		if (ep_group_is_remote(g, (uint32_t)r) &&
-		    !ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
-			ep_ranks_add(alive, (uint32_t)r);
-		}
-	}
-}
-
 /* Reads what remote_suspect looks at. */
 static void remote_suspects_read(struct ncclEpGroup *g)
 {
@@ -232,9 +222,12 @@ static cudaError_t remote_drain_run(struct ncclEpGroup *g, bool farewell, uint64
 	};
 	cudaError_t err;
 
-	remote_alive(g, &args.alive);
 	remote_suspects_read(g);
 	for (int r = 0; r < g->nranks; r++) {
+		if (ep_group_is_remote(g, (uint32_t)r) &&
+		    !ep_ident_gone(&g->idents[g->rank], &g->idents[r])) {
+			ep_ranks_add(&args.alive, (uint32_t)r);
+		}
 		if (remote_suspect(g, r)) {
 			ep_ranks_add(&args.suspects, (uint32_t)r);
 		}
@@ -280,38 +273,29 @@ ncclResult_t ep_group_remote_drain(struct ncclEpGroup *g, bool farewell, uint64_
 	return ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
 }
 
-/* Notes a lost peer as kernels do when they find one: ep_group_settle() masks it. */
-static void remote_mask(struct ncclEpGroup *g, int rank)
-{
-	if (rank >= 0) {
-		ep_ranks_add(&g->mask_due, (uint32_t)rank);
-		g->masks_due = true;
-	}
-	__atomic_store_n(g->async_error, 1, __ATOMIC_RELEASE);
-}
-
-/* (a kernel's record has perhaps reported it already) */
-static void remote_lost_note(struct ncclEpGroup *g, const struct ep_gda_failure *failure)
-{
-	if (failure->peer < 0) {
-		(void)ep_fail(ncclRemoteError, "%s", failure->text);
-	} else if (!ep_ranks_has(&g->lost_logged, (uint32_t)failure->peer)) {
-		(void)ep_fail(ncclRemoteError, "%s; the rank is masked from now on", failure->text);
-		ep_ranks_add(&g->lost_logged, (uint32_t)failure->peer);
-	}
-}
-
 ncclResult_t ep_group_remote_poll(struct ncclEpGroup *g)
 {
 	struct ep_gda_failure failure;
 
 	while (g->gda && ep_gda_poll(g->gda, &failure)) {
-		if (g->config.enable_mask) {
-			remote_lost_note(g, &failure);
-			remote_mask(g, failure.peer);
-			continue;
+		uint32_t peer = (uint32_t)failure.peer;
+
+		if (!g->config.enable_mask) {
+			return ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
 		}
-		return ep_fail(ncclRemoteError, "%s; destroy the group", failure.text);
+		if (failure.peer < 0) {
+			(void)ep_fail(ncclRemoteError, "%s", failure.text);
+		} else {
+			if (!ep_ranks_has(&g->lost_logged,
+					  peer)) { /* a record may have it already */
+				(void)ep_fail(ncclRemoteError, "%s; the rank is masked from now on",
+					      failure.text);
+				ep_ranks_add(&g->lost_logged, peer);
+			}
+			ep_ranks_add(&g->mask_due, peer); /* ep_group_settle() masks it */
+			g->masks_due = true;
+		}
+		__atomic_store_n(g->async_error, 1, __ATOMIC_RELEASE);
 	}
 	return ncclSuccess;
 }

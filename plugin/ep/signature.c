@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Signatures: what a rank passes to an operation, in the words that kernels compare, and in words where two ranks differ. */
 #include <stdio.h>
 #include <string.h>
 #include "ep/ep.h"
@@ -120,7 +121,7 @@ static const struct {
 	const char *what;
 	const char *const *names;
 	size_t count;
-} ep_signature_fields[EP_SIGNATURE_WORDS] = {
+} signature_fields[EP_SIGNATURE_WORDS] = {
 	[EP_SIGNATURE_CALL] = { "the call", EP_SIGNATURE_NAMES(signature_calls) },
 	[EP_SIGNATURE_DIRECTION] = { "config->pass_direction",
 				     EP_SIGNATURE_NAMES(signature_directions) },
@@ -189,8 +190,8 @@ static void signature_print(const struct ep_signature *signature, uint32_t i, ch
 		snprintf(text, size, "%s", v ? ep_dtype_name((ncclDataType_t)(v - 1)) : "none");
 	} else if (i == EP_SIGNATURE_ORIGIN && (!v || v == EP_SIGNATURE_REFUSED)) {
 		snprintf(text, size, "%s", v ? "of no use (see the error of that rank)" : "none");
-	} else if (v < ep_signature_fields[i].count && ep_signature_fields[i].names[v]) {
-		snprintf(text, size, "%s", ep_signature_fields[i].names[v]);
+	} else if (v < signature_fields[i].count && signature_fields[i].names[v]) {
+		snprintf(text, size, "%s", signature_fields[i].names[v]);
 	} else {
 		snprintf(text, size, "%u", v);
 	}
@@ -206,13 +207,13 @@ void ep_signature_explain(const struct ep_signature *theirs, int rank,
 	while (i + 1 < EP_SIGNATURE_WORDS && theirs->word[i] == ours->word[i]) {
 		i++;
 	}
-	if (i != EP_SIGNATURE_ORIGIN && !ep_signature_fields[i].what) {
+	if (i != EP_SIGNATURE_ORIGIN && !signature_fields[i].what) {
 		i--; /* the high word of an offset */
 	}
 	signature_print(theirs, i, its, sizeof(its));
 	signature_print(ours, i, mine, sizeof(mine));
 	snprintf(text, size, "%s is %s on rank %d, %s on rank %d",
 		 i == EP_SIGNATURE_ORIGIN ? signature_origin(ours->word[EP_SIGNATURE_CALL], halves)
-					  : ep_signature_fields[i].what,
+					  : signature_fields[i].what,
 		 its, rank, mine, self);
 }

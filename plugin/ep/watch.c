@@ -22,7 +22,7 @@ static struct {
 	pthread_t thread;
 	bool running;
 	uintptr_t turn; /* of the thread that runs: an earlier one ends */
-} ep_watched = { .lock = PTHREAD_MUTEX_INITIALIZER };
+} watched = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
@@ -32,7 +32,7 @@ static void watch_init(void)
 
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&ep_watched.changed, &attr);
+	pthread_cond_init(&watched.changed, &attr);
 	pthread_condattr_destroy(&attr);
 }
 
@@ -107,7 +107,7 @@ static uint64_t watch_nap(void)
 {
 	uint64_t nap = EP_WATCH_MOST_NS;
 
-	for (const struct ep_watch *w = ep_watched.list; w; w = w->next) {
+	for (const struct ep_watch *w = watched.list; w; w = w->next) {
 		nap = ep_min_u64(nap, w->group->config.timeout_ns / EP_WATCH_PART / 4);
 	}
 	return ep_max_u64(nap, EP_WATCH_LEAST_NS);
@@ -117,17 +117,17 @@ static void *watch_main(void *arg)
 {
 	uintptr_t turn = (uintptr_t)arg;
 
-	pthread_mutex_lock(&ep_watched.lock);
-	while (ep_watched.turn == turn) {
+	pthread_mutex_lock(&watched.lock);
+	while (watched.turn == turn) {
 		uint64_t end = ep_now_ns() + watch_nap();
 		struct timespec limit = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
 
-		(void)pthread_cond_timedwait(&ep_watched.changed, &ep_watched.lock, &limit);
-		for (struct ep_watch *w = ep_watched.list; w; w = w->next) {
+		(void)pthread_cond_timedwait(&watched.changed, &watched.lock, &limit);
+		for (struct ep_watch *w = watched.list; w; w = w->next) {
 			watch_check(w);
 		}
 	}
-	pthread_mutex_unlock(&ep_watched.lock);
+	pthread_mutex_unlock(&watched.lock);
 	return NULL;
 }
 
@@ -137,11 +137,11 @@ static void watch_start(const struct ncclEpGroup *g)
 	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
-	if (ep_watched.running) {
+	if (watched.running) {
 		return;
 	}
-	error = ep_thread_start(&ep_watched.thread, watch_main, (void *)ep_watched.turn);
-	ep_watched.running = error == 0;
+	error = ep_thread_start(&watched.thread, watch_main, (void *)watched.turn);
+	watched.running = error == 0;
 	if (error) {
 		EP_INFO(EP_LOG_INIT,
 			"rank %d: long waits are not logged before their timeout: no "
@@ -166,15 +166,15 @@ void ep_watch_begin(struct ncclEpGroup *g)
 		return;
 	}
 	w->group = g;
-	pthread_mutex_lock(&ep_watched.lock);
-	w->next = ep_watched.list;
-	w->link = &ep_watched.list;
+	pthread_mutex_lock(&watched.lock);
+	w->next = watched.list;
+	w->link = &watched.list;
 	if (w->next) {
 		w->next->link = &w->next;
 	}
-	ep_watched.list = w;
+	watched.list = w;
 	watch_start(g);
-	pthread_mutex_unlock(&ep_watched.lock);
+	pthread_mutex_unlock(&watched.lock);
 }
 
 void ep_watch_end(struct ep_watch *watch)
@@ -185,19 +185,19 @@ void ep_watch_end(struct ep_watch *watch)
 	if (!watch->group) {
 		return;
 	}
-	pthread_mutex_lock(&ep_watched.lock);
+	pthread_mutex_lock(&watched.lock);
 	*watch->link = watch->next;
 	if (watch->next) {
 		watch->next->link = watch->link;
 	}
-	last = !ep_watched.list && ep_watched.running;
+	last = !watched.list && watched.running;
 	if (last) {
-		ep_watched.turn++;
-		ep_watched.running = false;
-		thread = ep_watched.thread;
-		pthread_cond_broadcast(&ep_watched.changed);
+		watched.turn++;
+		watched.running = false;
+		thread = watched.thread;
+		pthread_cond_broadcast(&watched.changed);
 	}
-	pthread_mutex_unlock(&ep_watched.lock);
+	pthread_mutex_unlock(&watched.lock);
 	if (last) {
 		pthread_join(thread, NULL);
 	}

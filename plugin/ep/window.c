@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Where the other ranks have the tensor that this rank has in an NCCL window; the last windows are remembered. */
 #include <stdlib.h>
 #include <string.h>
 #include "core/nccl_dyn.h"
@@ -12,37 +13,27 @@ static void windows_promote(struct ep_windows *windows, int i)
 	windows->known[0] = found;
 }
 
-/* Asks NCCL for the window's start on all ranks. Returns why that is of no use, or NULL. */
-static const char *window_ask(const struct ncclEpGroup *g, ncclWindow_t win, unsigned char **base)
-{
-	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();
-
-	for (int r = 0; r < g->nranks; r++) {
-		void *p = NULL;
-
-		if (nccl->get_peer_device_pointer(win, 0, r, &p) != ncclSuccess) {
-			return "NCCL does not report where the window is on other ranks";
-		}
-		if (!p) {
-			return "the window is out of reach on some ranks (they are not in one LSA "
-			       "team)";
-		}
-		base[r] = p;
-	}
-	return NULL;
-}
-
-/* The window becomes the latest one that is known. */
+/* Asks NCCL for the window's start on all ranks: it becomes the latest one that is known. Returns NULL, or why not. */
 static const char *window_learn(struct ncclEpGroup *g, ncclWindow_t win)
 {
 	struct ep_window *oldest = &g->windows.known[EP_WINDOWS - 1];
 	unsigned char **base = calloc((size_t)g->nranks, sizeof(*base));
-	const char *why;
+	const char *why = NULL;
 
 	if (!base) {
 		return "out of host memory";
 	}
-	why = window_ask(g, win, base);
+	for (int r = 0; r < g->nranks && !why; r++) {
+		void *p = NULL;
+
+		if (ep_nccl_dyn()->get_peer_device_pointer(win, 0, r, &p) != ncclSuccess) {
+			why = "NCCL does not report where the window is on other ranks";
+		} else if (!p) {
+			why = "the window is out of reach on some ranks (they are not in one LSA "
+			      "team)";
+		}
+		base[r] = p;
+	}
 	if (why) {
 		free(base);
 		return why;
@@ -94,45 +85,30 @@ const char *ep_window_holds(const struct ncclEpGroup *g, const ncclEpTensor_t *t
 	return window_check(g, tensor, view, &end);
 }
 
-/*
- * Finds where every rank has the tensor of `view`, if all ranks pass the same offset in the same
- * window. Returns NULL, or why peers cannot store to it, and then *out is not written. The result
- * is good until the next call. It waits for nothing and uses no stream.
- */
-static const char *window_find(const struct ep_window **out, struct ncclEpGroup *g,
-			       const ncclEpTensor_t *tensor, const struct ep_view *view)
+const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
+			     const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
+	const struct ep_window *known = g->windows.known;
 	uint64_t last = window_last(tensor, view);
 	void *end = NULL;
 	const char *why = window_check(g, tensor, view, &end);
+	int i = 0;
 
 	if (why) {
 		return why;
 	}
 	/* A handle may come again for another window, which then begins elsewhere here. */
-	for (int i = 0; i < EP_WINDOWS && g->windows.known[i].base; i++) {
-		if (g->windows.known[i].win == tensor->win_hdl &&
-		    g->windows.known[i].base[g->rank] + last == end) {
-			windows_promote(&g->windows, i);
-			*out = &g->windows.known[0];
-			return NULL;
-		}
+	while (i < EP_WINDOWS && known[i].base &&
+	       (known[i].win != tensor->win_hdl || known[i].base[g->rank] + last != end)) {
+		i++;
 	}
-	why = window_learn(g, tensor->win_hdl);
-	if (!why) {
-		*out = &g->windows.known[0];
+	if (i < EP_WINDOWS && known[i].base) {
+		windows_promote(&g->windows, i);
+	} else {
+		why = window_learn(g, tensor->win_hdl);
 	}
-	return why;
-}
-
-const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
-			     const ncclEpTensor_t *tensor, const struct ep_view *view)
-{
-	const struct ep_window *window = NULL;
-	const char *why = window_find(&window, g, tensor, view);
-
 	for (int r = 0; !why && r < g->nranks; r++) {
-		at[r] = window->base[r] + tensor->win_offset;
+		at[r] = known[0].base[r] + tensor->win_offset;
 	}
 	return why;
 }

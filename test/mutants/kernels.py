@@ -508,9 +508,8 @@ MUTANTS = [
      "tests": ["nodes_masks_overtaken", "net_masks", "nodes_masks"]},
     # A window is known by its address and its end, not by its handle alone.
     {"name": "h_window", "file": "plugin/ep/window.c",
-     "old": ("if (g->windows.known[i].win == tensor->win_hdl &&\n"
-             "\t\t    g->windows.known[i].base[g->rank] + last == end) {"),
-     "new": "if (g->windows.known[i].win == tensor->win_hdl) {", "tests": ["ht_window"]},
+     "old": "(known[i].win != tensor->win_hdl || known[i].base[g->rank] + last != end)",
+     "new": "(known[i].win != tensor->win_hdl || last == UINT64_MAX)", "tests": ["ht_window"]},
     # A heap that grows keeps the rounds of masks.
     {"name": "h_rounds", "file": "plugin/ep/group_heap.c",
      "old": "\t\tresult = ep_boot_agree(&boot, group_keep_rounds(g, &grown, &heap),",
@@ -518,9 +517,9 @@ MUTANTS = [
      "tests": ["clean", "memory", "steps_growth"]},
     # MaskUpdate ends when its kernel is in the stream.
     {"name": "h_settle", "file": "plugin/ep/mask.c",
-     "old": "\treturn mask_settle(g, stream);",
-     "new": ("\t(void)mask_settle;\n"
-             "\treturn ncclSuccess;"),
+     "old": ("\treturn ep_kernel_launch((const void *)ep_update_kernel, &args, 1, threads, 0, stream,\n"
+             "\t\t\t\t\"launching MaskUpdate\");"),
+     "new": "\treturn args.g.rank + threads ? ncclSuccess : ncclInternalError;",
      "tests": ["masks", "net_masks_hand", "nodes_masks"]},
 ]
 

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which rank is of which node, and how many peers and flows a rank of such nodes has at most. */
+#include "core/ident.h"
+#include "core/util.h"
+
+/* Do the sizes fit the ranks? */
+static ncclResult_t nodes_check(const struct ep_param_list *sizes, int nranks)
+{
+	uint32_t total = 0;
+
+	for (uint32_t i = 0; i < sizes->count; i++) {
+		total += sizes->item[i];
+	}
+	if (sizes->count > 1 && total != (uint32_t)nranks) {
+		return ep_fail(ncclInvalidUsage,
+			       "environment variable NCCL_EP_NODE_SIZE has %u nodes of %u ranks in "
+			       "all, the communicator has %d ranks: change the list, or unset it",
+			       sizes->count, total, nranks);
+	}
+	return ncclSuccess;
+}
+
+/* Where one is when the ranks are counted through. */
+struct nodes_walk {
+	uint32_t node;
+	uint32_t left; /* of it */
+};
+
+/* The next rank's node. */
+static uint32_t nodes_next(struct nodes_walk *walk, const struct ep_param_list *sizes)
+{
+	if (!walk->left) {
+		walk->node++;
+		walk->left = sizes->item[sizes->count > 1 ? walk->node : 0];
+	}
+	walk->left--;
+	return walk->node;
+}
+
+ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)
+{
+	struct nodes_walk walk = { 0, sizes->item[0] };
+
+	EP_CHECK(nodes_check(sizes, nranks));
+	for (int r = 0; r < nranks; r++) {
+		node[r] = nodes_next(&walk, sizes);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes, int nranks)
+{
+	struct nodes_walk walk = { 0, sizes->count ? sizes->item[0] : 0 };
+	uint32_t nodes = 0;
+
+	if (sizes->count) {
+		EP_CHECK(nodes_check(sizes, nranks));
+	}
+	for (int r = 0; r < nranks; r++) {
+		int first = 0;
+
+		while (first < r && idents[first].domain != idents[r].domain) {
+			first++;
+		}
+		if (sizes->count) {
+			idents[r].node = nodes_next(&walk, sizes);
+		} else {
+			idents[r].node = first < r ? idents[first].node : nodes++;
+		}
+	}
+	return ncclSuccess;
+}
+
+static uint32_t nodes_at(const uint32_t *node, size_t stride, int r)
+{
+	return *(const uint32_t *)((const char *)node + (size_t)r * stride);
+}
+
+/* `first` is the first rank of a node of `size` ranks; index[r] is rank r's in its own node. */
+static void nodes_most_flows(struct ep_nodes_most *most, const uint32_t *node, size_t stride,
+			     int nranks, const uint32_t *index, int first, uint32_t size)
+{
+	uint32_t nodes = 0, sources = 0;
+
+	for (int r = 0; r < nranks; r++) {
+		if (nodes_at(node, stride, r) != nodes_at(node, stride, first)) {
+			nodes += index[r] == 0;
+			/* no rank of the node forwards for more than its first one */
+			sources += ep_nodes_forwarder(index[r], size) == 0;
+		}
+	}
+	most->flows = (uint32_t)ep_max_u64(most->flows, ep_max_u64(nodes, sources));
+	most->return_rings =
+		(uint32_t)ep_max_u64(most->return_rings, (uint64_t)size * (1 + sources));
+}
+
+struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks)
+{
+	uint32_t index[EP_PARAM_NODE_MAX], size[EP_PARAM_NODE_MAX];
+	struct ep_nodes_most most = { 0, 0, 0, 0 };
+
+	for (int r = 0; r < nranks; r++) {
+		index[r] = size[r] = 0;
+		for (int i = 0; i < nranks; i++) {
+			bool same = nodes_at(node, stride, i) == nodes_at(node, stride, r);
+
+			index[r] += same && i < r;
+			size[r] += same;
+		}
+		most.near = (uint32_t)ep_max_u64(most.near, size[r]);
+		most.remote = (uint32_t)ep_max_u64(most.remote, (uint32_t)nranks - size[r]);
+	}
+	for (int r = 0; r < nranks; r++) {
+		if (index[r] == 0) {
+			nodes_most_flows(&most, node, stride, nranks, index, r, size[r]);
+		}
+	}
+	return most;
+}
+
+struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks)
+{
+	uint32_t others = remote ? ep_ceil_div((uint32_t)nranks, near) - 1 : 0;
+
+	return (struct ep_nodes_most){ near, remote, others, near * (1 + others) };
+}
