@@ -133,8 +133,8 @@
 #define NCCL_EP_PATCH 0
 #define NCCL_EP_VERSION_CODE (NCCL_EP_MAJOR * 10000 + NCCL_EP_MINOR * 100 + NCCL_EP_PATCH)
 
-/* The version of the structs below. Libraries of versions 1 and 2 have the same soname. */
-#define NCCL_EP_API_VERSION 2
+/* The version of the structs below. Libraries of versions 1, 2 and 3 have the same soname. */
+#define NCCL_EP_API_VERSION 3
 
 #define NCCL_EP_MAGIC 0xC00FFFEEu
 #define NCCL_EP_TENSOR_MAGIC 0xCAFECAFEu
@@ -201,8 +201,8 @@ extern "C" {
  * Returns the version of the library.
  *
  * Stores 10000 * major + 100 * minor + patch in `*version`: 200 for 0.2.0. NCCL_EP_VERSION_CODE is
- * the same number for this header. The number does not tell the version of the structs. Libraries
- * of API versions 1 and 2 accept each other's callers.
+ * the same number for this header. The number does not tell the version of the structs. Callers of
+ * API versions 1, 2 and 3 are accepted.
  *
  * Collective: no.
  * Threads: any.
@@ -350,10 +350,11 @@ typedef struct {
 	unsigned long int rdma_buffer_size;
 	unsigned int num_qp_per_rank; /* Ignored. Set NCCL_EP_RDMA_QUEUES instead. */
 	unsigned int num_channels;    /* Ignored. */
-	/* The most SMs, one thread block each, that one operation occupies. AUTO in low latency:
-	 * all. AUTO in high throughput: four of five on one node (flat combine 64), 16 on several
-	 * nodes. With AUTO, groups of one process that share a GPU divide its SMs. The environment
-	 * variable NCCL_EP_COMM_SMS overrides the field if the device has that many SMs. */
+	/* The most SMs, one thread block each, that one operation occupies, unless
+	 * dispatch_num_sms or combine_num_sms says otherwise. AUTO in low latency: all. AUTO in
+	 * high throughput: four of five on one node (flat combine 64), 16 on several nodes. With
+	 * AUTO, groups of one process that share a GPU divide its SMs. The environment variable
+	 * NCCL_EP_COMM_SMS overrides this field and those two if the device has that many SMs. */
 	unsigned int max_num_sms;
 	/* The allocator of handle memory and of the group's own state. Set both functions or none.
 	 * Memory that peers map comes from cudaMalloc or ncclMemAlloc in any case. */
@@ -386,6 +387,11 @@ typedef struct {
 	 * handle with more, and needs the field for expert-major handles in eager mode. */
 	unsigned int num_topk;
 	unsigned char padding_v2[4];
+	/* Since API version 3. As max_num_sms, for dispatch alone. AUTO: max_num_sms. The
+	 * environment variable NCCL_EP_DISPATCH_SMS overrides NCCL_EP_COMM_SMS and the fields. */
+	unsigned int dispatch_num_sms;
+	/* Since API version 3. The same for combine, with NCCL_EP_COMBINE_SMS. */
+	unsigned int combine_num_sms;
 } ncclEpGroupConfig_t;
 
 #ifdef __cplusplus
@@ -402,7 +408,9 @@ typedef struct {
 #define NCCL_EP_GROUP_CONFIG_V1_SIZE 96u
 #define NCCL_EP_GROUP_CONFIG_V2_LAST_FIELD padding_v2
 #define NCCL_EP_GROUP_CONFIG_V2_SIZE 112u
-#define NCCL_EP_GROUP_CONFIG_CURRENT_VERSION 2
+#define NCCL_EP_GROUP_CONFIG_V3_LAST_FIELD combine_num_sms
+#define NCCL_EP_GROUP_CONFIG_V3_SIZE 120u
+#define NCCL_EP_GROUP_CONFIG_CURRENT_VERSION 3
 
 typedef struct ncclEpGroup *ncclEpGroup_t;
 
@@ -415,9 +423,10 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * communicator's device current and leaves it current. Either all ranks succeed or all fail, and
  * every rank gets the reason and the rank that gave it.
  *
- * Ranks must agree in all fields of `config` except alloc, max_num_sms, num_qp_per_rank,
- * num_channels, timeout_ns, and the fields that the mode ignores: max_recv_tokens_per_rank and
- * overflow_policy in low latency, rdma_buffer_size and enable_mask in high throughput.
+ * Ranks must agree in all fields of `config` except alloc, max_num_sms, dispatch_num_sms,
+ * combine_num_sms, num_qp_per_rank, num_channels, timeout_ns, and the fields that the mode ignores:
+ * max_recv_tokens_per_rank and overflow_policy in low latency, rdma_buffer_size and enable_mask in
+ * high throughput.
  *
  * Windows as input
  *
@@ -457,8 +466,8 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * Returns: ncclSuccess, the codes of calls that use the GPU, or
  *   ncclInvalidArgument: `ep_group` or `comm` is NULL, `config` is NULL or was not initialised, a
  *     field is out of its range, or the ranks disagree.
- *   ncclInvalidUsage: Only one of alloc_fn and free_fn is set. max_num_sms exceeds the number of
- *     SMs. The communicator has more than 1024 ranks. An environment variable is malformed. A rank
+ *   ncclInvalidUsage: Only one of alloc_fn and free_fn is set. max_num_sms, dispatch_num_sms or
+ *     combine_num_sms exceeds the number of SMs. The communicator has more than 1024 ranks. An environment variable is malformed. A rank
  *     runs on a MIG instance or has no peer access to another rank of its node; the text names both
  *     GPUs. Ranks of several nodes have no path by RDMA. Or, in high throughput, the GPU's shared
  *     memory cannot count as many experts.

@@ -19,9 +19,17 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				  "how long the device waits for a peer; 0: the group's timeout_ns",
 				  NULL },
 	[EP_PARAM_COMM_SMS] = { "NCCL_EP_COMM_SMS", 0, 0, INT32_MAX,
-				"SMs of one operation; 0, or more than there are: the group's "
-				"max_num_sms",
+				"SMs of one operation; 0, or more than there are: by the group's "
+				"config",
 				NULL },
+	[EP_PARAM_DISPATCH_SMS] = { "NCCL_EP_DISPATCH_SMS", 0, 0, INT32_MAX,
+				    "SMs of a dispatch; 0, or more than there are: as if it were "
+				    "not set, which is NCCL_EP_COMM_SMS, then the group's "
+				    "dispatch_num_sms, then its max_num_sms",
+				    NULL },
+	[EP_PARAM_COMBINE_SMS] = { "NCCL_EP_COMBINE_SMS", 0, 0, INT32_MAX,
+				   "the same for a combine, with the group's combine_num_sms",
+				   NULL },
 	[EP_PARAM_LL_SEND_SMS] = { "NCCL_EP_LL_SEND_SMS", 0, 0, 256,
 				   "low latency: SMs that send; 0: chosen for each operation, or "
 				   "if NCCL_EP_LL_RECV_SMS is set: half, at most what is left",
@@ -108,6 +116,10 @@ static const char *const param_foreign[] = {
 	"NCCL_EP_PREPROCESS_NUM_SMS",
 	"NCCL_EP_HT_EM_LOCAL_DUP",
 	"NCCL_EP_HT_EM_NVLINK_DUP",
+	"NCCL_EP_HT_EM_PULL_PUSH",
+	"NCCL_EP_HT_EM_AG_SCAN_MODE",
+	"NCCL_EP_HT_EM_COUNT_UNFUSED",
+	"NCCL_EP_HT_UNFUSED_SYNC",
 	"NCCL_EP_DISABLE_GUARD",
 	"NCCL_EP_TOKENS_PER_CHUNK",
 	"NCCL_EP_DISPATCH_COPY_MODE",

@@ -37,7 +37,7 @@ struct ep_limits {
 	uint32_t max_topk;
 	uint32_t auto_topk; /* the heap is for handles of this, unless the config has num_topk */
 	uint32_t max_selections; /* tokens of a rank times top-k */
-	uint32_t spare_sms;      /* max_num_sms AUTO leaves one of so many SMs to others; 0: none */
+	uint32_t spare_sms;      /* a budget of AUTO leaves one of so many SMs to others; 0: none */
 	uint32_t banks;          /* of the heap */
 	uint32_t layouts;        /* bits 1 << ncclEpLayout_t */
 	const char *layout_names;
@@ -78,6 +78,20 @@ struct ep_group_heap {
 	uint64_t stage_side_bytes;
 };
 
+/* What a number of SMs is for. */
+enum ep_budget_kind {
+	EP_BUDGET_SHARED, /* UpdateHandle, and what has none of its own */
+	EP_BUDGET_DISPATCH,
+	EP_BUDGET_COMBINE,
+	EP_BUDGETS
+};
+
+/* The most SMs of an operation. */
+struct ep_budget {
+	uint32_t sms;   /* 0: the device is not known */
+	bool automatic; /* the caller leaves it to the library */
+};
+
 /* A group's config with all choices made. */
 struct ep_group_config {
 	const struct ep_algo *algo;
@@ -85,9 +99,8 @@ struct ep_group_config {
 	uint32_t num_experts;
 	uint32_t num_topk;       /* what handles will have; 0: unknown */
 	uint64_t explicit_bytes; /* rdma_buffer_size; 0: automatic */
-	uint32_t max_sms;        /* 0: the device is not known */
-	bool auto_sms;           /* max_num_sms is AUTO */
-	uint32_t least_sms;      /* max_sms of the rank that has fewest */
+	struct ep_budget budget[EP_BUDGETS];
+	uint32_t least_sms; /* combine's budget on the rank that has fewest */
 	uint64_t timeout_ns;
 	bool enable_mask;
 	bool drop; /* rows beyond shape.limit are dropped: else they are an error */
@@ -192,7 +205,7 @@ ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks);
  *     H + (n - 1) r < S    an SM is left for the senders of each group of low latency, which wait for
  *                          nothing; its receivers come after its senders
  *
- * Groups whose config has AUTO share what others leave. Groups of other processes are not known here.
+ * Operations whose budget is AUTO share what others leave. Groups of other processes are not known here.
  */
 
 /* A live group's part. */
@@ -201,7 +214,7 @@ struct ep_resident {
 	int device;
 	uint32_t sm_count; /* of the device; 0: the group is not counted */
 	bool all_wait;     /* high throughput */
-	bool auto_sms;     /* max_num_sms is AUTO */
+	uint32_t chosen;   /* the largest budget that the caller has chosen; 0: all are AUTO */
 	uint32_t most;     /* blocks of an operation that wait, at most */
 	uint32_t limit;    /* the same beside the groups that live now; changes at any time */
 };

@@ -261,13 +261,13 @@ static ncclResult_t group_handshake_exchange(struct ncclEpGroup *g, struct ep_bo
 		own.agreed = ep_group_config_agreed(&g->config);
 		ep_peer_offer_make(&own.offer, g->comm, g->config.memory, g->config.nvls);
 		own.team = ep_random_u64();
-		own.sms = g->config.max_sms;
+		own.sms = g->config.budget[EP_BUDGET_COMBINE].sms;
 		own.no_heaps = ep_heap_none();
 	}
 	own.verdict = ep_verdict_make(mine);
 	EP_CHECK(ep_boot_verdicts(boot, &own, boot->all, sizeof(own), what));
 	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(own), g->nranks));
-	g->config.least_sms = g->config.max_sms;
+	g->config.least_sms = g->config.budget[EP_BUDGET_COMBINE].sms;
 	for (int r = 0; r < g->nranks; r++) {
 		g->idents[r] = all[r].ident;
 		g->config.least_sms = (uint32_t)ep_min_u64(g->config.least_sms, all[r].sms);
@@ -362,9 +362,14 @@ static void group_reside(struct ncclEpGroup *g)
 		.device = g->device,
 		.sm_count = g->sm_count,
 		.all_wait = g->ht != NULL,
-		.auto_sms = g->config.auto_sms,
-		.most = g->config.max_sms,
 	};
+	for (int i = g->ht ? EP_BUDGET_SHARED : EP_BUDGET_DISPATCH; i < EP_BUDGETS; i++) {
+		const struct ep_budget *b = &g->config.budget[i];
+		uint32_t *most = &g->resident.most, *chosen = &g->resident.chosen;
+
+		*most = (uint32_t)ep_max_u64(*most, b->sms);
+		*chosen = (uint32_t)ep_max_u64(*chosen, b->automatic ? 0 : b->sms);
+	}
 	ep_resident_add(&g->resident);
 }
 

@@ -85,28 +85,50 @@ static ncclResult_t config_check_sizes(const ncclEpGroupConfig_t *c, const struc
 	return ncclSuccess;
 }
 
+/* The number of SMs that a variable asks for; 0: none that this device can give, which is logged. */
+static uint32_t config_variable_sms(const struct ep_params *params, enum ep_param_id id,
+				    uint32_t sm_count)
+{
+	uint32_t sms = (uint32_t)params->value[id];
+
+	if ((sm_count && sms > sm_count) || (!sms && params->set[id])) {
+		EP_WARN("%s=%u has no effect, it can be 1 to the %u SMs of the device",
+			ep_param_table[id].name, sms, sm_count);
+		return 0;
+	}
+	return sms;
+}
+
+/* Each operation by itself: its variable, that of both, its field, that of both, or AUTO. */
 static ncclResult_t config_choose_sms(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
 				      const struct ep_params *params, uint32_t sm_count)
 {
-	uint32_t env = (uint32_t)params->value[EP_PARAM_COMM_SMS];
+	static const enum ep_param_id variables[EP_BUDGETS] = { EP_PARAM_COMM_SMS,
+								EP_PARAM_DISPATCH_SMS,
+								EP_PARAM_COMBINE_SMS };
+	static const char *const names[EP_BUDGETS] = { "max_num_sms", "dispatch_num_sms",
+						       "combine_num_sms" };
+	const uint32_t fields[EP_BUDGETS] = { c->max_num_sms, c->dispatch_num_sms,
+					      c->combine_num_sms };
+	uint32_t all = 0, automatic = sm_count, spare = out->algo->limits.spare_sms;
 
-	if (sm_count && env > sm_count) {
-		EP_WARN("NCCL_EP_COMM_SMS=%u has no effect, the device has %u SMs", env, sm_count);
-		env = 0;
+	if (spare && sm_count > 1) {
+		automatic -= ep_ceil_div(sm_count, spare);
 	}
-	out->max_sms = env ? env : c->max_num_sms;
-	if (!out->max_sms) {
-		uint32_t spare = out->algo->limits.spare_sms;
+	for (int i = 0; i < EP_BUDGETS; i++) {
+		uint32_t sms = config_variable_sms(params, variables[i], sm_count);
 
-		out->auto_sms = true;
-		out->max_sms = sm_count;
-		if (spare && sm_count > 1) {
-			out->max_sms -= ep_ceil_div(sm_count, spare);
+		if (sm_count && fields[i] > sm_count) {
+			return ep_fail(ncclInvalidUsage, "config->%s is %u, the device has %u SMs",
+				       names[i], fields[i], sm_count);
 		}
-	}
-	if (sm_count && out->max_sms > sm_count) {
-		return ep_fail(ncclInvalidUsage, "config->max_num_sms is %u, the device has %u SMs",
-			       out->max_sms, sm_count);
+		if (i == EP_BUDGET_SHARED) {
+			all = sms;
+		}
+		sms = sms ? sms : all;
+		sms = sms ? sms : fields[i];
+		sms = sms ? sms : c->max_num_sms;
+		out->budget[i] = (struct ep_budget){ sms ? sms : automatic, !sms };
 	}
 	return ncclSuccess;
 }

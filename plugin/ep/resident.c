@@ -13,11 +13,11 @@ static struct ep_resident *resident_groups;
 struct resident_sum {
 	uint32_t sm_count;
 	uint32_t groups;
-	uint32_t fixed;      /* blocks of high throughput whose number the caller has chosen */
-	uint32_t sharing;    /* groups of high throughput with AUTO */
-	uint32_t low;        /* groups of low latency */
-	uint32_t holds;      /* limits of all together */
-	uint32_t share;      /* limit of a group that shares */
+	uint32_t fixed;   /* blocks of high throughput whose number the caller has chosen */
+	uint32_t sharing; /* groups of high throughput of which some operations have more by AUTO */
+	uint32_t low;     /* groups of low latency */
+	uint32_t holds;   /* limits of all together */
+	uint32_t share;   /* what one of these gets besides what it has chosen */
 	uint32_t recv_share; /* limit of a group of low latency */
 	bool fits;
 };
@@ -61,11 +61,12 @@ static struct resident_sum resident_count(int device)
 		s.holds += ep_resident_limit(g);
 		if (!g->all_wait) {
 			s.low++;
-		} else if (g->auto_sms) {
+			continue;
+		}
+		s.fixed += g->chosen;
+		if (g->most > g->chosen) {
 			s.sharing++;
-			most_shared = (uint32_t)ep_max_u64(most_shared, g->most);
-		} else {
-			s.fixed += g->most;
+			most_shared = (uint32_t)ep_max_u64(most_shared, g->most - g->chosen);
 		}
 	}
 	resident_divide(&s, most_shared);
@@ -78,7 +79,7 @@ static struct resident_sum resident_limit_all(int device)
 	struct resident_sum s = resident_count(device);
 
 	for (struct ep_resident *g = resident_groups; g; g = g->next) {
-		uint32_t share = !g->all_wait ? s.recv_share : g->auto_sms ? s.share : g->most;
+		uint32_t share = g->all_wait ? g->chosen + s.share : s.recv_share;
 
 		if (g->device == device) {
 			__atomic_store_n(&g->limit, (uint32_t)ep_min_u64(g->most, share),

@@ -167,6 +167,19 @@ def constant(path, name):
     return int(re.search(r"^#define %s (\d+)" % name, (ROOT / path).read_text(encoding="utf-8"), re.M)[1])
 
 
+def check_foreign():
+    """doc/compatibility.md has a word on each variable of NVIDIA's library, and on no other."""
+    source = (ROOT / "plugin/core/param.c").read_text(encoding="utf-8")
+    known = set(re.findall(r'"(NCCL_EP_\w+)"', source[source.index("param_foreign[] = {"):].split("};")[0]))
+    page = (ROOT / "doc/compatibility.md").read_text(encoding="utf-8")
+    page = page[page.index("## Variables of NVIDIA's library"):].split("\n## ")[0]
+    named = set(re.findall(r"`(NCCL_EP_\w+)`", re.sub(r".*\| obeyed \|", "", page)))
+    for name in sorted(known ^ named):
+        complain("compatibility.md and param.c differ in %s" % name)
+    if len(known) < 10:
+        complain("%d variables of NVIDIA's library are known" % len(known))
+
+
 def check_durations(unset):
     """And the sum of three timeouts and the close timeout."""
     expected = [(page, words.format("%g" % (constant(path, name) / unit))) for page, words, path, name, unit in DURATIONS]
@@ -215,6 +228,7 @@ def check_commits():
 check_quotes()
 check_model()
 check_defaults()
+check_foreign()
 check_tests()
 check_commits()
 if VCLUSTER.is_dir():

@@ -28,7 +28,9 @@ static const struct form form_group = {
 	  { AT(zero_copy), FIELD_U32, NCCL_EP_ZERO_COPY_ON, false },
 	  { AT(overflow_policy), FIELD_U32, NCCL_EP_OVERFLOW_DROP, false },
 	  { AT(num_topk), FIELD_U32, 0, false },
-	  { AT(padding_v2), FIELD_U32, ANY, false } },
+	  { AT(padding_v2), FIELD_U32, ANY, false },
+	  { AT(dispatch_num_sms), FIELD_U32, 8, false },
+	  { AT(combine_num_sms), FIELD_U32, 8, false } },
 };
 
 static const struct form form_alloc = {
@@ -277,7 +279,7 @@ ncclResult_t fuzz_memory(struct fuzz *f)
 	c = mutate_struct(&m, &form, &config, which);
 	memory = mutate_struct(&m, &form_memory, &good, !which);
 	result = ncclEpExtDeviceMemory(c, nranks, layout, topk, memory);
-	if (m.sure && strstr(m.text, "max_num_sms")) {
+	if (m.sure && strstr(m.text, "_num_sms")) {
 		m.sure = false; /* needs no device, so it knows no limit */
 	} else if (m.sure && strstr(m.text, "rdma_buffer_size")) {
 		m.sure = false; /* as much as asked for, wherever it may come from */
@@ -509,7 +511,7 @@ ncclResult_t fuzz_feasible(struct fuzz *f)
 	c = mutate_struct(&m, &form, &config, which == 1);
 	shape = mutate_struct(&m, &form_shape, &good, which == 2);
 	result = ncclEpExtFeasible(c, FUZZ_RANKS, shape);
-	if (m.sure && strstr(m.text, "max_num_sms")) {
+	if (m.sure && strstr(m.text, "_num_sms")) {
 		m.sure = false; /* it looks at no GPU */
 	} else if (m.sure && strstr(m.text, "rdma_buffer_size")) {
 		m.sure = false; /* as much as asked for, wherever it may come from */
@@ -528,7 +530,7 @@ ncclResult_t fuzz_feasible(struct fuzz *f)
 		/* a group has no rows yet that could be too long for it */
 		CHECK(result == ncclSuccess || which == 2 || strstr(m.text, "max_token_bytes"),
 		      "possible, and refused: %s", asked);
-	} else if (!strstr(tried, "max_num_sms") && !strstr(tried, "memory")) {
+	} else if (!strstr(tried, "_num_sms") && !strstr(tried, "memory")) {
 		CHECK(result != ncclSuccess, "refused by the call: %s", tried);
 		if (which != 2 && good.layout != NCCL_EP_LAYOUT_UNSET) {
 			CHECK_INT(result, theirs);

@@ -437,6 +437,8 @@ def main():
         expect(document['environment'].get('NCCL_MULTI_RANK_GPU_ENABLE') == '1', 'NCCL is told')
         done = run([*sharing, '--sms', '5'], 3, VC_NCCL_VERSION='23000')
         expect('--sms is at most 4' in done.stderr, 'too many SMs')
+        done = run([*sharing, '--combine-sms', '5'], 3, VC_NCCL_VERSION='23000')
+        expect('--combine-sms is at most 4' in done.stderr, 'too many SMs of combine')
         done = run(sharing, 2, VC_NCCL_VERSION='22909')
         expect('needs NCCL 2.30 or later, this is 2.29.9' in done.stderr, 'an NCCL that cannot')
 

@@ -264,6 +264,10 @@ static void run_case(struct world *w, void *arg)
 		      (unsigned long long)c->number, text, c->lines, c->threads, c->sms, c->nodes,
 		      c->mode, c->queues, c->depth);
 	config.max_num_sms = c->sms ? c->sms : (unsigned int)(2 + (w->rank * 5 + 1) % 4);
+	if (!c->sms && c->number % 2) {
+		config.dispatch_num_sms = (unsigned int)(2 + (w->rank + 2) % 4);
+		config.combine_num_sms = (unsigned int)(2 + (w->rank * 3) % 4);
+	}
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	bench_open(&b, w, group, &c->p, c->flags);
 	for (uint32_t i = 0; i < c->pairs; i++) {

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steady state: no call of the data path allocates, synchronises, copies or talks to NCCL; an
- * operation is one ordinary launch of at most max_num_sms blocks; new handles come from the pool.
+ * operation is one ordinary launch of at most max_num_sms blocks, or as many as it has of its own; new
+ * handles come from the pool.
  */
 #include "support/bench.h"
+#include "support/ht_bench.h"
 #include "support/watch.h"
 
 #define PAIRS 6
@@ -65,6 +67,80 @@ static void handles(struct bench *b)
 	nothing_but_launches(0, 0);
 }
 
+/* The group's config with budgets that differ, on each rank otherwise. */
+static void set_budgets(ncclEpGroupConfig_t *config, const struct world *w)
+{
+	config->max_num_sms = 2;
+	config->dispatch_num_sms = 3 + (uint32_t)w->rank % 2;
+	config->combine_num_sms = 6 - (uint32_t)w->rank % 2;
+}
+
+/* With and without lines, without which a dispatch announces how combine will cut rows. */
+static void low_budgets(struct world *w)
+{
+	for (int i = 0; i < 4; i++) {
+		struct oracle_problem p =
+			bench_problem(w->nranks, 12, 3, 1024, 4 + 40 * (uint32_t)(i / 2),
+				      i % 2 ? ORACLE_RANK_MAJOR : ORACLE_EXPERT_MAJOR);
+		ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+		ncclEpGroup_t group;
+		struct bench b;
+
+		check_context("low latency with budgets, case %d, rank %d", i, w->rank);
+		set_budgets(&config, w);
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		bench_open(&b, w, group, &p, 0);
+		bench_pair(&b);
+		watch_start();
+		OK(bench_dispatch(&b, w->stream));
+		CHECK_INT(watch.most_blocks, config.dispatch_num_sms);
+		watch_start();
+		OK(bench_combine(&b, w->stream));
+		CHECK_INT(watch.most_blocks, config.combine_num_sms);
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		bench_pair(&b);
+		CHECK_LAST(group, ncclSuccess, "");
+		bench_end(&b);
+	}
+}
+
+static void high_budgets(struct world *w)
+{
+	for (int i = 0; i < 2; i++) {
+		struct oracle_ht h = { .p = bench_problem(w->nranks, 12, 3, 256, 100,
+							  ORACLE_EXPERT_MAJOR),
+				       .expert_major = i };
+		ncclEpGroupConfig_t config = ht_group_config(&h, 0);
+		ncclEpGroup_t group;
+		struct ht_bench b;
+
+		check_context("high throughput with budgets, layout %d, rank %d", i, w->rank);
+		set_budgets(&config, w);
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		ht_open(&b, w, group, &h, 0);
+		watch_start();
+		OK(ht_update(&b, w->stream));
+		CHECK_INT(watch.most_blocks, config.max_num_sms);
+		watch_start();
+		OK(ht_dispatch(&b, false, w->stream));
+		CHECK_INT(watch.most_blocks, config.dispatch_num_sms);
+		watch_start();
+		OK(ht_combine(&b, false, w->stream));
+		CHECK_INT(watch.most_blocks, config.combine_num_sms);
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		ht_step(&b);
+		CHECK_LAST(group, ncclSuccess, "");
+		ht_end(&b);
+	}
+}
+
+static void run_budgets(struct world *w, void *arg)
+{
+	(void)arg;
+	low_budgets(w);
+	high_budgets(w);
+}
+
 static void run(struct world *w, void *arg)
 {
 	static const uint32_t sms[] = { 2, 5, 0 };
@@ -97,6 +173,10 @@ int main(void)
 	long before = watch_live();
 
 	world_run(3, run, NULL);
+	for (int lines = 0; lines <= 1; lines++) {
+		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
+		world_run(3, run_budgets, NULL);
+	}
 	CHECK_INT(watch_live(), before);
 	return check_end();
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The binary interface of both API versions, field by field: a compiler that accepts this has it. */
+/* The binary interface of all API versions, field by field: a compiler that accepts this has it. */
 #include <stddef.h>
 #include "nccl_ep.h"
 #include "nccl_ep/ext.h"
@@ -42,7 +42,11 @@ AT(ncclEpGroupConfig_t, zero_copy, 96);
 AT(ncclEpGroupConfig_t, overflow_policy, 100);
 AT(ncclEpGroupConfig_t, num_topk, 104);
 AT(ncclEpGroupConfig_t, padding_v2, 108);
-SIZE(ncclEpGroupConfig_t, 112);
+AT(ncclEpGroupConfig_t, dispatch_num_sms, 112);
+AT(ncclEpGroupConfig_t, combine_num_sms, 116);
+SIZE(ncclEpGroupConfig_t, 120);
+_Static_assert(NCCL_EP_API_VERSION == 3 && NCCL_EP_GROUP_CONFIG_CURRENT_VERSION == 3,
+	       "API version");
 
 AT(ncclEpLayoutInfo_t, expert_counters, 8);
 AT(ncclEpLayoutInfo_t, src_rank_counters, 16);
@@ -89,6 +93,7 @@ SIZE(ncclEpCombineConfig_t, 20);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpTensor_t, NCCL_EP_TENSOR, 1);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 1);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 2);
+NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpGroupConfig_t, NCCL_EP_GROUP_CONFIG, 3);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpLayoutInfo_t, NCCL_EP_LAYOUT_INFO, 1);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpLayoutInfo_t, NCCL_EP_LAYOUT_INFO, 2);
 NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpDispatchInputs_t, NCCL_EP_DISPATCH_INPUTS, 1);

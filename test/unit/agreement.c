@@ -56,6 +56,8 @@ static cudaError_t some_free(void *ptr, void *context)
 	  "config->overflow_policy is TRAP on rank 0 but DROP on rank 1")                          \
 	M(trap, 0, c->overflow_policy = NCCL_EP_OVERFLOW_TRAP, "AUTO means it")                    \
 	M(sms, 0, c->max_num_sms = 5, "may differ")                                                \
+	M(dispatch_sms, 0, c->dispatch_num_sms = 5, "may differ")                                  \
+	M(combine_sms, 0, c->combine_num_sms = 5, "may differ")                                    \
 	M(queues, 0, c->num_qp_per_rank = 9, "is not used")                                        \
 	M(channels, 0, c->num_channels = 7, "is not used")                                         \
 	M(timeout, 0, c->timeout_ns += 1000000000, "may differ")                                   \

@@ -71,6 +71,10 @@ static void test_limits(void)
 	CHECK_REFUSED(rdma_buffer_size, ULONG_MAX, 8, ncclInvalidArgument, "rdma_buffer_size is");
 	CHECK_REFUSED(num_topk, 257, 8, ncclInvalidArgument, "num_topk is 257, there are 256");
 	CHECK_REFUSED(max_num_sms, 133, 8, ncclInvalidUsage, "is 133, the device has 132 SMs");
+	CHECK_REFUSED(dispatch_num_sms, 133, 8, ncclInvalidUsage,
+		      "dispatch_num_sms is 133, the device has 132 SMs");
+	CHECK_REFUSED(combine_num_sms, 133, 8, ncclInvalidUsage,
+		      "combine_num_sms is 133, the device has 132 SMs");
 	CHECK_REFUSED(alloc.alloc_fn, some_alloc, 8, ncclInvalidUsage, "alloc_fn but no free_fn");
 	CHECK_REFUSED(alloc.free_fn, (ncclEpFreeFn_t)(uintptr_t)some_alloc, 8, ncclInvalidUsage,
 		      "free_fn but no alloc_fn");
@@ -85,20 +89,49 @@ static void test_limits(void)
 	CHECK_REFUSED(num_qp_per_rank, 0, 7, ncclInvalidArgument, "multiple of the 7 ranks");
 }
 
-/* The environment wins, but not with more than there is. */
+/* The budgets of UpdateHandle, dispatch and combine, and which of them are AUTO, as bits. */
+static void check_sms(const ncclEpGroupConfig_t *c, uint32_t shared, uint32_t dispatch,
+		      uint32_t combine, uint32_t automatic)
+{
+	const uint32_t want[EP_BUDGETS] = { shared, dispatch, combine };
+
+	OK(ep_group_config_make(&made, c, &params, 8, 132));
+	for (int i = 0; i < EP_BUDGETS; i++) {
+		CHECK_INT(made.budget[i].sms, want[i]);
+		CHECK_INT(made.budget[i].automatic, automatic >> i & 1);
+	}
+}
+
+/* An operation's variable, that of both, its field, that of both, AUTO; what is impossible is passed over. */
 static void test_sms(void)
 {
 	ncclEpGroupConfig_t c = good();
 
+	check_sms(&c, 132, 132, 132, 7);
+	c.combine_num_sms = 12;
+	check_sms(&c, 132, 132, 12, 3);
 	c.max_num_sms = 20;
+	check_sms(&c, 20, 20, 12, 0);
+	c.dispatch_num_sms = 132;
+	check_sms(&c, 20, 132, 12, 0);
 	params.value[EP_PARAM_COMM_SMS] = 132;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(!made.auto_sms);
-	CHECK_INT(made.max_sms, 132);
+	check_sms(&c, 132, 132, 132, 0);
+	params.value[EP_PARAM_DISPATCH_SMS] = 1;
+	params.value[EP_PARAM_COMBINE_SMS] = 133;
+	check_sms(&c, 132, 1, 132, 0);
 	params.value[EP_PARAM_COMM_SMS] = 133;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK_INT(made.max_sms, 20);
-	params.value[EP_PARAM_COMM_SMS] = 0;
+	check_sms(&c, 20, 1, 12, 0);
+	params.value[EP_PARAM_DISPATCH_SMS] = INT32_MAX;
+	params.value[EP_PARAM_COMBINE_SMS] = 7;
+	check_sms(&c, 20, 132, 7, 0);
+	params.value[EP_PARAM_DISPATCH_SMS] = 0;
+	c.max_num_sms = c.dispatch_num_sms = 0;
+	check_sms(&c, 132, 132, 7, 3);
+	c.size = NCCL_EP_GROUP_CONFIG_V2_SIZE; /* the caller knows no more */
+	params.value[EP_PARAM_COMM_SMS] = params.value[EP_PARAM_COMBINE_SMS] = 0;
+	c.max_num_sms = 9;
+	c.combine_num_sms = 0;
+	check_sms(&c, 9, 9, 9, 0);
 }
 
 /* Rows of all local experts are numbered with 31 bits. */
@@ -135,8 +168,7 @@ static void test_automatic(void)
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 8 && made.heap_bytes >= made.heap.bytes);
 	CHECK(made.heap_bytes % EP_HEAP_ALIGN == 0 && made.timeout_ns == 100000000000ull);
-	CHECK(made.max_sms == 132 && made.auto_sms && made.shape.nlocal == 32 &&
-	      made.shape.max_token_bytes == 14336);
+	CHECK(made.shape.nlocal == 32 && made.shape.max_token_bytes == 14336);
 	c.num_topk = 20;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
 	CHECK(made.heap.topk == 20);
@@ -225,19 +257,19 @@ static void test_geometry(void)
 	struct ep_ll_geometry g;
 
 	for (uint32_t sms = 2; sms < 300; sms++) {
-		OK(ep_ll_geometry_make(&g, &params, 0, sms));
+		OK(ep_ll_geometry_make(&g, &params, sms));
 		CHECK(g.send_blocks >= 1 && g.recv_blocks >= 1);
 		CHECK(g.send_blocks + g.recv_blocks <= sms && g.threads == 512);
-		OK(ep_ll_geometry_make(&g, &params, 2, sms));
+		OK(ep_ll_geometry_make(&g, &params, 2));
 		CHECK(g.send_blocks == 1 && g.recv_blocks == 1);
 	}
-	OK(ep_ll_geometry_make(&g, &params, 1, 132));
+	OK(ep_ll_geometry_make(&g, &params, 1));
 	CHECK(g.send_blocks == 1 && g.recv_blocks == 1 && g.threads == 256);
 	params.value[EP_PARAM_LL_SEND_SMS] = 100;
-	OK(ep_ll_geometry_make(&g, &params, 0, 132));
+	OK(ep_ll_geometry_make(&g, &params, 132));
 	CHECK(g.send_blocks == 100 && g.recv_blocks == 32);
 	params.value[EP_PARAM_LL_RECV_SMS] = 33;
-	CHECK_REASON(ep_ll_geometry_make(&g, &params, 0, 132), ncclInvalidUsage,
+	CHECK_REASON(ep_ll_geometry_make(&g, &params, 132), ncclInvalidUsage,
 		     "give 100 and 33 blocks: together at most 132");
 	params.value[EP_PARAM_LL_SEND_SMS] = params.value[EP_PARAM_LL_RECV_SMS] = 0;
 }
@@ -411,20 +443,20 @@ static void test_choices(void)
 	c.enable_mask = 1;
 	c.rdma_buffer_size = 1 << 20;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.max_sms == 105 && made.auto_sms && made.shape.limit == EP_NO_LIMIT &&
-	      !made.drop && !made.v1);
+	CHECK(made.shape.limit == EP_NO_LIMIT && !made.drop && !made.v1);
+	check_sms(&c, 105, 105, 105, 7);
 	CHECK(!made.enable_mask && made.explicit_bytes == 0 && made.shape.banks == 1);
 	CHECK(made.heap.topk == 32 && made.shape.ring_bytes == 1 << 27);
 	OK(ep_group_config_make(&made, &c, &params, 8, 10));
-	CHECK(made.max_sms == 8);
+	CHECK(made.budget[EP_BUDGET_DISPATCH].sms == 8);
 	OK(ep_group_config_make(&made, &c, &params, 8, 1));
-	CHECK(made.max_sms == 1);
+	CHECK(made.budget[EP_BUDGET_COMBINE].sms == 1);
 	c.max_num_sms = 64;
 	c.max_recv_tokens_per_rank = 4096;
 	c.overflow_policy = NCCL_EP_OVERFLOW_DROP;
 	c.num_topk = 200;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.max_sms == 64 && !made.auto_sms && made.shape.limit == 4096 && made.drop);
+	CHECK(made.shape.limit == 4096 && made.drop);
 	CHECK(made.heap.topk == 32);
 	for (c.version = 0; c.version < 2;
 	     c.version++) { /* is not examined: the size says what is there */

@@ -83,6 +83,10 @@ static void test_names(void)
 	/* other implementations' */
 	CHECK(!ep_param_unknown("NCCL_EP_HOME=/", name, &nearest));
 	CHECK(!ep_param_unknown("NCCL_EP_DISPATCH_COPY_MODE=1", name, &nearest));
+	CHECK(!ep_param_unknown("NCCL_EP_HT_EM_PULL_PUSH=1", name, &nearest));
+	CHECK(!ep_param_unknown("NCCL_EP_HT_UNFUSED_SYNC=1", name, &nearest));
+	CHECK(!ep_param_unknown("NCCL_EP_HT_EM_AG_SCAN_MODE=1", name, &nearest));
+	CHECK(!ep_param_unknown("NCCL_EP_HT_EM_COUNT_UNFUSED=1", name, &nearest));
 	CHECK(!ep_param_unknown("NCCL_DEBUG=INFO", name, &nearest));
 }
 

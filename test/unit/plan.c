@@ -9,6 +9,7 @@
 static const struct ep_ll_operation usual = {
 	.shape = { .nranks = 8, .nlocal = 32, .max_tokens = 8192, .max_token_bytes = 14336 },
 	.geometry = { 66, 66, 512, false },
+	.returns = { 66, 66, 512, false },
 	.lines = true,
 	.layout = EP_LL_EXPERT_MAJOR,
 	.topk = 8,
@@ -179,6 +180,9 @@ static void test_parts(void)
 			c = ep_ll_plan_make(&o);
 			pieces = d.row_quads;
 			CHECK(d.combine_parts == c.parts && c.parts <= EP_LL_MAX_PARTS);
+			o.combine = false; /* with SMs of its own */
+			o.geometry = (struct ep_ll_geometry){ 3, 4, 128, false };
+			CHECK_INT(ep_ll_plan_make(&o).combine_parts, c.parts);
 			CHECK(d.parts >= 1 && d.parts <= EP_LL_MAX_PARTS && d.parts <= pieces);
 			/* no warp is left idle while a row could be cut finer */
 			CHECK(d.parts == pieces || d.parts == EP_LL_MAX_PARTS ||

@@ -23,7 +23,8 @@ static void test_initialisers(void)
 
 	CHECK(t.size == 48 && t.magic == NCCL_EP_TENSOR_MAGIC && t.ndim == 0 && !t.data);
 	CHECK(in_place.size == 48 && in_place.magic == NCCL_EP_TENSOR_MAGIC && in_place.ndim == 2);
-	CHECK(g.size == 112 && g.magic == NCCL_EP_MAGIC && g.version == 2 && g.num_topk == 0);
+	CHECK(g.size == 120 && g.magic == NCCL_EP_MAGIC && g.version == 3 && g.num_topk == 0 &&
+	      g.dispatch_num_sms == NCCL_EP_AUTO && g.combine_num_sms == NCCL_EP_AUTO);
 	CHECK(d.size == NCCL_EP_DISPATCH_CONFIG_SIZE && d.quant_recipe == 0);
 	CHECK(NCCL_EP_HAS_FIELD(&d, ncclEpDispatchConfig_t, quant_recipe));
 	d.size = NCCL_EP_DISPATCH_CONFIG_V1_SIZE;

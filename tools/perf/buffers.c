@@ -284,6 +284,8 @@ static void group_config(const struct perf_rank *rank, ncclEpGroupConfig_t *conf
 	config->max_dispatch_tokens_per_rank = opt->capacity;
 	config->max_token_bytes = (unsigned int)(out > combine ? out : combine);
 	config->max_num_sms = opt->sms;
+	config->dispatch_num_sms = opt->dispatch_sms;
+	config->combine_num_sms = opt->combine_sms;
 	config->enable_mask = (unsigned int)opt->mask;
 	config->num_topk = p->topk;
 	if (opt->ht) {

@@ -92,9 +92,13 @@ static void share_sms(struct perf_rank *rank)
 	if (rank->local != 0 || opt->ranks_per_gpu == 1) {
 		return;
 	}
-	if (opt->sms > most) {
-		perf_die(rank, "--ranks-per-gpu %u on a GPU of %d SMs: --sms is at most %u",
-			 opt->ranks_per_gpu, rank->place.sms, most);
+	if (opt->sms > most || opt->dispatch_sms > most || opt->combine_sms > most) {
+		perf_die(rank, "--ranks-per-gpu %u on a GPU of %d SMs: --%ssms is at most %u",
+			 opt->ranks_per_gpu, rank->place.sms,
+			 opt->sms > most            ? ""
+			 : opt->dispatch_sms > most ? "dispatch-"
+						    : "combine-",
+			 most);
 	}
 	opt->sms = opt->sms ? opt->sms : most;
 }

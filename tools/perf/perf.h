@@ -73,7 +73,9 @@ struct perf_options {
 	uint32_t zone_alignment;
 	int align;
 	int kernel_times;
-	uint32_t sms;      /* of each rank, 0: the library's choice */
+	uint32_t sms;          /* of each rank, 0: the library's choice */
+	uint32_t dispatch_sms; /* this and the next: 0: as sms */
+	uint32_t combine_sms;
 	double floor_gbs;  /* of a GPU's links */
 	double memory_gbs; /* of its memory */
 	const char *json;

@@ -76,6 +76,15 @@ static void report_versions(const struct perf_options *opt)
 	printf("# library   %s\n", library_text());
 }
 
+static void print_sms(const char *what, uint32_t sms)
+{
+	if (sms) {
+		printf("%s%u", what, sms);
+	} else {
+		printf("%sauto", what);
+	}
+}
+
 static void report_settings(const struct perf *perf)
 {
 	const struct perf_options *opt = &perf->opt;
@@ -96,11 +105,14 @@ static void report_settings(const struct perf *perf)
 	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
 	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
 	       opt->mask ? "   mask" : "", opt->windows ? "   windows" : "");
-	if (opt->sms) {
-		printf("%u\n", opt->sms);
-	} else {
-		printf("auto\n");
+	print_sms("", opt->sms);
+	if (opt->dispatch_sms) {
+		print_sms(", dispatch ", opt->dispatch_sms);
 	}
+	if (opt->combine_sms) {
+		print_sms(", combine ", opt->combine_sms);
+	}
+	printf("\n");
 	if (opt->eager) {
 		printf("# eager mode: a dispatch waits until the host knows how many rows come\n");
 	} else if (opt->ht) {

@@ -37,8 +37,10 @@ static void ht_group_bind(struct ncclEpGroup *g)
 static void ht_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
 {
 	const struct ep_ht_areas *a = &g->ht->areas;
-	int n = snprintf(text, size, "%u blocks, ring of %u chunks from each rank",
-			 g->ht->device.max_blocks, a->ring_chunks);
+	const struct ep_budget *budget = g->config.budget;
+	int n = snprintf(text, size, "%u blocks, combine %u, ring of %u chunks from each rank",
+			 budget[EP_BUDGET_DISPATCH].sms, budget[EP_BUDGET_COMBINE].sms,
+			 a->ring_chunks);
 
 	if (g->remote_ranks && n > 0 && (size_t)n < size) {
 		snprintf(text + n, size - (size_t)n, ", of %u from each node", a->net_chunks);

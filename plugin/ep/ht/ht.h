@@ -102,7 +102,7 @@ uint32_t ep_ht_most_parts(const struct ep_shape *shape);
 
 /* State of a group. */
 struct ep_ht {
-	struct ep_ht_device device;
+	uint32_t shared_bytes;    /* dynamic, of a block, at most */
 	struct ep_ht_areas areas; /* of the heap */
 	struct ep_ht_remote remote;
 	const char *ring_why; /* the log has it: why the last dispatch was not direct, or NULL */

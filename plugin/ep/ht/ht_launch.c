@@ -570,12 +570,35 @@ static const void *ht_kernel(const struct ncclEpGroup *g, uint32_t index)
 
 /* ---- the device ---- */
 
+static const struct ep_budget *ht_budget(const struct ncclEpGroup *g, enum ep_ht_kind kind)
+{
+	static const enum ep_budget_kind budgets[] = {
+		[EP_HT_ROUTE] = EP_BUDGET_SHARED,
+		[EP_HT_DISPATCH] = EP_BUDGET_DISPATCH,
+		[EP_HT_COMBINE] = EP_BUDGET_COMBINE,
+	};
+
+	return &g->config.budget[budgets[kind]];
+}
+
+/* What an operation of the kind may have there, of at most `limit` SMs. */
+static struct ep_ht_device ht_device_of(const struct ncclEpGroup *g, enum ep_ht_kind kind,
+					uint32_t limit)
+{
+	const struct ep_budget *budget = ht_budget(g, kind);
+
+	return (struct ep_ht_device){
+		.max_blocks = (uint32_t)ep_min_u64(budget->sms, limit),
+		.auto_sms = budget->automatic,
+		.shared_bytes = g->ht->shared_bytes,
+	};
+}
+
 /* That a group of this shape can run here at all. */
 static ncclResult_t ht_device_check(const struct ncclEpGroup *g)
 {
 	struct ep_ht_operation o = {
 		.shape = g->config.shape,
-		.device = g->ht->device,
 		.row_bytes = g->config.shape.max_token_bytes,
 		.layout = EP_HT_FLAT,
 		.topk = 1,
@@ -586,6 +609,7 @@ static ncclResult_t ht_device_check(const struct ncclEpGroup *g)
 		struct ep_ht_plan p;
 
 		o.kind = (enum ep_ht_kind)kind;
+		o.device = ht_device_of(g, o.kind, g->sm_count);
 		p = ep_ht_plan_make(&o);
 		if (!ep_ht_plan_fits(&o, &p)) {
 			return ep_fail(
@@ -593,7 +617,7 @@ static ncclResult_t ht_device_check(const struct ncclEpGroup *g)
 				"%s needs %llu bytes of shared memory per block, more than the "
 				"%u that this GPU has: use fewer experts, or fewer ranks",
 				names[kind], (unsigned long long)p.shared_bytes,
-				g->ht->device.shared_bytes);
+				g->ht->shared_bytes);
 		}
 	}
 	return ncclSuccess;
@@ -601,13 +625,9 @@ static ncclResult_t ht_device_check(const struct ncclEpGroup *g)
 
 ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 {
-	struct ep_ht_device *device = &g->ht->device;
-
 	EP_CHECK(ep_kernels_load(ht_kernels, EP_ARRAY_SIZE(ht_kernels)));
-	device->max_blocks = (uint32_t)ep_min_u64(g->config.max_sms, g->sm_count);
-	device->auto_sms = g->config.auto_sms;
 	EP_CHECK(ep_kernels_share(ht_kernels, EP_ARRAY_SIZE(ht_kernels), g->device,
-				  &device->shared_bytes));
+				  &g->ht->shared_bytes));
 	return ht_device_check(g);
 }
 
@@ -623,7 +643,8 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 	ep_ht_areas_cut(&areas, &handle->group->config.shape, handle->layout);
 	o = (struct ep_ht_operation){
 		.shape = handle->group->config.shape,
-		.device = ht->device,
+		.device = ht_device_of(handle->group, kind,
+				       ep_resident_limit(&handle->group->resident)),
 		.kind = kind,
 		.layout = handle->layout,
 		.topk = handle->topk,
@@ -631,7 +652,6 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 		.ring_chunks = areas.ring_chunks,
 		.net_chunks = areas.net_chunks,
 	};
-	o.device.max_blocks = ep_resident_limit(&handle->group->resident);
 	return o;
 }
 

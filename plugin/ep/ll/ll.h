@@ -62,7 +62,7 @@ uint32_t ep_ll_row_quads(enum ep_row_format format, uint32_t bytes);
 /* ---- all that is decided about a launch. Arithmetic alone: no CUDA, no group ---- */
 
 /*
- * Thread blocks of a group's operations. Unless the split is fixed, only the sum of the two counts:
+ * Thread blocks of a group's dispatches, or combines. Unless the split is fixed, only the sum of the two counts:
  * ep_ll_plan_make() shares it out again for each operation.
  */
 struct ep_ll_geometry {
@@ -89,6 +89,7 @@ enum ep_ll_kernel {
 struct ep_ll_operation {
 	struct ep_shape shape;
 	struct ep_ll_geometry geometry;
+	struct ep_ll_geometry returns; /* combine's: a dispatch announces in how many parts */
 	bool lines;
 	bool remote; /* the group has remote ranks */
 	bool combine;
@@ -131,7 +132,8 @@ enum ep_ll_source_of {
 
 /* State of a group. */
 struct ep_ll {
-	struct ep_ll_geometry geometry;
+	struct ep_ll_geometry dispatch;
+	struct ep_ll_geometry combine;
 	struct ep_ll_areas areas; /* of the heap */
 	const char *copied_why
 		[EP_LL_SOURCES]; /* the log has it: NICs do not read rows in place, or NULL */
@@ -153,8 +155,9 @@ struct ep_ll_handle {
 	union ep_ll_args args;
 };
 
+/* Of operations with at most `limit` blocks. */
 ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
-				 uint32_t max_sms, uint32_t sm_count);
+				 uint32_t limit);
 
 /* ---- ll_launch.c: what the layouts of low latency want, put into the arguments ---- */
 

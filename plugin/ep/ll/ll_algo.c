@@ -13,9 +13,8 @@ static uint32_t ll_share(uint32_t half, uint32_t limit, uint32_t other)
 }
 
 ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
-				 uint32_t max_sms, uint32_t sm_count)
+				 uint32_t limit)
 {
-	uint32_t limit = max_sms ? max_sms : sm_count;
 	uint32_t blocks = (uint32_t)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS);
 	uint32_t send = (uint32_t)params->value[EP_PARAM_LL_SEND_SMS];
 	uint32_t recv = (uint32_t)params->value[EP_PARAM_LL_RECV_SMS];
@@ -32,8 +31,8 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 	if (out->send_blocks + out->recv_blocks > ep_min_u64(limit, EP_GROUP_MAX_BLOCKS)) {
 		return ep_fail(ncclInvalidUsage,
 			       "environment variables NCCL_EP_LL_SEND_SMS and NCCL_EP_LL_RECV_SMS "
-			       "give %u and %u blocks: together at most %u (max_num_sms, or the "
-			       "device)",
+			       "give %u and %u blocks: together at most %u (the SMs of an "
+			       "operation)",
 			       out->send_blocks, out->recv_blocks,
 			       (unsigned int)ep_min_u64(limit, EP_GROUP_MAX_BLOCKS));
 	}
@@ -78,7 +77,10 @@ static ncclResult_t ll_group_open(struct ncclEpGroup *g)
 	if (!g->ll) {
 		return ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
 	}
-	EP_CHECK(ep_ll_geometry_make(&g->ll->geometry, &g->params, g->config.max_sms, g->sm_count));
+	EP_CHECK(ep_ll_geometry_make(&g->ll->dispatch, &g->params,
+				     g->config.budget[EP_BUDGET_DISPATCH].sms));
+	EP_CHECK(ep_ll_geometry_make(&g->ll->combine, &g->params,
+				     g->config.budget[EP_BUDGET_COMBINE].sms));
 	return ep_ll_kernels_open(g->ll, g->device);
 }
 
@@ -89,15 +91,17 @@ static void ll_group_bind(struct ncclEpGroup *g)
 
 static void ll_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
 {
-	const struct ep_ll_geometry *geometry = &g->ll->geometry;
+	const struct ep_ll_geometry *d = &g->ll->dispatch, *c = &g->ll->combine;
 
-	if (geometry->fixed) {
-		snprintf(text, size, "%u + %u blocks of %u threads", geometry->send_blocks,
-			 geometry->recv_blocks, geometry->threads);
+	if (d->fixed) {
+		snprintf(text, size, "%u + %u blocks of %u threads, combine %u + %u of %u",
+			 d->send_blocks, d->recv_blocks, d->threads, c->send_blocks, c->recv_blocks,
+			 c->threads);
 		return;
 	}
-	snprintf(text, size, "%u blocks of %u threads, shared out per operation",
-		 geometry->send_blocks + geometry->recv_blocks, geometry->threads);
+	snprintf(text, size, "%u blocks of %u threads, combine %u of %u, shared out per operation",
+		 d->send_blocks + d->recv_blocks, d->threads, c->send_blocks + c->recv_blocks,
+		 c->threads);
 }
 
 static ncclResult_t ll_handle_open(struct ncclEpHandle *handle, const ncclEpHandleConfig_t *config)

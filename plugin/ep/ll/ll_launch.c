@@ -153,7 +153,7 @@ ncclResult_t ep_ll_kernels_open(struct ep_ll *ll, int device)
 	return ep_kernels_share(dispatches, n, device, &ll->shared_bytes);
 }
 
-/* max_num_sms 1: the sending and the receiving block must fit on one SM together. */
+/* A dispatch of one SM: the sending and the receiving block must fit on one SM together. */
 static ncclResult_t ll_check_coresidence(uint32_t threads, uint32_t bytes)
 {
 	for (size_t i = 0; i < EP_LL_KERNELS; i++) {
@@ -168,9 +168,9 @@ static ncclResult_t ll_check_coresidence(uint32_t threads, uint32_t bytes)
 		if (blocks < 2) {
 			return ep_fail(
 				ncclInvalidUsage,
-				"max_num_sms is 1, but two blocks of dispatch (%u threads, %u "
-				"bytes of shared memory) do not fit on one SM: set it to 2 or "
-				"more",
+				"dispatch has 1 SM, but its two blocks (%u threads, %u bytes of "
+				"shared memory) do not fit there: set max_num_sms or "
+				"dispatch_num_sms to 2 or more",
 				threads, bytes);
 		}
 	}
@@ -178,13 +178,15 @@ static ncclResult_t ll_check_coresidence(uint32_t threads, uint32_t bytes)
 }
 
 /* Arguments that operations of the handle have in common. */
-static struct ep_ll_operation ll_operation_of(const struct ncclEpHandle *handle)
+static struct ep_ll_operation ll_operation_of(const struct ncclEpHandle *handle, bool combine)
 {
 	const struct ncclEpGroup *g = handle->group;
 
 	return (struct ep_ll_operation){
 		.shape = g->config.shape,
-		.geometry = g->ll->geometry,
+		.geometry = combine ? g->ll->combine : g->ll->dispatch,
+		.returns = g->ll->combine,
+		.combine = combine,
 		.lines = g->lines,
 		.remote = g->remote_ranks != 0,
 		.layout = handle->layout,
@@ -196,7 +198,7 @@ static struct ep_ll_operation ll_operation_of(const struct ncclEpHandle *handle)
 
 ncclResult_t ep_ll_shared_check(const struct ncclEpHandle *handle)
 {
-	struct ep_ll_operation operation = ll_operation_of(handle);
+	struct ep_ll_operation operation = ll_operation_of(handle, false);
 	struct ep_ll_plan plan;
 
 	operation.row_bytes = operation.shape.max_token_bytes;
@@ -207,7 +209,7 @@ ncclResult_t ep_ll_shared_check(const struct ncclEpHandle *handle)
 			       "%u that this GPU has: use fewer experts per rank, or fewer ranks",
 			       plan.shared_bytes, handle->group->ll->shared_bytes);
 	}
-	if (handle->group->config.max_sms == 1) {
+	if (handle->group->config.budget[EP_BUDGET_DISPATCH].sms == 1) {
 		EP_CHECK(ll_check_coresidence(plan.threads, plan.shared_bytes));
 	}
 	return ncclSuccess;
@@ -291,7 +293,7 @@ static ncclResult_t ll_check_row(const struct ep_dispatch *dispatch, uint32_t qu
 
 ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
-	struct ep_ll_operation operation = ll_operation_of(dispatch->h);
+	struct ep_ll_operation operation = ll_operation_of(dispatch->h, false);
 	struct ep_signature signature = ep_signature_dispatch(dispatch);
 	struct ep_ll_dispatch_args *a;
 	union ep_ll_args args;
@@ -334,7 +336,7 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 
 ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 {
-	struct ep_ll_operation operation = ll_operation_of(c->h);
+	struct ep_ll_operation operation = ll_operation_of(c->h, true);
 	struct ep_signature signature = ep_signature_combine(c);
 	ncclDataType_t type = c->tokens.datatype;
 	union ep_ll_args args;
@@ -343,7 +345,6 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	memset(&args, 0, sizeof(args));
 	ep_signature_launch(&args.c.launch, &signature);
 	EP_CHECK(ll_combine_check(c, &args.combine));
-	operation.combine = true;
 	operation.format = c->recipe->format;
 	operation.row_bytes = c->token_bytes;
 	operation.dtype = type == ncclBfloat16 ? EP_BF16 : type == ncclFloat16 ? EP_FP16 : EP_FP32;

@@ -55,19 +55,19 @@ static uint32_t ll_flag_parts(uint32_t warps, uint64_t rows, uint32_t tiles)
 	return (uint32_t)ep_max_u64(1, ep_min_u64(parts, tiles));
 }
 
-static uint32_t ll_flag_warps(const struct ep_ll_operation *op)
+static uint32_t ll_flag_warps(const struct ep_ll_geometry *geometry)
 {
-	return op->geometry.send_blocks * (op->geometry.threads / 32);
+	return geometry->send_blocks * (geometry->threads / 32);
 }
 
 /*
  * Without lines, the parts of returning rows carry flags, and the peers learn in the dispatch how
  * many there will be. The type of the combine is not known then, so both operations reckon with the
- * largest row. With lines both sides cut as they like.
+ * largest row, and with combine's blocks. With lines both sides cut as they like.
  */
 static uint32_t ll_return_parts(const struct ep_ll_operation *op)
 {
-	return ll_flag_parts(ll_flag_warps(op), (uint64_t)op->num_tokens * op->topk,
+	return ll_flag_parts(ll_flag_warps(&op->returns), (uint64_t)op->num_tokens * op->topk,
 			     ep_ll_row_quads(EP_ROW_COPIED, op->shape.max_token_bytes));
 }
 
@@ -122,7 +122,8 @@ static void ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operati
 		plan->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
 		plan->peer_parts = ep_ceil_div(quads, received);
 	} else {
-		plan->parts = ll_flag_parts(ll_flag_warps(op), op->num_tokens, quads / tile);
+		plan->parts =
+			ll_flag_parts(ll_flag_warps(&op->geometry), op->num_tokens, quads / tile);
 		plan->peer_parts = 1;
 	}
 	plan->kernel = format->dispatch;
