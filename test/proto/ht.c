@@ -192,9 +192,9 @@ static int main_ht_regroup(int argc, char **argv)
 }
 
 /*
- * High throughput for long: many steps on small shapes, forward and backward in any order, the routing
- * changed now and then, ranks that come early or late by turns and never meet but in the library. All
- * bytes are compared with the oracle.
+ * High throughput for long: many steps on small shapes, forward and backward and by any recipe of combine
+ * in any order, the routing changed now and then, ranks that come early or late by turns and never meet but
+ * in the library. All bytes are compared with the oracle.
  *
  *     ht_soak SEED STEPS
  */
@@ -229,6 +229,10 @@ static void one_step(struct ht_bench *b, uint32_t i, uint64_t *s, uint64_t *own)
 	}
 	if (b->flags & HT_OWN_MEM && world_draw(s, 8) == 0) {
 		ht_reopen(b);
+	}
+	if (b->h.expert_major && b->h.p.dtype == ORACLE_BF16 && b->h.p.hidden % 512 == 0) {
+		b->h.p.combine_quant = world_draw(s, 2) ? ORACLE_COMBINE_MXFP8
+							: ORACLE_COMBINE_NONE;
 	}
 	NEED_SYNC(ht_dispatch(b, backward, stream), stream);
 	ht_check_dispatch(b, backward);
