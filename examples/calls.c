@@ -321,6 +321,48 @@ static void dispatch_fp8(void)
 	CHECK(ncclEpDispatch(handle, &in, &out, &info, &config, stream));
 }
 
+/* ncclEpDispatch: Low latency, expert-major, quantised to MXFP8, a recipe of this library. */
+static void dispatch_mxfp8(void)
+{
+	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	ncclEpDispatchConfig_t config = NCCL_EP_DISPATCH_CONFIG_INIT;
+	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
+	size_t n = (size_t)ranks * T;
+	ncclEpTensor_t bf16 = TENSOR(ncclBfloat16, x.data, 2, T, H);
+	ncclEpTensor_t e4m3 = TENSOR(ncclFloat8e4m3, rows.data, 3, L, n, H);
+	ncclEpTensor_t scales = TENSOR(ncclUint8, memory, 3, L, n, H / 32);
+
+	config.quant_recipe = NCCL_EP_EXT_DISP_QUANT_MXFP8;
+	in.tokens = &bf16;
+	out.tokens = &e4m3;
+	out.scales = &scales;
+	info.expert_counters = &counts;
+	CHECK(ncclEpDispatch(handle, &in, &out, &info, &config, stream));
+}
+
+/* ncclEpDispatch: Low latency, expert-major, quantised to NVFP4 with one scale for all tokens. */
+static void dispatch_nvfp4(void)
+{
+	ncclEpDispatchInputs_t in = NCCL_EP_DISPATCH_INPUTS_INIT;
+	ncclEpDispatchOutputs_t out = NCCL_EP_DISPATCH_OUTPUTS_INIT;
+	ncclEpDispatchConfig_t config = NCCL_EP_DISPATCH_CONFIG_INIT;
+	ncclEpLayoutInfo_t info = NCCL_EP_LAYOUT_INFO_INIT;
+	size_t n = (size_t)ranks * T;
+	ncclEpTensor_t bf16 = TENSOR(ncclBfloat16, x.data, 2, T, H);
+	ncclEpTensor_t scale = TENSOR(ncclFloat32, topk_weights.data, 1, 1); /* for all */
+	ncclEpTensor_t row_fp4 = TENSOR(ncclFloat4x2, rows.data, 3, L, n, H / 2);
+	ncclEpTensor_t row_scales = TENSOR(ncclFloat8e4m3, memory, 3, L, n, H / 16);
+
+	config.quant_recipe = NCCL_EP_EXT_DISP_QUANT_NVFP4;
+	in.tokens = &bf16;
+	in.scales = &scale;
+	out.tokens = &row_fp4;
+	out.scales = &row_scales;
+	info.expert_counters = &counts;
+	CHECK(ncclEpDispatch(handle, &in, &out, &info, &config, stream));
+}
+
 /* ncclEpDispatch: Low latency, expert-major: rows that the caller quantised, with scales. */
 static void dispatch_fwd(void)
 {
@@ -353,6 +395,40 @@ static void combine(void)
 	out.tokens = &y;
 	out.topk_weights = &topk_weights; /* combine weights the rows */
 	CHECK(ncclEpCombine(handle, &in, &out, NULL, stream));
+}
+
+/* ncclEpCombine: Low latency: rows travel as NVFP4, each with a scale that the caller computed. */
+static void combine_nvfp4(void)
+{
+	ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
+	ncclEpCombineOutputs_t out = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	ncclEpCombineConfig_t config = NCCL_EP_COMBINE_CONFIG_INIT;
+	size_t n = (size_t)ranks * T;
+	ncclEpTensor_t results = TENSOR(ncclBfloat16, rows.data, 3, L, n, 2 * H);
+	ncclEpTensor_t scales = TENSOR(ncclFloat32, memory, 3, L, n, 1);
+	ncclEpTensor_t sums = TENSOR(ncclBfloat16, y.data, 2, T, 2 * H);
+
+	config.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4;
+	in.tokens = &results;
+	in.scales = &scales; /* 2688 / (largest magnitude of the row) */
+	out.tokens = &sums;
+	out.topk_weights = &topk_weights;
+	CHECK(ncclEpCombine(handle, &in, &out, &config, stream));
+}
+
+/* ncclEpCombine: High throughput, expert-major: a rank's sums travel as MXFP8. */
+static void combine_mxfp8(void)
+{
+	ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
+	ncclEpCombineOutputs_t out = NCCL_EP_COMBINE_OUTPUTS_INIT;
+	ncclEpCombineConfig_t config = NCCL_EP_COMBINE_CONFIG_INIT;
+	ncclEpTensor_t results = TENSOR(ncclBfloat16, rows.data, 2, rows.sizes[0], 2 * H);
+	ncclEpTensor_t sums = TENSOR(ncclBfloat16, y.data, 2, T, 2 * H);
+
+	config.quant_recipe = NCCL_EP_COMB_QUANT_MXFP8;
+	in.tokens = &results;
+	out.tokens = &sums;
+	CHECK(ncclEpCombine(handle, &in, &out, &config, stream));
 }
 
 /* ncclEpCombine: Rank-major and flat: the caller has added up each row's weighted results. */
@@ -806,6 +882,71 @@ static void rows_are_quantised(void)
 	CHECK(!memchr(got, 0x7e, sizeof(got)));
 }
 
+/* The first group has an element from 224 to 448. */
+static void rows_are_mxfp8(void)
+{
+	unsigned char got[32], scale, largest = 0;
+
+	CHECK(cudaMemcpy(got, rows.data, sizeof(got), cudaMemcpyDeviceToHost));
+	CHECK(cudaMemcpy(&scale, memory, sizeof(scale), cudaMemcpyDeviceToHost));
+	for (int h = 0; h < 32; h++) {
+		largest = (got[h] & 127) > largest ? got[h] & 127 : largest;
+	}
+	CHECK(!scale || largest < 0x76 || largest > 0x7e);
+}
+
+/* The first group has an element of magnitude 6. */
+static void rows_are_nvfp4(void)
+{
+	unsigned char got[8], scale;
+	int found = 0;
+
+	CHECK(cudaMemcpy(got, rows.data, sizeof(got), cudaMemcpyDeviceToHost));
+	CHECK(cudaMemcpy(&scale, memory, sizeof(scale), cudaMemcpyDeviceToHost));
+	for (int i = 0; i < 8; i++) {
+		found |= (got[i] & 7) == 7 || (got[i] >> 4 & 7) == 7;
+	}
+	CHECK(!scale || !found);
+}
+
+/* The experts return 3.0 as bf16 everywhere, and scales are 0.747. */
+static void return_threes(void)
+{
+	size_t bytes = 4;
+
+	for (unsigned int i = 0; i < rows.ndim; i++) {
+		bytes *= rows.sizes[i];
+	}
+	rows.ndim == 3 ? dispatch() : dispatch_zones();
+	CHECK(cudaMemsetAsync(rows.data, 0x40, bytes, stream));
+	CHECK(cudaMemsetAsync(memory, 0x3f, (size_t)ranks * T * L * 4, stream));
+}
+
+/* All sums are three times `factor`, and a little. */
+static void check_threes(float factor)
+{
+	uint16_t got[T][2 * H];
+
+	CHECK(cudaMemcpy(got, y.data, sizeof(got), cudaMemcpyDeviceToHost));
+	for (int i = 0; i < T * 2 * H; i++) {
+		uint32_t bits = (uint32_t)got[0][i] << 16;
+		float sum;
+
+		memcpy(&sum, &bits, sizeof(sum));
+		CHECK(sum < 2.95f * factor || sum > 3.05f * factor);
+	}
+}
+
+static void sums_are_threes(void)
+{
+	check_threes(1);
+}
+
+static void sums_are_of_threes(void)
+{
+	check_threes(K);
+}
+
 /* Compares the first row, of `n` times four bytes. */
 static void check_first(int n, int any)
 {
@@ -880,6 +1021,8 @@ static const struct example {
 	  .check = sums_are_of_ranks,
 	  .scene = RANK_MAJOR },
 	{ .name = "ncclEpDispatch", .run = dispatch_fp8, .check = rows_are_quantised },
+	{ .name = "ncclEpDispatch", .run = dispatch_mxfp8, .check = rows_are_mxfp8 },
+	{ .name = "ncclEpDispatch", .run = dispatch_nvfp4, .check = rows_are_nvfp4 },
 	{ .name = "ncclEpDispatch", .run = dispatch_fwd, .check = rows_are_copied },
 	{ .name = "ncclEpDispatch",
 	  .run = dispatch_flat,
@@ -920,6 +1063,15 @@ static const struct example {
 	  .before = dispatch_zones,
 	  .run = combine_backward,
 	  .check = weights_are_back,
+	  .scene = ZONES },
+	{ .name = "ncclEpCombine",
+	  .before = return_threes,
+	  .run = combine_nvfp4,
+	  .check = sums_are_threes },
+	{ .name = "ncclEpCombine",
+	  .before = return_threes,
+	  .run = combine_mxfp8,
+	  .check = sums_are_of_threes,
 	  .scene = ZONES },
 	{ .name = "ncclEpComplete", .before = dispatch, .run = complete, .check = sums_are_tokens },
 	{ .name = "ncclEpComplete", .run = complete_graph, .check = sums_are_tokens },

@@ -303,7 +303,9 @@ def check_ht(out):
                     ['em', '--eager', '--uneven'], ['flat', '--windows', '-G', '2', '--ids', '32'],
                     ['flat', '--backward', '--drop', '0.3'], ['flat', '--quant', 'fwd', '-C', '1'],
                     ['flat', '--overflow', 'drop', '--recv', '12'],
-                    ['em', '--overflow', 'drop', '--recv', '12']):
+                    ['em', '--overflow', 'drop', '--recv', '12'],
+                    ['em', '--combine-quant', 'mxfp8', '--hidden', '512'],
+                    ['em', '--combine-quant', 'mxfp8', '--hidden', '1024', '--backward', '--uneven']):
         done = run([*high, '-b', '12', '--layout', *options], 0)
         expect('# Out of bounds values : 0 OK' in done.stdout, 'summary of %s' % options)
     # more tokens than low latency takes (operations with as many are a test of their own)
@@ -441,6 +443,18 @@ def main():
         expect('--combine-sms is at most 4' in done.stderr, 'too many SMs of combine')
         done = run(sharing, 2, VC_NCCL_VERSION='22909')
         expect('needs NCCL 2.30 or later, this is 2.29.9' in done.stderr, 'an NCCL that cannot')
+
+        # formats: bytes are those of a row with its scales, in either direction
+        for layout in ('em', 'rm'):
+            for quant, back, bytes_in, bytes_back in (('mxfp8', 'fp8', 256 + 8, 256 + 8), ('nvfp4', 'nvfp4', 128 + 16, 128 + 16 + 4)):
+                run([EP_PERF, '-g', '2', '-b', '5', *SHAPE, '--layout', layout, '--quant', quant, '--combine-quant', back, '-J', out], 0)
+                with open(out) as file:
+                    document = json.load(file)
+                check_document(document, [5], 2, 'none')
+                row, copies = document['results'][0], {'em': 4, 'rm': document['results'][0]['copies_per_token']}[layout]
+                for name, count, size in (('dispatch', row['copies_per_token'], bytes_in), ('combine', copies, bytes_back)):
+                    op = row[name]
+                    expect(abs(op['algbw_gbs'] * op['p50_us'] * 1e3 - 5 * count * size) < 5 * size, 'bytes of %s %s' % (name, quant))
 
         check_ht(out)
         check_trace(work)

@@ -91,16 +91,14 @@ static void report_settings(const struct perf *perf)
 	const struct oracle_problem *p = &opt->problem;
 	char layout[32], dtype[32], quant[32], back[32];
 
-	ep_options_word(&perf_option_table, "combine-quant", (int)p->combine_quant, back);
-	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s%s%s   "
+	printf("# mode %s   layout %s   experts %u   topk %u   hidden %u   dtype %s   quant %s%s   "
 	       "ids %d\n",
 	       opt->ht ? "ht" : "ll",
 	       ep_options_word(&perf_option_table, "layout", opt->layout, layout), p->experts,
 	       p->topk, p->hidden,
 	       ep_options_word(&perf_option_table, "dtype", (int)p->dtype, dtype),
 	       ep_options_word(&perf_option_table, "quant", (int)p->quant, quant),
-	       p->pow2_scales ? "+pow2" : "", p->combine_quant ? ", combine " : "",
-	       p->combine_quant ? back : "", opt->ids64 ? 64 : 32);
+	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
 	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
 	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
 	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
@@ -118,6 +116,11 @@ static void report_settings(const struct perf *perf)
 	} else if (opt->ht) {
 		printf("# received rows: at most %u of a rank, more %s\n", perf->ranks[0].ht.limit,
 		       opt->overflow_drop ? "are dropped" : "are an error");
+	}
+	if (p->combine_quant) {
+		printf("# combine quant %s: sums are those of quantised rows\n",
+		       ep_options_word(&perf_option_table, "combine-quant", (int)p->combine_quant,
+				       back));
 	}
 	if (opt->backward) {
 		printf("# backward pass: dispatch without weights, combine with their gradients\n");
