@@ -546,9 +546,9 @@ typedef struct {
 	unsigned int size;
 	unsigned int magic;
 	/* Rows of each local expert, [L]. Low latency expert-major: int32, written by dispatch.
-	 * High throughput: written by ncclEpUpdateHandle. There the flat layout counts in int32 the
-	 * rows that chose the expert, and the expert-major layout the rows of its zone with
-	 * padding. */
+	 * High throughput: written by ncclEpUpdateHandle, in the expert-major layout also by
+	 * dispatch. There the flat layout counts in int32 the rows that chose the expert, and the
+	 * expert-major layout the rows of its zone with padding. */
 	ncclEpTensor_t *expert_counters;
 	/* Rows from each source rank. Low latency rank-major: int32 [R], written by dispatch. */
 	ncclEpTensor_t *src_rank_counters;
@@ -826,6 +826,8 @@ typedef struct {
  *     outputs->tokens         [N, H]                      [N, H]
  *     outputs->topk_weights   fp32 [N', K]                fp32 [N']
  *     outputs->topk_idx       int64 [N', K]               NULL
+ *     layout_info             NULL or                     NULL or counters
+ *                             recv_topk_idx_kind
  *
  * Flat: one row per token that chose an expert here, in ascending order of (source rank, token).
  * `outputs->topk_idx` holds the row's experts of this rank in ascending order, then -1, and
@@ -840,11 +842,16 @@ typedef struct {
  * Backward (pass_direction BWD_PASS): the same rows travel, without weights and ids, which must be
  * NULL.
  *
+ * Counters: an expert-major dispatch of the forward pass writes those of expert_counters,
+ * expert_offsets and recv_total_counter that `layout_info` has, as ncclEpUpdateHandle would have
+ * written them, whether or not it did. They may be other tensors than those of the update. The
+ * rules for shapes and types are the same. Other dispatches ignore these members.
+ *
  * N is at least M, unless the group's config is of API version 1. In eager mode the call waits for
  * the stream to learn how many rows come, unless the tensors hold as many as can ever come; a flat
  * output in a window makes it wait always. It refuses tensors that are too small. If N' is less
  * than M, it waits as well. Other rows stay as they were. Tensors of no rows need no storage.
- * send_only and the counters of `layout_info` are ignored.
+ * send_only is ignored.
  *
  * Recipes
  *

@@ -146,6 +146,21 @@ EP_DEV void ep_ht_dispatch_count(const struct ep_ht_dispatch_args &a)
 	}
 }
 
+/* Expert-major: the counters as ncclEpUpdateHandle would have written them, by the zones. One warp. */
+EP_DEV void ep_ht_counters_leave(const struct ep_ht_dispatch_args &a)
+{
+	const struct ep_ht_counters &out = a.counters;
+	bool zones = out.experts || out.offsets;
+
+	for (uint32_t e = ep_lane(); zones && e < a.c.nlocal; e += EP_WARP_SIZE) {
+		ep_ht_counter_store(out.experts, out.bytes, e, a.c.h.zones[e].rows);
+		ep_ht_counter_store(out.offsets, out.bytes, e, a.c.h.zones[e].first);
+	}
+	if (ep_lane() == 0) {
+		ep_ht_counter_store(out.total, out.total_bytes, 0, a.c.h.head->total);
+	}
+}
+
 template <bool NODES> EP_DEV uint32_t ep_ht_kinds(void)
 {
 	return NODES ? EP_HT_KINDS : EP_HT_FORWARD;

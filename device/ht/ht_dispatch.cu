@@ -40,6 +40,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 	}
 	if (ok && ep_block() == 0 && ep_warp() == 1) { /* peers do not wait for it */
 		ep_ht_dispatch_count(a);
+		ep_ht_counters_leave(a);
 	}
 	if (a.is_direct) {
 		uint32_t bases = ep_ht_recv_bases(a.c);

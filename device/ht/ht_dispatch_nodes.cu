@@ -137,5 +137,6 @@ EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THRE
 	}
 	if (ok && ep_block() == 0 && ep_warp() == 0) {
 		ep_ht_dispatch_count(a);
+		ep_ht_counters_leave(a);
 	}
 }

@@ -290,6 +290,8 @@ struct ep_ht_head {
 	uint32_t idle;   /* 1: there is a rank to which no rows come; the same on all ranks */
 	uint32_t places; /* expert-major: the end of the last zone, at most the limit */
 	uint32_t chunks; /* the most that a source has, of all ranks */
+	uint32_t total;  /* tokens, or rows of zones with padding: what is dropped included */
+	uint32_t pad;
 };
 
 /* A zone of an expert-major output. Rows from `kept` on are zeros: padding, and dropped rows. */
@@ -353,17 +355,22 @@ struct ep_ht_common {
 	struct ep_div by_width;
 };
 
+/* What the caller wants to know of the rows that come. NULL: not this. */
+struct ep_ht_counters {
+	void *experts;  /* [L] flat: selections kept; expert-major: zone rows */
+	void *offsets;  /* [L] expert-major: first rows of zones */
+	void *total;    /* [1] */
+	uint32_t bytes; /* of an element of the first two: 4 or 8 */
+	uint32_t total_bytes;
+};
+
 struct ep_ht_route_args {
 	struct ep_ht_common c;
-	const void *topk_idx;   /* [T][K] */
-	uint32_t id_bytes;      /* 4 or 8 */
-	uint32_t alignment;     /* of zones: a power of two */
-	uint32_t drop;          /* beyond the limit rows are dropped; 0: that is an error */
-	uint32_t counter_bytes; /* of an element of the next two: 4 or 8 */
-	uint32_t total_bytes;   /* of total_counter: 4 or 8 */
-	void *expert_counters;  /* [L] or NULL. flat: selections kept; expert-major: zone rows */
-	void *expert_offsets;   /* [L] or NULL; expert-major */
-	void *total_counter;    /* [1] or NULL */
+	const void *topk_idx; /* [T][K] */
+	uint32_t id_bytes;    /* 4 or 8 */
+	uint32_t alignment;   /* of zones: a power of two */
+	uint32_t drop;        /* beyond the limit rows are dropped; 0: that is an error */
+	struct ep_ht_counters counters;
 	struct ep_div by_topk;
 };
 
@@ -426,6 +433,7 @@ struct ep_ht_dispatch_args {
 	uint32_t stage_parts; /* of a warp's stage in shared memory */
 	uint32_t is_direct;   /* flat: rows go straight into `direct`; the ring is not used */
 	uint32_t zero_to; /* expert-major: rows from the last zone's end to here are zeros, too */
+	struct ep_ht_counters counters; /* expert-major, forward */
 	uint32_t lag; /* a warp sends its chunk c + lag before it receives chunk c; < ring_chunks */
 	struct ep_div by_parts;
 	unsigned char *direct[EP_HT_DIRECT_RANKS];        /* out_tokens of each rank */

@@ -549,19 +549,6 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 
 /* ---- what comes to this rank in all, for the caller and for later kernels ---- */
 
-/* Element i of a tensor of counters of `bytes` each, which may be NULL. */
-EP_DEV void counter_store(void *counters, uint32_t bytes, uint32_t i, uint32_t v)
-{
-	if (!counters) {
-		return;
-	}
-	if (bytes == 8) {
-		((int64_t *)counters)[i] = v;
-	} else {
-		((int32_t *)counters)[i] = (int32_t)v;
-	}
-}
-
 /* Expert-major: this rank's zones. Their rows are all kept as far as they have places. One warp. */
 EP_DEV void zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
@@ -578,8 +565,8 @@ EP_DEV void zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_rou
 		z.rows = ep_min_u32(at.rows, limit - z.first);
 		z.kept = ep_min_u32(route.all[at.expert], z.rows);
 		a.c.h.zones[e0 + ep_lane()] = z;
-		counter_store(a.expert_counters, a.counter_bytes, e0 + ep_lane(), z.rows);
-		counter_store(a.expert_offsets, a.counter_bytes, e0 + ep_lane(), z.first);
+		ep_ht_counter_store(a.counters.experts, a.counters.bytes, e0 + ep_lane(), z.rows);
+		ep_ht_counter_store(a.counters.offsets, a.counters.bytes, e0 + ep_lane(), z.first);
 	}
 }
 
@@ -654,7 +641,7 @@ EP_DEV void experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_r
 		ep_block_sync();
 	}
 	for (uint32_t e = ep_tid(); !expert_major && e < c.nlocal; e += ep_nthreads()) {
-		counter_store(a.expert_counters, a.counter_bytes, e, counts[e]);
+		ep_ht_counter_store(a.counters.experts, a.counters.bytes, e, counts[e]);
 	}
 }
 
@@ -679,7 +666,8 @@ EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_h
 	const struct ep_ht_common &c = a.c;
 
 	ep_atomic_max_gpu_u64(&c.h.head->stamp, c.stamp);
-	counter_store(a.total_counter, a.total_bytes, 0, ep_ht_total(c, route, c.g.rank));
+	ep_ht_counter_store(a.counters.total, a.counters.total_bytes, 0,
+			    ep_ht_total(c, route, c.g.rank));
 }
 
 /* All but the stamp, without which the head is not valid. One block. */
@@ -697,6 +685,7 @@ EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct e
 		head->idle = route.from[c.g.nranks + 2];
 		head->places = expert_major ? ep_min_u32(route.ends[c.g.rank], c.limit) : 0;
 		head->chunks = route.from[c.g.nranks + 1];
+		head->total = ep_ht_total(c, route, c.g.rank);
 	}
 	experts_leave(a, route, cut);
 	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {

@@ -444,4 +444,17 @@ EP_DEV enum ep_ht_ready ep_ht_patience_check(const struct ep_ht_common &c, const
 	return ep_any(EP_FULL_MASK, over) ? EP_HT_FAILED : EP_HT_LATE;
 }
 
+/* Element i of a tensor of counters of `bytes` each, which may be NULL. */
+EP_DEV void ep_ht_counter_store(void *counters, uint32_t bytes, uint32_t i, uint32_t v)
+{
+	if (!counters) {
+		return;
+	}
+	if (bytes == 8) {
+		((int64_t *)counters)[i] = v;
+	} else {
+		((int32_t *)counters)[i] = (int32_t)v;
+	}
+}
+
 #endif

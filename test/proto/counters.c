@@ -324,11 +324,120 @@ static int main_ht_counters(int argc, char **argv)
 	return check_end();
 }
 
+/*
+ * Counters of expert-major zones that a dispatch writes: those that it is given, of either type, as the update
+ * before it would have written them, whether that was given any or not.
+ */
+
+#define LATE_COUNTERS 3
+
+static void late_read(struct ht_bench *b, char *host[LATE_COUNTERS])
+{
+	struct bench_tensor *all[LATE_COUNTERS] = { &b->counters, &b->offsets, &b->total };
+
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	for (int i = 0; i < LATE_COUNTERS; i++) {
+		host[i] = tensor_fetch(all[i]);
+	}
+}
+
+/* A dispatch of the counters in `which`, as bits; with `before` behind an update of other tensors. */
+static void late_try(struct ht_bench *b, uint32_t which, bool before)
+{
+	struct bench_tensor *all[LATE_COUNTERS] = { &b->counters, &b->offsets, &b->total };
+	char *updated[LATE_COUNTERS], *dispatched[LATE_COUNTERS];
+	struct ht_dispatch_args a = ht_dispatch_args(b, false);
+	ncclEpLayoutInfo_t info = ht_update_info(b);
+
+	ht_poison(b);
+	NEED_OK(ncclEpUpdateHandle(b->handle, &b->ids.t, &info, b->w->stream));
+	late_read(b, updated);
+	ht_check_counters(b);
+	if (!before) {
+		NEED_OK(ncclEpUpdateHandle(b->handle, &b->ids.t, NULL, b->w->stream));
+	}
+	ht_poison(b);
+	a.info.expert_counters = which & 1 ? &b->counters.t : NULL;
+	a.info.expert_offsets = which & 2 ? &b->offsets.t : NULL;
+	a.info.recv_total_counter = which & 4 ? &b->total.t : NULL;
+	for (int time = 0; time < 2; time++) { /* nothing adds up */
+		NEED_OK(ncclEpDispatch(b->handle, &a.in, &a.out, &a.info, &a.config, b->w->stream));
+	}
+	late_read(b, dispatched);
+	ht_check_dispatch(b, false);
+	for (int i = 0; i < LATE_COUNTERS; i++) {
+		size_t bytes = all[i]->bytes + HT_GUARD;
+
+		if (which >> i & 1) {
+			CHECK(memcmp(updated[i], dispatched[i], bytes) == 0, "counter %d", i);
+		} else {
+			memset(updated[i], ORACLE_POISON, bytes);
+			CHECK(memcmp(updated[i], dispatched[i], bytes) == 0,
+			      "counter %d was written", i);
+		}
+		free(updated[i]);
+		free(dispatched[i]);
+	}
+}
+
+/* The total alone may have another type than the counters of the update. */
+static void late_total(struct ht_bench *b)
+{
+	struct ht_dispatch_args a = ht_dispatch_args(b, false);
+	size_t one[1] = { 1 };
+	int64_t total = 0;
+	ncclEpTensor_t t = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 1, .sizes = one };
+	bool wide = b->total.t.datatype == ncclInt64;
+
+	NEED_OK(ht_update(b, b->w->stream));
+	t.datatype = wide ? ncclInt32 : ncclInt64;
+	NEED_CUDA(cudaMalloc(&t.data, sizeof(total)));
+	NEED_CUDA(cudaMemset(t.data, 0, sizeof(total)));
+	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+	a.info.recv_total_counter = &t;
+	NEED_SYNC(ncclEpDispatch(b->handle, &a.in, &a.out, &a.info, &a.config, b->w->stream),
+		  b->w->stream);
+	NEED_CUDA(cudaMemcpy(&total, t.data, sizeof(total), cudaMemcpyDeviceToHost));
+	CHECK_INT(total, b->tables[b->w->rank]->total);
+	NEED_CUDA(cudaFree(t.data));
+}
+
+static void late_run(struct world *w, void *arg)
+{
+	for (int i = 0; i < 4; i++) {
+		struct oracle_ht h = problem_of(1, w->nranks);
+		uint32_t flags = i & 1 ? HT_COUNTER64 : 0;
+		ncclEpGroup_t group;
+		struct ht_bench b;
+
+		h.alignment = i & 1 ? 8 : 0;
+		h.drop = i & 2;
+		h.limit = h.drop ? 34 : h.limit;
+		group = ht_group(w, &h, flags, 60000);
+		ht_open(&b, w, group, &h, flags);
+		for (uint32_t which = 1; which < 1u << LATE_COUNTERS; which++) {
+			check_context("late counters %u, case %d, rank %d", which, i, w->rank);
+			late_try(&b, which, which & 1);
+			late_try(&b, which, ~which & 1);
+		}
+		late_total(&b);
+		CHECK_LAST(group, ncclSuccess, "");
+		ht_end(&b);
+	}
+}
+
+static int main_late_counters(int argc, char **argv)
+{
+	world_run(RANKS, late_run, NULL);
+	return check_end();
+}
+
 int main(int argc, char **argv)
 {
 	static const struct check_case cases[] = {
 		{ "counters", main_counters },
 		{ "ht_counters", main_ht_counters },
+		{ "late_counters", main_late_counters },
 	};
 
 	return check_cases(argc, argv, cases, sizeof(cases) / sizeof(*cases));

@@ -280,7 +280,7 @@ static void ht_run(struct world *w, void *arg)
 	bench_open(&l, w, low, &p, 0);
 	for (int em = 0; em < 2; em++) {
 		h = problem_of(em, w->nranks, 1);
-		ht_open(&b[em], w, high, &h, HT_OWN_MEM);
+		ht_open(&b[em], w, high, &h, HT_OWN_MEM | (em ? HT_LATE_COUNTS : 0));
 		s[em] = ht_capture(&b[em]);
 	}
 	for (uint64_t i = 0; i < seed[1]; i++) {

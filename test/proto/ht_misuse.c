@@ -93,6 +93,14 @@ static void backward_combine(struct call *c)
 	M(out_weights_ndim, c->t[OW].t.ndim = 1, IA, "outputs->topk_weights")
 
 #define EM_DISPATCH(M)                                                                             \
+	M(em_counters_ndim, c->t[NC].t.ndim = 2, IA, "expert_counters")                            \
+	M(em_counters_few, c->t[NC].sizes[0]--, IA, "expert_counters: sizes[0] is")                \
+	M(em_counters_type, c->t[NC].t.datatype = ncclUint32, IA, "expert_counters")               \
+	M(em_counters_data, c->t[NC].t.data = NULL, IA, "expert_counters")                         \
+	M(em_offsets_few, c->t[NO].sizes[0] = 0, IA, "expert_offsets")                             \
+	M(em_offsets_type, c->t[NO].t.datatype = ncclInt64, IA, "as counters before it have")      \
+	M(em_total_few, c->t[NT].sizes[0] = 0, IA, "recv_total_counter")                           \
+	M(em_total_other, c->t[NT].t.datatype = ncclInt64, IA, "recv_total_counter: data type")    \
 	M(em_idx, c->out.topk_idx = &c->t[OX].t, IA, "outputs->topk_idx must be NULL")             \
 	M(em_out_weights_ndim, c->t[OW].t.ndim = 2, IA, "outputs->topk_weights")
 
@@ -257,6 +265,23 @@ static void try_eager(struct ht_bench *b)
 	CHECK_REASON(dispatch(&c), IU, "eager mode");
 	world_capture_drop(b->w->stream);
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
+}
+
+/* Counters that a dispatch has no use for are not even looked at. */
+static void try_ignored(struct ht_bench *b)
+{
+	struct call c;
+
+	for (int backward = b->h.expert_major; backward < 2; backward++) {
+		check_context("ignored counters, layout %d, backward %d", b->h.expert_major,
+			      backward);
+		fill(&c, b);
+		c.t[NC].t.magic = c.t[NO].t.ndim = c.t[NT].t.size = 0;
+		if (backward) {
+			backward_dispatch(&c);
+		}
+		NEED_SYNC(dispatch(&c), b->w->stream);
+	}
 }
 
 /* The group and a handle with memory of the library take what the query says, to the byte. */
@@ -495,6 +520,7 @@ static void run(struct world *w, void *arg)
 				TRY(fixed_dispatch, dispatch);
 				try_quiet(b);
 			}
+			try_ignored(b);
 			try_calls(b);
 			if (s->em && s->eager) {
 				try_other_zones(b);

@@ -282,11 +282,16 @@ ncclEpLayoutInfo_t ht_update_info(struct ht_bench *b)
 	return info;
 }
 
+static bool late_counts(const struct ht_bench *b)
+{
+	return b->flags & HT_LATE_COUNTS && b->h.expert_major;
+}
+
 ncclResult_t ht_update(struct ht_bench *b, cudaStream_t stream)
 {
 	ncclEpLayoutInfo_t info = ht_update_info(b);
 
-	return ncclEpUpdateHandle(b->handle, &b->ids.t, &info, stream);
+	return ncclEpUpdateHandle(b->handle, &b->ids.t, late_counts(b) ? NULL : &info, stream);
 }
 
 struct ht_dispatch_args ht_dispatch_args(struct ht_bench *b, bool backward)
@@ -306,6 +311,9 @@ struct ht_dispatch_args ht_dispatch_args(struct ht_bench *b, bool backward)
 		a.in.topk_weights = &b->weights.t;
 		a.out.topk_weights = &b->out_weights.t;
 		a.out.topk_idx = b->h.expert_major ? NULL : &b->out_idx.t;
+	}
+	if (late_counts(b)) {
+		a.info = ht_update_info(b); /* which the backward pass ignores */
 	}
 	a.info.recv_topk_idx_kind = b->flags & HT_GLOBAL ? NCCL_EP_EXPERT_ID_GLOBAL
 							 : NCCL_EP_EXPERT_ID_AUTO;
@@ -467,6 +475,18 @@ void ht_check_combine(struct ht_bench *b, bool backward)
 	free(gradients);
 }
 
+static void check_no_counters(const struct ht_bench *b)
+{
+	const struct bench_tensor *all[] = { &b->counters, &b->offsets, &b->total };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		char *host = tensor_fetch(all[i]);
+
+		check_guard(all[i], host, 0, "the counters, of a backward pass,");
+		free(host);
+	}
+}
+
 void ht_step(struct ht_bench *b)
 {
 	ht_poison(b);
@@ -475,6 +495,8 @@ void ht_step(struct ht_bench *b)
 		NEED_SYNC(ht_dispatch(b, backward, b->w->stream), b->w->stream);
 		if (!backward) {
 			ht_check_counters(b);
+		} else {
+			check_no_counters(b);
 		}
 		ht_check_dispatch(b, backward);
 		if (b->h.p.quant == ORACLE_QUANT_NONE) {
@@ -654,6 +676,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
 		c.h.limit = 0;
 	}
+	c.flags |= seed % 3 ? 0 : HT_LATE_COUNTS;
 	c.sms = strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5) : 1 + (uint32_t)(seed & 1);
 	return c;
 }

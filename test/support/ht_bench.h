@@ -19,6 +19,8 @@ enum ht_flags {
 	HT_NO_HANDLE = 1 << 6, /* the caller makes it, and destroys it unless it is NULL then */
 	HT_FOR_MORE =
 		1 << 7, /* times 1, 2, 3: a group for so many tokens that chunks have 2, 4, 8 */
+	HT_LATE_COUNTS =
+		1 << 10,     /* expert-major: dispatch writes the counters, and not the update */
 	HT_MORE_MEM = 1 << 9 /* handle_mem has room for another group's handles */
 };
 

@@ -361,8 +361,8 @@ static void run(struct stamp_memory *m, enum ht_stamp_failure failure, uint64_t 
 	m->total = -1;
 	a.a.c.h.head = &m->head;
 	a.a.c.stamp = STAMP;
-	a.a.total_counter = &m->total;
-	a.a.total_bytes = sizeof(m->total);
+	a.a.counters.total = &m->total;
+	a.a.counters.total_bytes = sizeof(m->total);
 	a.rows = &m->rows;
 	a.failure = failure;
 	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)ht_stamp_kernel, args));

@@ -104,6 +104,7 @@ static void check_rank(const struct rig *rig, const struct ht_tables *t, uint32_
 	CHECK_INT(head->rows, want->rows);
 	CHECK_INT(head->idle, want->idle);
 	CHECK_INT(head->places, want->places);
+	CHECK_INT(head->total, want->total);
 	check_counter(rig, r, RIG_TOTAL, 0, !(rig->shape.no_counters & 4),
 		      (int64_t)t->of[r]->total);
 	CHECK_INT(seq[EP_GROUP_MAX_BLOCKS - 1].step, rig->launches);

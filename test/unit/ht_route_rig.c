@@ -116,11 +116,12 @@ static void rig_args(struct rig *rig, uint32_t r)
 	a->id_bytes = s->id_bytes;
 	a->alignment = s->alignment;
 	a->drop = s->drop;
-	a->counter_bytes = s->counter_bytes;
-	a->total_bytes = s->total_bytes;
-	a->expert_counters = s->no_counters & 1 ? NULL : at[RIG_COUNTERS];
-	a->expert_offsets = s->no_counters & 2 || s->layout == EP_HT_FLAT ? NULL : at[RIG_OFFSETS];
-	a->total_counter = s->no_counters & 4 ? NULL : at[RIG_TOTAL];
+	a->counters.bytes = s->counter_bytes;
+	a->counters.total_bytes = s->total_bytes;
+	a->counters.experts = s->no_counters & 1 ? NULL : at[RIG_COUNTERS];
+	a->counters.offsets = s->no_counters & 2 || s->layout == EP_HT_FLAT ? NULL
+									    : at[RIG_OFFSETS];
+	a->counters.total = s->no_counters & 4 ? NULL : at[RIG_TOTAL];
 	a->by_topk = ep_div_make(s->topk);
 }
 

@@ -85,6 +85,7 @@ static void rank_make(struct ht_tables *t, uint32_t d)
 	head->chunks = ep_ht_chunks(head->chunks, t->chunk_shift);
 	head->num_tokens = t->tokens[d];
 	head->rows = t->recv_base[d * (r + 1) + r] = least(of->slots, limit_of(t));
+	head->total = (uint32_t)of->total;
 	t->recv_sel[d] = words((size_t)head->rows * t->width, EP_HT_NONE);
 	if (t->h.expert_major) {
 		head->places = least(of->total, limit_of(t));

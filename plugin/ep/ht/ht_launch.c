@@ -264,35 +264,33 @@ static ncclResult_t ht_check_counter(const struct ncclEpHandle *handle,
 	return ncclSuccess;
 }
 
-static ncclResult_t ht_update_check(const struct ncclEpHandle *handle,
-				    const ncclEpLayoutInfo_t *info, struct ep_ht_route_args *a)
+/* Of expert-major zones: one type for all. */
+static ncclResult_t ht_check_zone_counters(const struct ncclEpHandle *handle,
+					   const ncclEpLayoutInfo_t *info,
+					   struct ep_ht_counters *out)
 {
 	uint32_t nlocal = handle->group->config.shape.nlocal, bytes = 0;
-	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 
-	a->counter_bytes = a->total_bytes = 4;
-	if (!info) {
-		return ncclSuccess;
-	}
-	if (!em) {
-		bytes = 4; /* whatever the total has */
-		EP_CHECK(ht_check_counter(handle, info->expert_counters, nlocal,
-					  "layout_info->expert_counters", &bytes,
-					  &a->expert_counters));
-		bytes = 0;
-	} else {
-		EP_CHECK(ht_check_counter(handle, info->expert_counters, nlocal,
-					  "layout_info->expert_counters", &bytes,
-					  &a->expert_counters));
-		EP_CHECK(ht_check_counter(handle, info->expert_offsets, nlocal,
-					  "layout_info->expert_offsets", &bytes,
-					  &a->expert_offsets));
-		a->counter_bytes = bytes ? bytes : 4;
-	}
+	EP_CHECK(ht_check_counter(handle, info->expert_counters, nlocal,
+				  "layout_info->expert_counters", &bytes, &out->experts));
+	EP_CHECK(ht_check_counter(handle, info->expert_offsets, nlocal,
+				  "layout_info->expert_offsets", &bytes, &out->offsets));
 	EP_CHECK(ht_check_counter(handle, info->recv_total_counter, 1,
-				  "layout_info->recv_total_counter", &bytes, &a->total_counter));
-	a->total_bytes = bytes ? bytes : 4;
+				  "layout_info->recv_total_counter", &bytes, &out->total));
+	out->bytes = out->total_bytes = bytes;
 	return ncclSuccess;
+}
+
+/* Of the flat layout, int32 but for the total. */
+static ncclResult_t ht_check_flat_counters(const struct ncclEpHandle *handle,
+					   const ncclEpLayoutInfo_t *info,
+					   struct ep_ht_counters *out)
+{
+	out->bytes = 4;
+	EP_CHECK(ht_check_counter(handle, info->expert_counters, handle->group->config.shape.nlocal,
+				  "layout_info->expert_counters", &out->bytes, &out->experts));
+	return ht_check_counter(handle, info->recv_total_counter, 1,
+				"layout_info->recv_total_counter", &out->total_bytes, &out->total);
 }
 
 /* ---- dispatch ---- */
@@ -354,6 +352,7 @@ static ncclResult_t ht_check_forward(const struct ep_dispatch *dispatch,
 	if (em) {
 		EP_CHECK(ep_tensor_expect_absent(dispatch->out.topk_idx, "outputs->topk_idx",
 						 "zones say which expert a row is for"));
+		EP_CHECK(ht_check_zone_counters(dispatch->h, &dispatch->info, &a->counters));
 	} else {
 		EP_CHECK(ht_check_idx(dispatch, out.sizes[0], a));
 	}
@@ -689,7 +688,11 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 	struct ep_ht_route_args a;
 
 	memset(&a, 0, sizeof(a));
-	EP_CHECK(ht_update_check(handle, info, &a));
+	if (info) {
+		EP_CHECK(handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
+				 ? ht_check_zone_counters(handle, info, &a.counters)
+				 : ht_check_flat_counters(handle, info, &a.counters));
+	}
 	handle->ht->all_receive = false;
 	ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0]);
 	a.c.given_rows = EP_HT_NONE;
