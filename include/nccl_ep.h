@@ -1010,9 +1010,9 @@ typedef struct {
  * Results
  *
  * Sums are computed in fp32. In low latency they are added in ascending k and rounded once. They
- * are the same in every run and for any number of SMs. In high throughput the last bit may depend
- * on which ranks and nodes hold the experts. Tokens without experts get zeros. Combine may be
- * repeated after one dispatch.
+ * are the same in every run and for any number of SMs; expert-major, also wherever the experts are.
+ * In high throughput the last bit may depend on which ranks and nodes hold the experts. Tokens
+ * without experts get zeros. Combine may be repeated after one dispatch.
  *
  * If a rank is lost during a combine of a group with masks, the error flag becomes 1. The sums of
  * tokens with an expert on that rank are undefined: they may contain part of its rows. All other
