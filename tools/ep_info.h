@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of ep_info: what each prints, and what they find out for one another. */
 #ifndef EP_TOOLS_EP_INFO_H
 #define EP_TOOLS_EP_INFO_H
 
 #include <stdbool.h>
+#include "core/error.h"
 #include "core/log.h"
 #include "gda/gda.h"
 #include "tools/option_tables.h"
@@ -95,8 +97,7 @@ static inline void ep_info_clean(char *text, size_t size)
 int ep_info_memory(const struct ep_info_shape *shape, bool json);
 
 void ep_info_versions(const struct ep_topo *topo);
-/* The library that the loader finds, or else the one that was installed with this program. NULL, and why. */
-#define EP_INFO_WHY 512
-void *ep_info_library(char why[EP_INFO_WHY]);
+/* Returns the library that the loader finds, or else the one that was installed with this program; NULL, and why. */
+void *ep_info_library(struct ep_reason *why);
 
 #endif

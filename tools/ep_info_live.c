@@ -153,12 +153,6 @@ static uint32_t last_exchange(const struct page *group, size_t n)
 	return last;
 }
 
-/* Whether others of these pages wait in an exchange that this one of them has not begun. */
-static bool page_behind(const struct page *group, size_t n, const struct page *page)
-{
-	return page->board->exchange.begun < last_exchange(group, n);
-}
-
 /*
  * Whether others here wait in an exchange that the rank has not begun. Where none here is behind, those are that have no
  * page: they have not come that far, or are on other hosts. Of several groups, a rank with fewer pages than another one
@@ -737,11 +731,14 @@ static void print_page(const struct pages *pages, const struct page *page)
 static void print_unknown(const struct page *group, size_t n, int r)
 {
 	size_t least = count_least(group, n), here = 0;
+	uint32_t last = last_exchange(group, n);
 
 	for (size_t i = 0; i < n; i++) {
-		here += group[i].board->rank == r;
-		if (group[i].board->rank == r && page_behind(group, n, &group[i])) {
-			printf("  held up by rank %d: process %d\n", r, group[i].board->pid);
+		const struct ep_board *b = group[i].board;
+
+		here += b->rank == r;
+		if (b->rank == r && b->exchange.begun < last) {
+			printf("  held up by rank %d: process %d\n", r, b->pid);
 		}
 	}
 	if (here < least) {

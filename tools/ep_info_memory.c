@@ -112,11 +112,11 @@ struct calls {
 
 static bool find_calls(struct calls *c)
 {
-	char why[EP_INFO_WHY];
-	void *lib = ep_info_library(why);
+	struct ep_reason why;
+	void *lib = ep_info_library(&why);
 
 	if (!lib) {
-		fprintf(stderr, "ep_info: %s: name its directory in LD_LIBRARY_PATH\n", why);
+		fprintf(stderr, "ep_info: %s: name its directory in LD_LIBRARY_PATH\n", why.text);
 		return false;
 	}
 	*(void **)&c->feasible = dlsym(lib, "ncclEpExtFeasible");

@@ -115,14 +115,13 @@ static void print_libraries(void)
 	}
 }
 
-void *ep_info_library(char why[EP_INFO_WHY])
+void *ep_info_library(struct ep_reason *why)
 {
 	void *lib = dlopen(EP_LIB, RTLD_NOW | RTLD_LOCAL);
 	char installed[PATH_MAX];
 
-	why[0] = '\0';
 	if (!lib) {
-		snprintf(why, EP_INFO_WHY, "%s", dlerror());
+		ep_reason_set(why, "%s", dlerror());
 		lib = find_installed(installed) ? dlopen(installed, RTLD_NOW | RTLD_LOCAL) : NULL;
 	}
 	return lib;

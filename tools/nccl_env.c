@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* NCCL's variables that count here, and NCCL's configuration files, read as NCCL reads them. */
 #include "tools/nccl_env.h"
 
 #include <limits.h>

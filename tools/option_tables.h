@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What the command lines of ep_info and ep_topo may ask for. */
 #ifndef EP_TOOLS_OPTION_TABLES_H
 #define EP_TOOLS_OPTION_TABLES_H
 

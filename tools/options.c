@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Command lines by a table: parsed, explained, reported. */
 #include "tools/options.h"
 
 #include <errno.h>

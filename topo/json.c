@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Writes JSON: one object on one line, with its commas and its quotes. */
 #include "topo/json.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The topology as a table for people, and as JSON. */
 #include "topo/topo.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The tree of a topology while it is read: its nodes, GPUs, NICs and notes, and the way between two nodes. */
 #include "topo/tree.h"
 
 #include <ctype.h>

@@ -102,6 +102,9 @@ int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci);
 /* Adds the RDMA devices that the kernel's files show. */
 int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
 
+/* merge.c: `file` becomes the topology of this machine, `live`. */
+int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err);
+
 /* Completes what was read and merged: puts it in order, finds NVLink domains, chooses NICs. */
 int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct ep_topo_err *err);
 /* choose_nics.c: gives each GPU its NICs. */

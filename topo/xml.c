@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* An XML file becomes elements and attributes in memory; text between tags is left out. */
 #include "topo/xml.h"
 
 #include <errno.h>
