@@ -167,19 +167,6 @@ EP_DEV void pair_store(const unsigned char *a, const unsigned char *b, unsigned 
 
 /* ---- a copy warp at work ---- */
 
-/* Adds what a slot has of a part from byte `at` of a tensor's row on: returns have rows of the caller. */
-template <class F, bool WHOLE>
-EP_DEV void coded_slot(struct ep_ht_sum<F> *sum, const unsigned char *slot, uint32_t what,
-		       uint32_t at, uint32_t vecs)
-{
-	if (what & EP_HT_NOTE_SUM) {
-		coded_add<F, WHOLE>(sum, slot + F::codes_off(at),
-				    slot + F::scales_off(EP_HT_NOTE_VECS(what), at), vecs);
-	} else {
-		sum_add<F, WHOLE>(sum, slot + at, vecs);
-	}
-}
-
 /* Stores the sums from there on: a return's are coded. */
 template <class F, bool WHOLE>
 EP_DEV void part_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32_t what,
@@ -195,7 +182,11 @@ EP_DEV void part_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32
 	sum_store<F, WHOLE>(sum, to + at, vecs);
 }
 
-/* Adds what the slots of a batch, whose first one is pipe.out, have from byte `at` on. */
+/*
+ * Adds what the slots of a batch, whose first one is pipe.out, have from byte `at` of a tensor's row on. What
+ * a sum adds may be coded. Each kind has its loop: in one the compiler joins their ends, and needs 15
+ * registers more.
+ */
 template <class F, bool WHOLE>
 EP_DEV void sum_slots(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, uint32_t what,
 		      uint32_t at, uint32_t vecs)
@@ -205,14 +196,20 @@ EP_DEV void sum_slots(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, u
 	if (what & EP_HT_NOTE_FIRST) {
 		sum_clear<F>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
 	}
+	if constexpr (F::coded) {
+		EP_UNROLL(1)
+		for (uint32_t i = 0; what & EP_HT_NOTE_SUM && i < n; i++) {
+			const unsigned char *part = pipe.stage + (size_t)slot * pipe.stride;
+
+			coded_add<F, WHOLE>(sum, part + F::codes_off(at),
+					    part + F::scales_off(EP_HT_NOTE_VECS(what), at), vecs);
+			slot = ep_ht_pipe_after(&pipe, slot);
+		}
+		n = what & EP_HT_NOTE_SUM ? 0 : n;
+	}
 	EP_UNROLL(1)
 	for (uint32_t i = 0; i < n; i++) {
-		if constexpr (F::coded) {
-			coded_slot<F, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride, what, at,
-					     vecs);
-		} else {
-			sum_add<F, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at, vecs);
-		}
+		sum_add<F, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at, vecs);
 		slot = ep_ht_pipe_after(&pipe, slot);
 	}
 }
