@@ -35,7 +35,7 @@ struct ep_info_gpu {
 	bool known; /* to the topology */
 	bool port;  /* it has its own of EP_INFO_PORT, else no_port, "": there is none at all */
 	bool devx;  /* and of EP_INFO_DEVX */
-	char no_port[240], no_devx[240];
+	char no_port[320], no_devx[320];
 };
 
 struct ep_info_facts {

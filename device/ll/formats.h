@@ -315,17 +315,16 @@ struct ep_ll_nvfp4 {
 			amax = ep_amax(amax, f[n]);
 		}
 		scale = ep_nvfp4_scale(amax, z.global, &inverse);
-		if (i >= elements / 16) {
-			return;
-		}
 		EP_UNROLL()
 		for (int n = 0; n < 16; n++) {
 			f[n] *= inverse;
 		}
 		struct ep_vec8 q = { ep_f32x8_e2m1(f), ep_f32x8_e2m1(f + 8) };
 
-		*(struct ep_vec8 *)(tile + 8 * i) = q;
-		tile[payload + i] = (unsigned char)scale;
+		if (i < elements / 16) {
+			*(struct ep_vec8 *)(tile + 8 * i) = q;
+			tile[payload + i] = (unsigned char)scale;
+		}
 	}
 
 	EP_DEV void finish(const struct ep_ll_quantiser &z, unsigned char *tile)

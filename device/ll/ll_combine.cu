@@ -434,21 +434,18 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 }
 
 #define EP_LL_REDUCE_BATCH 8        /* rows that a lane loads before it adds them */
+#define EP_LL_MOST_SHARES 3         /* log2: warps that return quantised rows of a token and tile */
 #define EP_LL_NO_OFFSET 0xfffffff0u /* a vec past every row */
 
-/*
- * The i-th of all. Tokens return in the order in which their source sent them, one part of each
- * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
- * once. Nothing waits here for what is loaded.
- */
-template <class F, bool REMOTE>
-EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
+/* Part j of the parts of source `src`, in the order of its slots. Nothing waits here for what is loaded. */
+template <bool REMOTE>
+EP_DEV struct ep_ll_return return_at(const struct ep_ll_common &c, uint32_t src, uint32_t j,
+				     bool counts)
 {
-	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
 	uint32_t parts = c.peer_parts, received;
 	struct ep_ll_return r;
 
-	r.src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
+	r.src = src;
 	if (c.lines) {
 		r.slot = ep_div(j, c.by_peer_parts);
 	} else {
@@ -459,8 +456,7 @@ EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
 	r.rows = 0;
 	r.token = 0;
 	r.note = EP_LL_NO_ROW;
-	if ((!F::quantised && r.src == c.g.rank) || (REMOTE && ep_rank_remote(c.g, r.src)) ||
-	    r.slot >= c.max_tokens) {
+	if (!counts || (REMOTE && ep_rank_remote(c.g, r.src)) || r.slot >= c.max_tokens) {
 		return r;
 	}
 	received = r.src * c.max_tokens + r.slot;
@@ -472,16 +468,40 @@ EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
 	return r;
 }
 
-/* A row for each local expert, or one in rank-major layout. One warp. */
+/*
+ * The i-th of all. Tokens return in the order in which their source sent them, one part of each
+ * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
+ * once.
+ */
+template <bool REMOTE>
+EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
+{
+	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
+	uint32_t src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
+
+	return return_at<REMOTE>(c, src, j, src != c.g.rank);
+}
+
+/*
+ * A row for each local expert, or one in rank-major layout; of these, counted from 0, those whose number
+ * is `share` modulo `shares`, a power of two. One warp.
+ */
 template <class F>
 EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
-			const struct ep_ll_return &ret)
+			const struct ep_ll_return &ret, uint32_t share, uint32_t shares)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), row = EP_LL_NO_ROW, first, end;
 
 	if (k < c.topk) {
 		row = return_of(c, ret.src * c.max_tokens + ret.slot, ret.token, k, ret.note);
+	}
+	if (F::quantised && shares > 1) {
+		uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
+
+		if ((ep_popc(rows & ((1u << k) - 1)) & (shares - 1)) != share) {
+			row = EP_LL_NO_ROW;
+		}
 	}
 	ep_ll_part(c.row_quads,
 		   c.lines ? c.peer_part_quads
@@ -532,23 +552,65 @@ EP_DEV uint32_t return_most(const struct ep_ll_common &c)
 	return most;
 }
 
-/* `first` is the work of index `worker`, out of `all`. */
+/*
+ * Returns quantised rows by `warps` warps, of which this is number `worker`: of this rank's own tokens, or of
+ * others'. A row takes long to quantise, so with few of them those of a received token are shared out.
+ */
+template <class F, bool REMOTE>
+EP_DEV void quantised_send(const struct ep_ll_combine_args &a, const struct ep_op &op,
+			   uint32_t flag, bool own, uint32_t worker, uint32_t warps)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t sources = own ? 1 : c.g.nranks - 1, all = return_most(c) * sources, shift = 0;
+
+	while (c.lines && shift < EP_LL_MOST_SHARES && all << (shift + 1) <= warps) {
+		shift++;
+	}
+	for (uint32_t i = worker; i < all << shift; i += warps) {
+		uint32_t j = i / sources, turn = (i - j * sources + j) % sources;
+		uint32_t src = c.g.rank + (own ? 0 : 1 + turn);
+		struct ep_ll_return r;
+
+		src -= src >= c.g.nranks ? c.g.nranks : 0;
+		r = return_at<REMOTE>(c, src, j >> shift, true);
+		if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
+			return_item<F>(a, op, flag, r, j & ((1u << shift) - 1), 1u << shift);
+		}
+	}
+}
+
+/*
+ * What blocks send. Copied rows: the sending blocks all, `first` is the work of index `worker`, out of `all`.
+ * Quantised rows of this rank's own tokens are sent by the receiving blocks, before they wait, if they run now.
+ */
 template <class F, bool REMOTE>
 EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			 uint32_t worker, const struct ep_ll_return &first, uint32_t all)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t side = 0;
+	bool sends = ep_block() < c.launch.send_blocks;
+	uint32_t side = 0,
+		 warps = (sends ? c.launch.send_blocks : c.launch.recv_blocks) * ep_nwarps();
 
-	for (uint32_t ch = ep_block(); REMOTE && ch < c.g.remote->channels;
+	for (uint32_t ch = ep_block(); REMOTE && sends && ch < c.g.remote->channels;
 	     ch += c.launch.send_blocks) {
 		ep_ll_remote_return<F>(a, op, ch, &side);
 	}
-	for (uint32_t i = worker; i < all; i += c.launch.send_blocks * ep_nwarps()) {
-		struct ep_ll_return r = i == worker ? first : return_load<F, REMOTE>(c, i);
+	if constexpr (F::quantised) {
+		uint32_t own = sends ? 0 : c.launch.send_blocks ? 1 : 2;
+		uint32_t end = sends && c.launch.recv_blocks ? 1 : 2;
 
-		if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
-			return_item<F>(a, op, flag, r);
+		EP_UNROLL(1)
+		for (; own < end; own++) {
+			quantised_send<F, REMOTE>(a, op, flag, own != 0, worker, warps);
+		}
+	} else {
+		for (uint32_t i = worker; sends && i < all; i += warps) {
+			struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(c, i);
+
+			if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
+				return_item<F>(a, op, flag, r, 0, 1);
+			}
 		}
 	}
 }
@@ -814,8 +876,8 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 	struct ep_ll_return first = {};
 	uint32_t all = 0;
 
-	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
-		first = return_load<F, REMOTE>(c, worker);
+	if (!F::quantised && ep_block() < c.launch.send_blocks) { /* while the step is on its way */
+		first = return_load<REMOTE>(c, worker);
 		all = return_most(c) * c.g.nranks;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
@@ -841,8 +903,13 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 	if (REMOTE) {
 		op.start_ns += ep_time_ns() - before;
 	}
-	if (ep_block() < c.launch.send_blocks) {
+	if (ep_block() >= c.launch.send_blocks) {
+		worker -= c.launch.send_blocks * ep_nwarps();
+	}
+	if (F::quantised || ep_block() < c.launch.send_blocks) {
 		combine_send<F, REMOTE>(a, op, flag, worker, first, all);
+	}
+	if (ep_block() < c.launch.send_blocks) {
 		if (ep_block() == 0 && ep_warp() == 0) {
 			ep_signature_close(c.g, op.step);
 		}
@@ -851,8 +918,8 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 		}
 		return;
 	}
-	for (uint32_t i = (ep_block() - c.launch.send_blocks) * ep_nwarps() + ep_warp();
-	     i < c.num_tokens * c.parts; i += c.launch.recv_blocks * ep_nwarps()) {
+	for (uint32_t i = worker; i < c.num_tokens * c.parts;
+	     i += c.launch.recv_blocks * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
 		reduce_item<F, REMOTE>(a, op, flag, token, i - token * c.parts);

@@ -50,8 +50,9 @@ static void version_describe(char *line, size_t size)
 	}
 	version_path(path);
 	snprintf(line, size,
-		 "%s, for %s, NCCL EP " EP_VERSION_TEXT " (API %d), CUDA " EP_CUDA_TEXT ", %s, %s",
-		 ep_build_text, EP_FLAVOUR, NCCL_EP_API_VERSION, nccl, path);
+		 "%s, for %s, NCCL EP " EP_VERSION_TEXT " (API %d), CUDA " EP_CUDA_TEXT ", %s, ",
+		 ep_build_text, EP_FLAVOUR, NCCL_EP_API_VERSION, nccl);
+	strncat(line, path, size - strlen(line) - 1);
 }
 
 ncclResult_t ep_version_text(const char **text)
