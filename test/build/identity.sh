@@ -27,7 +27,8 @@ for file in "$library" "$plugin"; do
     lines 1 . "$work/names"
 done
 build=$(<"$work/names")
-line="$build, for the virtual cluster, NCCL EP [0-9.]+ \(API 3\), CUDA [0-9.]+, NCCL [0-9.]+, $library"
+api=$(sed -n 's/^#define NCCL_EP_API_VERSION //p' "$root/include/nccl_ep.h")
+line="$build, for the virtual cluster, NCCL EP [0-9.]+ \(API $api\), CUDA [0-9.]+, NCCL [0-9.]+, $library"
 
 perf=("$vc/vcrun" --gpus 2 -- "$vc/ep_perf" -b 1 -e 1 -n 2 -w 0 --hidden 64 --experts 4 --topk 2 --no-align)
 perf+=(--chains 1 --no-kernel-times)

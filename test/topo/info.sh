@@ -30,7 +30,8 @@ expect 0 '^  NCCL_EP_TIMEOUT_MS +INVALID +environment .*not a number' \
 expect 0 '^  NCCL_EP_TIMEOUT_MSEC +UNKNOWN .*NCCL_EP_TIMEOUT_MS$' \
 	env NCCL_EP_TIMEOUT_MSEC=1 "$ep_info" -p
 expect 0 '^  NCCL_IB_HCA +=mlx5_0:1 +environment ' env NCCL_IB_HCA==mlx5_0:1 "$ep_info" -p
-expect 0 '^  ep_info +Switchyard [0-9.]+, commit .*, NCCL EP [0-9]+\.[0-9]+\.[0-9]+, API version 2' "$ep_info" --versions
+api=$(sed -n 's/^#define NCCL_EP_API_VERSION //p' "${0%/*}/../../include/nccl_ep.h")
+expect 0 '^  ep_info +Switchyard [0-9.]+, commit .*, NCCL EP [0-9]+\.[0-9]+\.[0-9]+, API version '"$api"'$' "$ep_info" --versions
 expect 0 '^  compiled for +(sm_[0-9]+|no GPU)' "$ep_info" -v
 expect 0 '^  profiler ranges +(yes \(NVTX\)|no: .* no nvtx3/nvToolsExt.h)$' "$ep_info" -v
 expect 0 '^  kernel times +(yes \(CUPTI\)|no: .* no cupti.h)$' "$ep_info" -v
