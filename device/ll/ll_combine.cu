@@ -483,7 +483,7 @@ EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
 }
 
 /*
- * A row for each local expert, or one in rank-major layout; of these, counted from 0, those whose number
+ * Returns a row for each local expert, or one in rank-major layout; of these, counted from 0, those whose number
  * is `share` modulo `shares`, a power of two. One warp.
  */
 template <class F>
@@ -493,6 +493,9 @@ EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &
 	const struct ep_ll_common &c = a.c;
 	uint32_t k = ep_lane(), row = EP_LL_NO_ROW, first, end;
 
+	if (ret.slot >= ret.rows || !ep_mask_active_warp(c.g, ret.src)) {
+		return;
+	}
 	if (k < c.topk) {
 		row = return_of(c, ret.src * c.max_tokens + ret.slot, ret.token, k, ret.note);
 	}
@@ -573,9 +576,7 @@ EP_DEV void quantised_send(const struct ep_ll_combine_args &a, const struct ep_o
 
 		src -= src >= c.g.nranks ? c.g.nranks : 0;
 		r = return_at<REMOTE>(c, src, j >> shift, true);
-		if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
-			return_item<F>(a, op, flag, r, j & ((1u << shift) - 1), 1u << shift);
-		}
+		return_item<F>(a, op, flag, r, j & ((1u << shift) - 1), 1u << shift);
 	}
 }
 
@@ -608,9 +609,7 @@ EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op 
 		for (uint32_t i = worker; sends && i < all; i += warps) {
 			struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(c, i);
 
-			if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {
-				return_item<F>(a, op, flag, r, 0, 1);
-			}
+			return_item<F>(a, op, flag, r, 0, 1);
 		}
 	}
 }

@@ -74,8 +74,8 @@ MUTANTS = [
      "new": "if (id < 0) {", "tests": ["masks", "views_split", "races_mask_dispatch"]},
     # ... and no rows return to them.
     {"name": "mask_return", "file": "device/ll/ll_combine.cu",
-     "old": "if (r.slot < r.rows && ep_mask_active_warp(c.g, r.src)) {",
-     "new": "if (r.slot < r.rows) {", "tests": ["masks", "views_split", "races_mask_combine"]},
+     "old": "if (ret.slot >= ret.rows || !ep_mask_active_warp(c.g, ret.src)) {",
+     "new": "if (ret.slot >= ret.rows) {", "tests": ["masks", "views_split", "races_mask_combine"]},
     # A token that names an expert twice has a row for each time.
     {"name": "repeat_local", "file": "device/ll/dispatch_send.h",
      "old": "n += tables.id[i] == expert && ep_div(i, c.by_topk) < local;",
