@@ -113,10 +113,10 @@ def check_name(library):
 def check_fences(library):
     """A doorbell by the CPU is a record, a fence, the register, a fence: x86 shows the first to no memory of a test."""
     lines = output("objdump", "-d", "--no-show-raw-insn", library).splitlines()
-    start = [i for i, line in enumerate(lines) if "<ep_gda_store_fence>:" in line]
+    start = [i for i, line in enumerate(lines) if "<store_fence>:" in line]
     body = range(start[0], start[0] + 8) if start else ()
     fences = [i for i, line in enumerate(lines) if i not in body and
-              re.search(r"\tsfence|call .*<ep_gda_store_fence>", line)]
+              re.search(r"\tsfence|call .*<store_fence>", line)]
     print("store fences: %d" % len(fences))
     if len(fences) < 2 or not all(b - a < 100 for a, b in zip(fences[::2], fences[1::2])):
         complain("a doorbell lacks a store fence")
