@@ -97,6 +97,26 @@ MUTANTS = [
     {"name": "receipt_round", "file": "device/group/step.h",
      "old": "return is_combine && found.receipt.clean_round != found.seq.clean_round ? EP_CAUSE_CLEANED",
      "new": "return 0 ? EP_CAUSE_CLEANED", "tests": ["halves", "clean", "masks"]},
+    # ---- formats of low latency's rows ----
+    # Each element gets the scale of its group, in both quads of a tile.
+    {"name": "ll_scale_word", "file": "device/ll/formats.h",
+     "old": "off < payload ? i / 8 - (quad & 1) * 3 : 0;", "new": "off < payload ? i / 8 - (quad & 1) * 4 : 0;",
+     "tests": ["matrix_formats"]},
+    {"name": "ll_scale_half", "file": "device/ll/formats.h",
+     "old": "payload + at) >> (off & 16);", "new": "payload + at);", "tests": ["matrix_formats"]},
+    {"name": "ll_scale_byte", "file": "device/ll/formats.h",
+     "old": "byte = i % 8 / SCALE::lanes;", "new": "byte = i % 4 / SCALE::lanes;", "tests": ["matrix_formats"]},
+    # A scale is that of the whole group.
+    {"name": "ll_scale_lanes", "file": "device/ll/formats.h",
+     "old": "x < SCALE::lanes;", "new": "x < 2;", "tests": ["matrix_formats", "matrix_fp8"]},
+    # A row is quantised by its own global scale.
+    {"name": "ll_scale_row", "file": "device/ll/ll_combine.cu",
+     "old": "ep_ll_tile_quantise<F>(now_z, now, return_scratch());",
+     "new": "ep_ll_tile_quantise<F>(rows ? z : now_z, now, return_scratch());", "tests": ["matrix_formats"]},
+    # A lone rank has room for its own rows, which travel if they are quantised.
+    {"name": "ll_own_room", "file": "plugin/ep/ll/ll_heap.c",
+     "old": "ep_max_u64(shape->near_ranks * b, b * topk);", "new": "shape->near_ranks * b;",
+     "tests": ["heap", "matrix_formats"]},
     # ---- number formats ----
     # No channel of an MXFP8 group saturates.
     {"name": "e8m0_down", "file": "device/simt/numeric.h",
