@@ -267,7 +267,8 @@ static void returned(const struct oracle_problem *p, const struct outputs *o, si
 {
 	enum oracle_format format = oracle_combine_format(p);
 	float global = p->combine_quant == ORACLE_COMBINE_NVFP4 ? o->combine_scales[row] : 1;
-	uint8_t codes[256], scales[64];
+	uint8_t codes[256];
+	float scales[16]; /* of any format */
 	double values[256];
 
 	oracle_load_row(p->dtype, o->combine_in + row * oracle_combine_bytes(p), x, p->hidden);
