@@ -831,8 +831,8 @@ typedef struct {
  *
  * Flat: one row per token that chose an expert here, in ascending order of (source rank, token).
  * `outputs->topk_idx` holds the row's experts of this rank in ascending order, then -1, and
- * `outputs->topk_weights` their weights, then 0. With a fixed M both are written for all N' rows up
- * to M.
+ * `outputs->topk_weights` their weights, then 0. If the group's config is of API version 1 or 2 and
+ * M is fixed, all other rows up to the N'-th or M-th are -1 and 0.
  *
  * Expert-major: one zone per local expert, in ascending order. A zone holds the rows that chose the
  * expert, in ascending order of (source rank, token), then zeros up to its padded end.
@@ -849,8 +849,9 @@ typedef struct {
  *
  * N is at least M, unless the group's config is of API version 1. In eager mode the call waits for
  * the stream to learn how many rows come, unless the tensors hold as many as can ever come; a flat
- * output in a window makes it wait always. It refuses tensors that are too small. If N' is less
- * than M, it waits as well. Other rows stay as they were. Tensors of no rows need no storage.
+ * output in a window makes it wait always. It refuses tensors that are too small. An expert-major
+ * call of API version 3 does not wait: a tensor that is too small fails the group. If N' is less
+ * than M, the call waits as well. Other rows stay as they were. Tensors of no rows need no storage.
  * send_only is ignored.
  *
  * Recipes

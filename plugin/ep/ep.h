@@ -103,9 +103,9 @@ struct ep_group_config {
 	uint32_t least_sms; /* combine's budget on the rank that has fewest */
 	uint64_t timeout_ns;
 	bool enable_mask;
-	bool drop; /* rows beyond shape.limit are dropped: else they are an error */
-	bool live; /* it shows what it does (ep.h) */
-	bool v1;   /* the caller was made for version 1 of the API */
+	bool drop;    /* rows beyond shape.limit are dropped: else they are an error */
+	bool live;    /* it shows what it does (ep.h) */
+	uint32_t api; /* the version that the caller was made for, by the size of its config */
 	enum ep_memory memory;
 	bool nvls;
 	struct ep_param_list node_size;

@@ -175,7 +175,9 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->timeout_ns = config_timeout(c, params);
 	out->enable_mask = c->enable_mask && out->algo->limits.masks;
 	out->live = params->value[EP_PARAM_LIVE] != 0;
-	out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE;
+	out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE   ? 1
+		   : c->size < NCCL_EP_GROUP_CONFIG_V3_SIZE ? 2
+							    : 3;
 	out->zero_copy = c->zero_copy;
 	out->alloc = c->alloc;
 	out->direct_bytes = params->value[EP_PARAM_LL_DIRECT_BYTES];

@@ -81,6 +81,11 @@ struct form fuzz_group_form(const ncclEpGroupConfig_t *config)
 		     config->max_recv_tokens_per_rank ? NCCL_EP_OVERFLOW_DROP
 						      : NCCL_EP_OVERFLOW_TRAP);
 	}
+	for (size_t i = 0; i < sizeof(form.field) / sizeof(form.field[0]); i++) {
+		if (form.field[i].offset >= config->size) {
+			form.field[i].most = ANY; /* the caller's struct ends before it */
+		}
+	}
 	return form;
 }
 

@@ -344,7 +344,12 @@ static const char *model_room(const struct fuzz *f, const struct dispatch *d, ui
 	uint64_t all = d->to.t.size[0];
 	/* Peers store to a window, where the host looks up who comes; else a tensor for any routing will do. */
 	bool asks = rows < ht_most_rows(h) || (eager && !h->expert_major && d->out.tokens->win_hdl);
+	bool waits = f->config.size < NCCL_EP_GROUP_CONFIG_V3_SIZE || !eager || !h->expert_major;
 
+	if (!waits) {
+		*fate = rows < due(f) ? FATE_DOOMED : *fate;
+		return NULL;
+	}
 	if ((!eager && !v1 && all < h->limit) || (h->expert_major && h->drop && rows < h->limit)) {
 		return "rows below the limit";
 	}
@@ -391,6 +396,9 @@ const char *model_ht_dispatch(const struct fuzz *f, void *const *args, enum mode
 	}
 	if (d.config.pass_direction == NCCL_EP_FWD_PASS) {
 		wrong = wrong ? wrong : model_forward(f, &d, &rows);
+		if (f->ht->b.h.expert_major) {
+			wrong = wrong ? wrong : model_ht_info(f, f->layout, args[2]);
+		}
 	} else if (d.in.topk_weights || d.out.topk_weights || d.out.topk_idx) {
 		wrong = "weights backward";
 	}

@@ -484,6 +484,7 @@ static void run(struct world *w, void *arg)
 			 h.limit, (int)s->quant);
 		config.max_num_sms = 2;
 		config.enable_mask = i & 1; /* is ignored */
+		h.filled = 1;               /* before API version 3 */
 		config.size = s->v1 ? NCCL_EP_GROUP_CONFIG_V1_SIZE : NCCL_EP_GROUP_CONFIG_V2_SIZE;
 		config.zero_copy = s->on ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
@@ -535,8 +536,35 @@ static void run(struct world *w, void *arg)
 	}
 }
 
+/* Of API version 3: an expert-major dispatch in eager mode waits for nothing; the device finds too few rows. */
+static void run_eager_zones(struct world *w, void *arg)
+{
+	struct oracle_ht h = { .p = bench_problem(w->nranks, 6, 3, 64, 20, ORACLE_EXPERT_MAJOR),
+			       .expert_major = 1 };
+	ncclEpGroup_t group = ht_group(w, &h, 0, 60000);
+	struct ht_bench b;
+
+	(void)arg;
+	check_context("eager zones, rank %d", w->rank);
+	ht_open(&b, w, group, &h, 0);
+	ht_poison(&b);
+	NEED_OK(ht_update(&b, w->stream));
+	watch_start();
+	NEED_OK(ht_dispatch(&b, false, w->stream));
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 1);
+	CHECK_INT(watch.calls[WATCH_COPY] + watch.calls[WATCH_STREAM_SYNC], 0);
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	ht_check_dispatch(&b, false);
+	NEED(b.rows > 0);
+	b.out_tokens.sizes[0] = b.out_weights.sizes[0] = b.rows - 1;
+	NEED_SYNC(ht_dispatch(&b, false, w->stream), w->stream);
+	CHECK_REASON(ht_update(&b, w->stream), IU, "rows");
+	ht_end(&b);
+}
+
 int main(void)
 {
 	world_run(2, run, NULL);
+	world_run(2, run_eager_zones, NULL);
 	return check_end();
 }

@@ -443,7 +443,7 @@ static void test_choices(void)
 	c.enable_mask = 1;
 	c.rdma_buffer_size = 1 << 20;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.shape.limit == EP_NO_LIMIT && !made.drop && !made.v1);
+	CHECK(made.shape.limit == EP_NO_LIMIT && !made.drop && made.api == 3);
 	check_sms(&c, 105, 105, 105, 7);
 	CHECK(!made.enable_mask && made.explicit_bytes == 0 && made.shape.banks == 1);
 	CHECK(made.heap.topk == 32 && made.shape.ring_bytes == 1 << 27);
@@ -461,12 +461,15 @@ static void test_choices(void)
 	for (c.version = 0; c.version < 2;
 	     c.version++) { /* is not examined: the size says what is there */
 		OK(ep_group_config_make(&made, &c, &params, 8, 132));
-		CHECK(!made.v1 && made.drop);
+		CHECK(made.api == 3 && made.drop);
 	}
 	c = ht_good();
 	c.size = NCCL_EP_GROUP_CONFIG_V1_SIZE;
 	OK(ep_group_config_make(&made, &c, &params, 8, 132));
-	CHECK(made.v1);
+	CHECK(made.api == 1);
+	c.size = NCCL_EP_GROUP_CONFIG_V2_SIZE;
+	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	CHECK(made.api == 2);
 	c = ht_good();
 	c.max_dispatch_tokens_per_rank = 65536; /* no limit of low latency counts */
 	c.num_experts = 1024;

@@ -333,7 +333,7 @@ static ncclResult_t ht_check_forward(const struct ep_dispatch *dispatch,
 				     struct ep_ht_dispatch_args *a, uint64_t *rows)
 {
 	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-	uint32_t limit = dispatch->h->group->config.shape.limit;
+	const struct ep_group_config *config = &dispatch->h->group->config;
 	struct ep_view in, out;
 
 	EP_CHECK(ht_check_weights(dispatch->h, &in, dispatch->in.topk_weights, false,
@@ -356,8 +356,8 @@ static ncclResult_t ht_check_forward(const struct ep_dispatch *dispatch,
 	} else {
 		EP_CHECK(ht_check_idx(dispatch, out.sizes[0], a));
 	}
-	if (limit != EP_NO_LIMIT) {
-		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], limit);
+	if (config->shape.limit != EP_NO_LIMIT && config->api < 3) {
+		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], config->shape.limit);
 	}
 	a->topk_weights = ht_present(dispatch->h, &in);
 	a->out_weights = ht_present(dispatch->h, &out);
@@ -403,7 +403,7 @@ static ncclResult_t ht_check_rows(const struct ep_dispatch *dispatch, uint64_t r
 	if (eager) {
 		EP_CHECK(ep_stream_check_capture(stream, "ncclEpDispatch in eager mode "
 							 "(max_recv_tokens_per_rank AUTO)"));
-	} else if (tokens < need && !config->v1) {
+	} else if (tokens < need && config->api > 1) {
 		return ep_fail(ncclInvalidArgument,
 			       "outputs->tokens: %llu rows, max_recv_tokens_per_rank is %u",
 			       (unsigned long long)tokens, config->shape.limit);
@@ -411,6 +411,9 @@ static ncclResult_t ht_check_rows(const struct ep_dispatch *dispatch, uint64_t r
 	dispatch->h->ht->all_receive = false;
 	if (rows >= need && !(eager && !em && dispatch->out.tokens->win_hdl)) {
 		return ncclSuccess;
+	}
+	if (eager && em && config->api >= 3) {
+		return ncclSuccess; /* the kernel looks, and records EP_CAUSE_SHORT */
 	}
 	EP_CHECK(ep_ht_head_read(dispatch->h, &head, stream, name));
 	dispatch->h->ht->all_receive = eager && !head.idle;

@@ -285,8 +285,9 @@ struct oracle_ht {
 	int expert_major;        /* else flat */
 	uint32_t limit;          /* slots or places; 0: none */
 	int drop;                /* what is beyond the limit is dropped */
-	uint32_t alignment;      /* of zones; 0: 1 */
-	const uint32_t *node;    /* [R] which node each rank is of; NULL: all are of one */
+	int filled; /* flat: ids and weights of rows that do not come are -1 and 0 up to the limit */
+	uint32_t alignment;   /* of zones; 0: 1 */
+	const uint32_t *node; /* [R] which node each rank is of; NULL: all are of one */
 };
 
 enum oracle_ht_kind {
