@@ -174,8 +174,8 @@ MUTANTS += [
      "old": "\treturn last < tensor->win_offset ||\n\t       (", "new": "\treturn (", "tests": ["proto/misuse"]},
     # A config's size alone says which version it is of.
     {"name": "version_examined", "file": "plugin/ep/group_config.c",
-     "old": "out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE;",
-     "new": "out->v1 = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2;", "tests": ["ht_config"]},
+     "old": "out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE   ? 1",
+     "new": "out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2 ? 1", "tests": ["ht_config"]},
     # ---- the library's threads ----
     # A moment without room for a thread passes,
     {"name": "thread_tried_once", "file": "plugin/core/timed_call.c",

@@ -810,11 +810,18 @@ static struct ht_outputs *reference(const struct oracle_ht *h, uint32_t d)
 	memset(o->tokens, ORACLE_POISON, MOST * row);
 	memset(o->scales, ORACLE_POISON, MOST * scale);
 	memset(o->weights, ORACLE_POISON, sizeof(o->weights));
-	memset(o->idx, 0xff, sizeof(o->idx));
+	memset(o->idx, ORACLE_POISON, sizeof(o->idx));
+	if (!h->expert_major) {
+		size_t rows = h->filled || (uint64_t)o->total > h->limit ? h->limit
+									 : (size_t)o->total;
+
+		memset(o->weights, 0, rows * h->p.topk * sizeof(*o->weights));
+		memset(o->idx, 0xff, rows * h->p.topk * sizeof(*o->idx));
+	}
 	zeros = !h->expert_major ? 0 : h->drop ? h->limit : (size_t)o->total;
 	memset(o->tokens, 0, zeros * row);
 	memset(o->scales, 0, zeros * scale);
-	memset(o->weights, 0, h->expert_major ? zeros * 4 : sizeof(o->weights));
+	memset(o->weights, 0, zeros * 4);
 	for (uint32_t s = 0; s < RANKS; s++) {
 		for (uint32_t t = 0; t < oracle_tokens(&h->p, s); t++) {
 			place_token(h, d, o, s, t);
@@ -970,6 +977,7 @@ static void test_shape(int expert_major, int drop, int forward, int mxfp8)
 	struct oracle_ht_table *tables[RANKS];
 	uint64_t most = 0;
 
+	h.filled = forward; /* once of each kind */
 	check_context("%s%s%s%s", expert_major ? "expert-major" : "flat", drop ? ", drop" : "",
 		      forward ? ", forwarded" : "", mxfp8 ? ", MXFP8" : "");
 	for (uint32_t d = 0; d < RANKS; d++) {
