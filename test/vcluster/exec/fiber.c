@@ -13,6 +13,8 @@ __thread struct vc_worker *vc_self __attribute__((tls_model("initial-exec")));
  * vc_switch(save, load): pushes what a callee must preserve, stores the stack pointer in *save and
  * goes on where `load` was stored. A new stack is laid out as if it had been left in that way.
  */
+#if defined(__x86_64__) && !defined(VC_UCONTEXT)
+
 #define VC_FRAME_WORDS 8 /* six registers, return address, alignment */
 
 __asm__(".text\n"
@@ -45,6 +47,80 @@ static void *vc_frame_make(uint8_t *top, void (*entry)(void))
 	sp[6] = (void *)entry;
 	return sp;
 }
+
+#elif defined(__aarch64__) && !defined(VC_UCONTEXT)
+
+#define VC_FRAME_WORDS 20 /* x19..x30, d8..d15 */
+
+__asm__(".text\n"
+	".globl vc_switch\n"
+	".hidden vc_switch\n"
+	".type vc_switch, %function\n"
+	"vc_switch:\n"
+	"	sub sp, sp, #160\n"
+	"	stp x19, x20, [sp, #0]\n"
+	"	stp x21, x22, [sp, #16]\n"
+	"	stp x23, x24, [sp, #32]\n"
+	"	stp x25, x26, [sp, #48]\n"
+	"	stp x27, x28, [sp, #64]\n"
+	"	stp x29, x30, [sp, #80]\n"
+	"	stp d8, d9, [sp, #96]\n"
+	"	stp d10, d11, [sp, #112]\n"
+	"	stp d12, d13, [sp, #128]\n"
+	"	stp d14, d15, [sp, #144]\n"
+	"	mov x9, sp\n"
+	"	str x9, [x0]\n"
+	"	mov sp, x1\n"
+	"	ldp x19, x20, [sp, #0]\n"
+	"	ldp x21, x22, [sp, #16]\n"
+	"	ldp x23, x24, [sp, #32]\n"
+	"	ldp x25, x26, [sp, #48]\n"
+	"	ldp x27, x28, [sp, #64]\n"
+	"	ldp x29, x30, [sp, #80]\n"
+	"	ldp d8, d9, [sp, #96]\n"
+	"	ldp d10, d11, [sp, #112]\n"
+	"	ldp d12, d13, [sp, #128]\n"
+	"	ldp d14, d15, [sp, #144]\n"
+	"	add sp, sp, #160\n"
+	"	ret\n"
+	".size vc_switch, . - vc_switch\n");
+
+static void *vc_frame_make(uint8_t *top, void (*entry)(void))
+{
+	void **sp = (void **)top - VC_FRAME_WORDS;
+
+	memset(sp, 0, VC_FRAME_WORDS * sizeof(*sp));
+	sp[11] = (void *)entry;
+	return sp;
+}
+
+#else
+
+#include <ucontext.h>
+
+/* The saved "stack pointer" is the context itself. */
+void vc_switch(void **save, void *load)
+{
+	ucontext_t here;
+
+	*save = &here;
+	swapcontext(&here, load);
+}
+
+static void *vc_frame_make(uint8_t *top, void (*entry)(void))
+{
+	size_t room = (sizeof(ucontext_t) + 63) & ~(size_t)63;
+	ucontext_t *context = (ucontext_t *)(top - room);
+
+	getcontext(context);
+	context->uc_stack.ss_sp = top - room - 4096;
+	context->uc_stack.ss_size = 4096; /* only its end matters */
+	context->uc_link = NULL;
+	makecontext(context, entry, 0);
+	return context;
+}
+
+#endif
 
 #if defined(VC_ASAN)
 #define VC_STACK_KB 256
