@@ -556,57 +556,44 @@ EP_DEV uint32_t return_most(const struct ep_ll_common &c)
 }
 
 /*
- * Returns quantised rows by `warps` warps, of which this is number `worker`: of this rank's own tokens, or of
- * others'. A row takes long to quantise, so with few of them those of a received token are shared out.
+ * Returns quantised rows, as warp `worker` of `warps`, also those of this rank's own tokens. A row takes long to
+ * quantise, so with few of them those of a received token are shared out among warps.
  */
 template <class F, bool REMOTE>
 EP_DEV void quantised_send(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			   uint32_t flag, bool own, uint32_t worker, uint32_t warps)
+			   uint32_t flag, uint32_t worker, uint32_t warps, uint32_t all)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t sources = own ? 1 : c.g.nranks - 1, all = return_most(c) * sources, shift = 0;
+	uint32_t shift = 0;
 
 	while (c.lines && shift < EP_LL_MOST_SHARES && all << (shift + 1) <= warps) {
 		shift++;
 	}
 	for (uint32_t i = worker; i < all << shift; i += warps) {
-		uint32_t j = i / sources, turn = (i - j * sources + j) % sources;
-		uint32_t src = c.g.rank + (own ? 0 : 1 + turn);
-		struct ep_ll_return r;
+		uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
+		uint32_t src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
 
-		src -= src >= c.g.nranks ? c.g.nranks : 0;
-		r = return_at<REMOTE>(c, src, j >> shift, true);
-		return_item<F>(a, op, flag, r, j & ((1u << shift) - 1), 1u << shift);
+		return_item<F>(a, op, flag, return_at<REMOTE>(c, src, j >> shift, true),
+			       j & ((1u << shift) - 1), 1u << shift);
 	}
 }
 
-/*
- * What blocks send. Copied rows: the sending blocks all, `first` is the work of index `worker`, out of `all`.
- * Quantised rows of this rank's own tokens are sent by the receiving blocks, before they wait, if they run now.
- */
+/* `first` is the work of index `worker`, out of `all`, if rows are copied. */
 template <class F, bool REMOTE>
 EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			 uint32_t worker, const struct ep_ll_return &first, uint32_t all)
 {
 	const struct ep_ll_common &c = a.c;
-	bool sends = ep_block() < c.launch.send_blocks;
-	uint32_t side = 0,
-		 warps = (sends ? c.launch.send_blocks : c.launch.recv_blocks) * ep_nwarps();
+	uint32_t side = 0, warps = c.launch.send_blocks * ep_nwarps();
 
-	for (uint32_t ch = ep_block(); REMOTE && sends && ch < c.g.remote->channels;
+	for (uint32_t ch = ep_block(); REMOTE && ch < c.g.remote->channels;
 	     ch += c.launch.send_blocks) {
 		ep_ll_remote_return<F>(a, op, ch, &side);
 	}
 	if constexpr (F::quantised) {
-		uint32_t own = sends ? 0 : c.launch.send_blocks ? 1 : 2;
-		uint32_t end = sends && c.launch.recv_blocks ? 1 : 2;
-
-		EP_UNROLL(1)
-		for (; own < end; own++) {
-			quantised_send<F, REMOTE>(a, op, flag, own != 0, worker, warps);
-		}
+		quantised_send<F, REMOTE>(a, op, flag, worker, warps, all);
 	} else {
-		for (uint32_t i = worker; sends && i < all; i += warps) {
+		for (uint32_t i = worker; i < all; i += warps) {
 			struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(c, i);
 
 			return_item<F>(a, op, flag, r, 0, 1);
@@ -875,8 +862,10 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 	struct ep_ll_return first = {};
 	uint32_t all = 0;
 
-	if (!F::quantised && ep_block() < c.launch.send_blocks) { /* while the step is on its way */
-		first = return_load<REMOTE>(c, worker);
+	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
+		if (!F::quantised) {
+			first = return_load<REMOTE>(c, worker);
+		}
 		all = return_most(c) * c.g.nranks;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
@@ -902,13 +891,8 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 	if (REMOTE) {
 		op.start_ns += ep_time_ns() - before;
 	}
-	if (ep_block() >= c.launch.send_blocks) {
-		worker -= c.launch.send_blocks * ep_nwarps();
-	}
-	if (F::quantised || ep_block() < c.launch.send_blocks) {
-		combine_send<F, REMOTE>(a, op, flag, worker, first, all);
-	}
 	if (ep_block() < c.launch.send_blocks) {
+		combine_send<F, REMOTE>(a, op, flag, worker, first, all);
 		if (ep_block() == 0 && ep_warp() == 0) {
 			ep_signature_close(c.g, op.step);
 		}
@@ -917,8 +901,8 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 		}
 		return;
 	}
-	for (uint32_t i = worker; i < c.num_tokens * c.parts;
-	     i += c.launch.recv_blocks * ep_nwarps()) {
+	for (uint32_t i = (ep_block() - c.launch.send_blocks) * ep_nwarps() + ep_warp();
+	     i < c.num_tokens * c.parts; i += c.launch.recv_blocks * ep_nwarps()) {
 		uint32_t token = ep_div(i, c.by_parts);
 
 		reduce_item<F, REMOTE>(a, op, flag, token, i - token * c.parts);

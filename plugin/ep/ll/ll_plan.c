@@ -4,7 +4,7 @@
 /*
  * How kernels handle rows of a format: quads that are made together; quads of many rows that a warp takes
  * at a time when dispatch sends and receives (a quad of a quantised row takes longer to put in its
- * places); how many eighths of the blocks send then; the kernels. Measured, as what follows:
+ * places); how many eighths of the blocks send then, and in combine; the kernels. Measured, as what follows:
  * doc/design/measurements.md.
  */
 static const struct ll_format {
@@ -12,14 +12,16 @@ static const struct ll_format {
 	uint32_t most_sent;
 	uint32_t most_received;
 	uint32_t sending;
+	uint32_t returning;
 	enum ep_ll_kernel dispatch;
 	enum ep_ll_kernel combine; /* of copied rows, that of the first data type */
 } ll_formats[EP_ROW_FORMATS] = {
-	[EP_ROW_COPIED] = { 1, 4, 3, 2, EP_LL_KERNEL_DISPATCH, EP_LL_KERNEL_COMBINE },
-	[EP_ROW_FP8] = { EP_LL_TILE_QUADS, 2, 2, 2, EP_LL_KERNEL_DISPATCH_FP8,
+	[EP_ROW_COPIED] = { 1, 4, 3, 2, 3, EP_LL_KERNEL_DISPATCH, EP_LL_KERNEL_COMBINE },
+	[EP_ROW_FP8] = { EP_LL_TILE_QUADS, 2, 2, 2, 4, EP_LL_KERNEL_DISPATCH_FP8,
 			 EP_LL_KERNEL_COMBINE_FP8 },
-	[EP_ROW_MXFP8] = { EP_LL_TILE_QUADS, 2, 2, 2, EP_LL_KERNEL_DISPATCH_MXFP8, EP_LL_KERNELS },
-	[EP_ROW_NVFP4] = { 1, 2, 2, 4, EP_LL_KERNEL_DISPATCH_NVFP4, EP_LL_KERNEL_COMBINE_NVFP4 },
+	[EP_ROW_MXFP8] = { EP_LL_TILE_QUADS, 2, 2, 2, 4, EP_LL_KERNEL_DISPATCH_MXFP8,
+			   EP_LL_KERNELS },
+	[EP_ROW_NVFP4] = { 1, 2, 2, 4, 5, EP_LL_KERNEL_DISPATCH_NVFP4, EP_LL_KERNEL_COMBINE_NVFP4 },
 };
 
 /* Tokens of one span: a multiple of 32, at least 32. */
@@ -192,7 +194,10 @@ static void ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation
 		own = blocks / 4;
 	}
 	if (op->combine) {
-		plan->send_blocks = op->num_tokens <= 64 ? half : blocks * 3 / 8;
+		plan->send_blocks = blocks * ll_formats[op->format].returning / 8;
+		if (op->num_tokens <= 64) {
+			plan->send_blocks = (uint32_t)ep_max_u64(plan->send_blocks, half);
+		}
 	} else {
 		plan->send_blocks =
 			op->num_tokens <= 16 ? own : blocks * ll_formats[op->format].sending / 8;
