@@ -396,7 +396,7 @@ EP_DEV void place_quantised(const struct ep_ll_dispatch_args &a,
 	uint32_t i = ep_min_u32(ep_lane() - second * F::scale_words, F::scale_words - 1);
 	uint32_t index = F::scale_index(quad + second, i);
 	bool scales = ep_lane() < 2 * F::scale_words && quad + second < end &&
-		      index < a.scale_words;
+		      index < a.scale_words && F::scale_new(quad + second, i);
 	uint32_t scale0 = ll_quad_word<LINES>(vec[0], F::payload, F::payload + 4 * i);
 	uint32_t scale1 = ll_quad_word<LINES>(vec[1], F::payload, F::payload + 4 * i);
 

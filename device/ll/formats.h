@@ -145,6 +145,12 @@ template <class SCALE> struct ep_ll_e4m3 {
 		return quad / 2 * 7 + (quad & 1) * 3 + i;
 	}
 
+	/* Is the word in no quad before? Only such words are stored, each by one warp. */
+	EP_DEV bool scale_new(uint32_t quad, uint32_t i)
+	{
+		return i != 0 || (quad & 1) == 0;
+	}
+
 	/*
 	 * Quantises 16 elements of each lane, the tile's from element 16 * i on, into `tile`, if it has
 	 * these. All lanes, with ascending i.
@@ -301,6 +307,11 @@ struct ep_ll_nvfp4 {
 	EP_DEV uint32_t scale_index(uint32_t quad, uint32_t i)
 	{
 		return quad * scale_words + i;
+	}
+
+	EP_DEV bool scale_new(uint32_t, uint32_t)
+	{
+		return true;
 	}
 
 	EP_DEV void quantise(const struct ep_ll_quantiser &z, struct ep_vec16 lo,

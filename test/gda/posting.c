@@ -11,7 +11,7 @@
 
 /* What numbers of 16 bits do is the same in every build, and the race detector takes a minute for it. */
 #if defined(__SANITIZE_THREAD__)
-#define LONG 2000
+#define LONG 2200
 #define LONG_LEAST 20000
 #define DEEP false
 #else
