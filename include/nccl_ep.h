@@ -864,7 +864,9 @@ typedef struct {
  *     win_offset. round_scales is 0.
  *   DS_FP8E3M4: Low latency only. Tokens are bf16 in and e4m3 out, and H is a multiple of 128.
  *     `outputs->scales` is fp32 with H/128 in place of H. Per 128 elements, with a = max(largest
- *     magnitude, 1e-4), the scale is a/448, or the next power of two with round_scales.
+ *     magnitude, 1e-4), the scale is a/448, or the next power of two with round_scales. x becomes
+ *     x*(448/a), or x divided by that power, rounded to the nearest, ties to even. A zero keeps its
+ *     sign. An infinite x makes all 128 NaN. A NaN concerns no other element.
  *   NCCL_EP_EXT_DISP_QUANT_MXFP8, NCCL_EP_EXT_DISP_QUANT_NVFP4: Low latency only; nccl_ep/ext.h has
  *     the details.
  *
@@ -995,8 +997,8 @@ typedef struct {
  *   NVFP4: Low latency only. Tokens are bf16, and H is a multiple of 32. `inputs->scales` has one
  *     scale g per row: fp32 with 1 in place of H. Per 16 elements, with a = largest magnitude, the
  *     scale s is g*a/6 as e4m3, and x becomes x*g/s as e2m1. The sum takes e2m1 * s / g in place
- *     of x. A g of 2688 / (largest magnitude of the row) uses the whole range; it is positive and
- *     at most 2^112.
+ *     of x. A group so small that s is 0 becomes zeros. A g of 2688 / (largest magnitude of the
+ *     row) uses the whole range; it is positive and at most 2^112.
  *   MXFP8: High throughput only, expert-major, with all ranks in one NVLink domain. Tokens are
  *     bf16, H is a multiple of 512, and `inputs->scales` is NULL. The sum that a rank returns for a
  *     token is not rounded to bf16. Per 32 elements of it, with a = largest magnitude, the scale is

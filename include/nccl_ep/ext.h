@@ -17,7 +17,7 @@ extern "C" {
 
 /*
  * Recipes of dispatch beyond ncclEpDispQuant_t. Low latency only. Tokens are bf16 in, shapes are
- * those of ncclEpDispatch, and round_scales is ignored.
+ * those of ncclEpDispatch, and round_scales is 0.
  *
  * MXFP8: `outputs->tokens` is e4m3, and `outputs->scales` uint8 with H/32 in place of H. Byte b is
  * the scale 2^(b - 127) (E8M0). H is a multiple of 128. Per 32 elements, with a = largest
@@ -29,8 +29,9 @@ extern "C" {
  * H/2 in place of H, and `outputs->scales` e4m3 with H/16. `inputs->scales` is the tensor's scale
  * g: one fp32 in device memory, positive, at most 2^112. Ranks may pass different ones; a receiver
  * has to know them. H is a multiple of 64. Per 16 elements, with a = largest magnitude, the scale s
- * is g*a/6, and x becomes x*g/s. A reader gets x back from e2m1 * s / g. A group that has NaN has
- * scale NaN. An infinite x becomes 6 with the largest scale, 448.
+ * is g*a/6, and x becomes x*g/s. A reader gets x back from e2m1 * s / g. A group so small that s is
+ * 0 becomes zeros. A group that has NaN has scale NaN. An infinite x becomes 6 with the largest
+ * scale, 448.
  *
  * Values are rounded to the nearest, ties to even, and saturate. A zero keeps its sign.
  */

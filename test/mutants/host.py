@@ -172,6 +172,18 @@ MUTANTS += [
     # A window's offset near 2^64 does not begin again at the window's start.
     {"name": "window_wraps", "file": "plugin/ep/tensor.c",
      "old": "\treturn last < tensor->win_offset ||\n\t       (", "new": "\treturn (", "tests": ["proto/misuse"]},
+    # Scales lie at multiples of 4 bytes: words of them are stored at once, and global scales are read whole.
+    {"name": "scales_out_askew", "file": "plugin/ep/operation.c",
+     "old": "\tEP_CHECK(ep_view_expect_align(out, 4, \"outputs->scales\"));\n", "new": "", "tests": ["proto/misuse"]},
+    {"name": "scale_global_askew", "file": "plugin/ep/operation.c",
+     "old": "\t\tEP_CHECK(ep_view_expect_align(&dispatch->scales, 4, \"inputs->scales\"));\n", "new": "",
+     "tests": ["proto/misuse"]},
+    {"name": "scales_row_askew", "file": "plugin/ep/operation.c",
+     "old": "\treturn ep_view_expect_align(&c->scales, 4, \"inputs->scales\");\n", "new": "\treturn ncclSuccess;\n",
+     "tests": ["proto/misuse"]},
+    # A recipe whose scales are powers of two in any case is not asked to round them.
+    {"name": "round_ignored", "file": "plugin/ep/operation.c",
+     "old": "if (dispatch->config.round_scales && made && recipe", "new": "if (0 && recipe", "tests": ["proto/misuse"]},
     # A config's size alone says which version it is of.
     {"name": "version_examined", "file": "plugin/ep/group_config.c",
      "old": "out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE   ? 1",

@@ -117,6 +117,15 @@ MUTANTS = [
     {"name": "ll_own_room", "file": "plugin/ep/ll/ll_heap.c",
      "old": "ep_max_u64(shape->near_ranks * b, b * topk);", "new": "shape->near_ranks * b;",
      "tests": ["heap", "matrix_formats"]},
+    # A token with rows on more than 32 ranks is quantised again for the others.
+    {"name": "ll_quantise_once", "file": "device/ll/ll_dispatch.cu",
+     "old": "\t\t\tep_ll_token_quantise<F>(a, token, q / F::tile_quads, scratch);\n",
+     "new": "\t\t\tif (!fanout.first_rank)\n\t\t\tep_ll_token_quantise<F>(a, token, q / F::tile_quads, scratch);\n",
+     "tests": ["matrix_formats_many"]},
+    # Each warp of the largest block has a scratch of its own.
+    {"name": "ll_scratch", "file": "plugin/ep/ll/ll_plan.c",
+     "old": "plan->shared_bytes = op->geometry.threads / 32 * EP_LL_TILE_BYTES;",
+     "new": "plan->shared_bytes = 8 * EP_LL_TILE_BYTES;", "tests": ["plan", "matrix_formats"]},
     # ---- number formats ----
     # No channel of an MXFP8 group saturates.
     {"name": "e8m0_down", "file": "device/simt/numeric.h",
@@ -148,6 +157,10 @@ MUTANTS = [
     {"name": "ht_rows_more", "file": "device/ht/dispatch.h",
      "old": "NODES ? word : ep_ht_rows_word(op.epoch, chunk, rows)", "new": "NODES ? word : ep_ht_rows_word(op.epoch, chunk, rows + !last)",
      "tests": ["ht_em_ring", "ht_em", "ht_em_race", "ht_late"]},
+    # Who waits for rows has announced its own, which its peers may wait for.
+    {"name": "ht_more_silent", "file": "device/ht/dispatch_copy.h",
+     "old": "\t\t\tif (!pipe->held) { /* who is waited for may need it */\n\t\t\t\tep_ht_send_publish<false>(a, op, pipe, unpublished);\n\t\t\t}\n",
+     "new": "", "tests": ["ht_thin"]},
     {"name": "ht_rows_ahead", "file": "device/ht/dispatch_copy.h",
      "old": "ep_ctz(work->unit.rows) >= work->arrived", "new": "ep_ctz(work->unit.rows) > work->arrived",
      "tests": ["ht_em_ring", "ht_em", "ht_em_race", "ht_late"]},

@@ -27,6 +27,7 @@ static int main_ht(int argc, char **argv)
 		nranks = strcmp(kind, "long") ? nranks : world_size(1 + (int)(i & 1));
 		c = ht_case_draw(nranks, kind, i);
 		world_run(nranks, ht_case_run, &c);
+		oracle_routing_free(&c.h.p.routing);
 	}
 	return check_end();
 }

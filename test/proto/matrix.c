@@ -5,12 +5,12 @@
  *     matrix KIND FIRST COUNT [nodes [MODE]]      cases FIRST .. FIRST+COUNT-1 of a kind:
  *         em, rm        any, of that layout
  *         fp8, forward  quantised in dispatch, or by the caller
- *         formats  quantised in dispatch, in combine, or in both
+ *         formats       quantised in dispatch, in combine, or in both
  *         wide          top-k of 9 and more
  *
  * nodes: the ranks are of several nodes, and RDMA between them, posted in mode MODE or in any.
- * A case prints its number when it fails; `matrix KIND number 1` runs it alone. Under a launcher
- * the number of ranks is the launcher's.
+ * A case prints its number when it fails; `matrix KIND number 1` runs it alone. There are as many
+ * ranks as GPUs, at most; under a launcher as many as it has.
  */
 #include "support/bench.h"
 
@@ -96,23 +96,34 @@ static void choose_quant(struct test_case *c, const char *kind, uint64_t *state)
 		static const struct {
 			enum oracle_quant quant;
 			enum oracle_combine_quant back;
-			uint32_t unit;
+			uint32_t unit, tile;
 		} formats[] = {
-			{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_NONE, 128 },
-			{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_FP8, 128 },
-			{ ORACLE_QUANT_NVFP4, ORACLE_COMBINE_NVFP4, 64 },
-			{ ORACLE_QUANT_NVFP4, ORACLE_COMBINE_NONE, 64 },
-			{ ORACLE_QUANT_NONE, ORACLE_COMBINE_NVFP4, 32 },
-			{ ORACLE_QUANT_FP8, ORACLE_COMBINE_FP8, 128 },
+			{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_NONE, 128, 896 },
+			{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_FP8, 128, 896 },
+			{ ORACLE_QUANT_NVFP4, ORACLE_COMBINE_NVFP4, 64, 832 },
+			{ ORACLE_QUANT_NVFP4, ORACLE_COMBINE_NONE, 64, 832 },
+			{ ORACLE_QUANT_NONE, ORACLE_COMBINE_NVFP4, 32, 832 },
+			{ ORACLE_QUANT_FP8, ORACLE_COMBINE_FP8, 128, 896 },
+			{ ORACLE_QUANT_NONE, ORACLE_COMBINE_FP8, 128, 896 },
+			{ ORACLE_QUANT_MXFP8, ORACLE_COMBINE_NVFP4, 128, 832 },
 		};
 		uint32_t i = c->number % (sizeof(formats) / sizeof(formats[0]));
+		uint32_t unit = formats[i].unit, units = 7168 / unit;
 
 		p->dtype = ORACLE_BF16;
 		p->quant = formats[i].quant;
 		p->combine_quant = formats[i].back;
-		p->hidden = formats[i].unit * (1 + DRAW(4352 / formats[i].unit));
-		if (DRAW(3)) { /* short ones often, and ends of quads and tiles */
-			p->hidden = formats[i].unit * (1 + DRAW(2048 / formats[i].unit));
+		p->pow2_scales = p->quant == ORACLE_QUANT_FP8 && DRAW(2);
+		switch (DRAW(4)) { /* one tile or two, often; tiles, and a little more or less */
+		case 0:
+			p->hidden = unit * (1 + DRAW(units));
+			break;
+		case 1:
+			p->hidden = formats[i].tile * (1 + DRAW(8)) / unit * unit;
+			p->hidden += DRAW(2) ? unit * DRAW(3) : 0;
+			break;
+		default:
+			p->hidden = unit * (1 + DRAW(2048 / unit));
 		}
 	}
 	*state = s;
@@ -216,17 +227,19 @@ static void choose(struct test_case *c, const char *kind, uint64_t number, const
 	struct oracle_problem *p = &c->p;
 	uint64_t s = number * 7919 + (uint64_t)kind[0];
 	uint32_t local, budget, most;
+	int gpus = 8;
 
 	memset(c, 0, sizeof(*c));
 	c->number = number;
-	p->nranks = (uint32_t)world_size((int)(1 + DRAW(8)));
+	NEED_CUDA(cudaGetDeviceCount(&gpus));
+	p->nranks = (uint32_t)world_size((int)(1 + DRAW((uint32_t)gpus)));
 	local = DRAW(3) ? 1 + DRAW(6) : 1 + DRAW(24);
 	p->experts = local * p->nranks;
 	p->topk = 1 + DRAW(least(p->experts, 8));
 	p->layout = DRAW(2) ? ORACLE_EXPERT_MAJOR : ORACLE_RANK_MAJOR;
 	if (!strcmp(kind, "em") || !strcmp(kind, "rm")) {
 		p->layout = kind[0] == 'e' ? ORACLE_EXPERT_MAJOR : ORACLE_RANK_MAJOR;
-	} else if (!strcmp(kind, "wide")) {
+	} else if (!strcmp(kind, "wide") || (!strcmp(kind, "formats") && DRAW(3) == 0)) {
 		p->experts = p->nranks * (32 / p->nranks + 1 + DRAW(8));
 		p->topk = 9 + DRAW(24);
 	}
@@ -241,6 +254,9 @@ static void choose(struct test_case *c, const char *kind, uint64_t number, const
 	c->sms = DRAW(3) ? 2 + DRAW(3) : 0;
 	c->lines = DRAW(2) ? "1" : "0";
 	c->threads = threads[DRAW(sizeof(threads) / sizeof(threads[0]))];
+	if (!strcmp(kind, "formats") && DRAW(3) == 0) { /* the scratch of all warps is in use */
+		c->threads = "512";
+	}
 	c->pairs = 1 + DRAW(3);
 	choose_flags(c, &s);
 	c->seed = world_draw(&s, UINT64_C(1) << 32);

@@ -38,6 +38,8 @@ static void fill(struct call *c, void *bench)
 	c->cout.tokens = copy(c->t + CT, &b->combine_out);
 }
 
+#define BYTES_ON(tensor_, n_) c->t[tensor_].t.data = (char *)c->t[tensor_].t.data + (n_)
+
 /* Times the size of an element it is small again, in 64 bits. */
 #define HUGE (((size_t)1 << 63) + 256)
 #define HUGE_TEXT "rows of 9223372036854776064 bf16"
@@ -96,6 +98,7 @@ static void fill(struct call *c, void *bench)
 	M(fp8_no_scales, c->out.scales = NULL, IA, "outputs->scales")                              \
 	M(fp8_scale_type, c->t[OS].t.datatype = ncclBfloat16, IA, "outputs->scales")               \
 	M(fp8_scale_width, c->t[OS].sizes[2]++, IA, "outputs->scales")                             \
+	M(fp8_scale_align, BYTES_ON(OS, 2), IA, "outputs->scales")                                 \
 	M(fp8_in_scales, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                         \
 	M(fp8_in_type, c->t[IT].t.datatype = ncclFloat16, IA, "inputs->tokens")                    \
 	M(fp8_out_type, c->t[OT].t.datatype = ncclBfloat16, IA, "outputs->tokens")                 \
@@ -106,6 +109,8 @@ static void fill(struct call *c, void *bench)
 	M(mx_no_scales, c->out.scales = NULL, IA, "MXFP8 needs outputs->scales")                   \
 	M(mx_scale_type, c->t[OS].t.datatype = ncclFloat8e4m3, IA, "outputs->scales")              \
 	M(mx_scale_width, c->t[OS].sizes[2] /= 4, IA, "elements per token / 32")                   \
+	M(mx_scale_align, BYTES_ON(OS, 1), IA, "outputs->scales")                                  \
+	M(mx_round, c->config.round_scales = 1, IA, "MXFP8 needs round_scales 0")                  \
 	M(mx_in_scales, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                          \
 	M(mx_in_type, c->t[IT].t.datatype = ncclFloat16, IA, "inputs->tokens")                     \
 	M(mx_out_type, c->t[OT].t.datatype = ncclFloat8e5m2, IA, "outputs->tokens")                \
@@ -116,11 +121,14 @@ static void fill(struct call *c, void *bench)
 	M(nv_no_scales, c->out.scales = NULL, IA, "NVFP4 needs outputs->scales")                   \
 	M(nv_scale_type, c->t[OS].t.datatype = ncclUint8, IA, "outputs->scales")                   \
 	M(nv_scale_width, c->t[OS].sizes[2]++, IA, "elements per token / 16")                      \
+	M(nv_scale_align, BYTES_ON(OS, 2), IA, "outputs->scales")                                  \
+	M(nv_round, c->config.round_scales = 1, IA, "NVFP4 needs round_scales 0")                  \
 	M(nv_no_global, c->in.scales = NULL, IA, "NVFP4 needs inputs->scales")                     \
 	M(nv_global_type, c->t[IS].t.datatype = ncclBfloat16, IA, "inputs->scales")                \
 	M(nv_global_extent, c->t[IS].sizes[0] = 2, IA, "inputs->scales")                           \
 	M(nv_global_ndim, c->t[IS].t.ndim = 2, IA, "inputs->scales")                               \
 	M(nv_global_data, c->t[IS].t.data = NULL, IA, "inputs->scales")                            \
+	M(nv_global_align, BYTES_ON(IS, 2), IA, "inputs->scales")                                  \
 	M(nv_in_type, c->t[IT].t.datatype = ncclFloat32, IA, "inputs->tokens")                     \
 	M(nv_out_type, c->t[OT].t.datatype = ncclUint8, IA, "outputs->tokens")                     \
 	M(nv_out_width, c->t[OT].sizes[2] *= 2, IA, "elements of inputs->tokens / 2")              \
@@ -164,6 +172,7 @@ static void fill(struct call *c, void *bench)
 	M(cnv_scale_width, NVFP4(c->t[CS].sizes[2] = 2), IA, "a global scale per row")             \
 	M(cnv_scale_rows, NVFP4(c->t[CS].sizes[1]--), IA, "inputs->scales")                        \
 	M(cnv_scale_ndim, NVFP4(c->t[CS].t.ndim = 2), IA, "inputs->scales")                        \
+	M(cnv_scale_align, NVFP4(BYTES_ON(CS, 2)), IA, "inputs->scales")                           \
 	M(cnv_type, NVFP4(c->t[CI].t.datatype = c->t[CT].t.datatype = ncclFloat16), IA,            \
 	  "inputs->tokens")                                                                        \
 	M(cnv_hidden, NVFP4(c->t[CI].sizes[2] -= 16; c->t[CT].sizes[1] -= 16), IA,                 \

@@ -544,6 +544,28 @@ static void draw_routing(struct oracle_problem *p, uint64_t *s)
 	p->uneven = world_draw(s, 3) == 0;
 }
 
+/*
+ * Of each eight tokens the first and the last one go to the next rank, and no other: it is told of one row long
+ * before the other.
+ */
+static int32_t *thin_lines(const struct oracle_problem *p)
+{
+	uint32_t n = p->nranks * p->max_tokens;
+	int32_t *lines = malloc((size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
+
+	NEED(lines);
+	memset(lines, 0xff, (size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t rank = i / p->max_tokens, token = i % p->max_tokens;
+
+		if (token % 8 == 0 || token % 8 == 7) {
+			lines[(size_t)i * ORACLE_MAX_TOPK] =
+				(int32_t)((rank + 1) % p->nranks * (p->experts / p->nranks));
+		}
+	}
+	return lines;
+}
+
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 {
 	uint64_t s = seed * 977 + 13;
@@ -659,6 +681,22 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		c.h.limit = 0;
 		c.flags |= HT_WINDOW;
 	}
+	if (!strcmp(kind, "thin")) { /* and each warp sends some chunks and receives as many */
+		p->topk = 1;
+		p->dtype = ORACLE_BF16;
+		p->hidden = 7168;
+		p->max_tokens = p->tokens = 56;
+		c.second = 40;
+		p->drop_ppm = p->duplicate_ppm = 0;
+		p->uneven = 0;
+		p->routing.family = ORACLE_FILE;
+		p->routing.nlines = p->nranks * p->max_tokens;
+		p->routing.lines = thin_lines(p);
+		c.h.expert_major = 1;
+		c.h.limit = 0;
+		c.flags &= ~(uint32_t)(3 * HT_FOR_MORE);
+		c.flags |= 3 * HT_FOR_MORE;
+	}
 	if (!strcmp(kind, "soak")) {
 		if (c.h.expert_major && p->dtype == ORACLE_BF16) { /* which has every recipe */
 			p->hidden = 512;
@@ -672,12 +710,15 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	if (!strcmp(kind, "crowd")) {
 		c.flags |= seed & 1 ? HT_WINDOW | (seed & 2 ? HT_ON : 0) : 0;
 	}
-	if (!c.h.drop && seed % 4) { /* a limit would have to hold so many tokens */
+	if (!c.h.drop && seed % 4 &&
+	    strcmp(kind, "thin")) { /* a limit would have to hold so many tokens */
 		c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
 		c.h.limit = 0;
 	}
 	c.flags |= seed % 3 ? 0 : HT_LATE_COUNTS;
-	c.sms = strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5) : 1 + (uint32_t)(seed & 1);
+	c.sms = !strcmp(kind, "thin")   ? 1
+		: strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5)
+					: 1 + (uint32_t)(seed & 1);
 	return c;
 }
 

@@ -63,18 +63,57 @@ static void test_golden(void)
 		{ true, 1, EP_ROW_COPIED, false, 30, 8, 4, 1, 30, 0, 66, 33 },
 		{ true, 64, EP_ROW_COPIED, false, 30, 2, 15, 1, 30, 0, 66, 66 },
 		{ true, 128, EP_ROW_COPIED, false, 30, 1, 30, 1, 30, 0, 49, 83 },
+		{ false, 1, EP_ROW_MXFP8, true, 16, 8, 2, 16, 1, 8, 33, 66 },
+		{ false, 16, EP_ROW_MXFP8, true, 16, 8, 2, 8, 2, 8, 33, 66 },
+		{ false, 64, EP_ROW_MXFP8, true, 16, 8, 2, 8, 2, 2, 33, 99 },
+		{ false, 128, EP_ROW_MXFP8, true, 16, 8, 2, 8, 2, 1, 33, 99 },
+		{ false, 1, EP_ROW_NVFP4, true, 9, 9, 1, 9, 1, 8, 33, 66 },
+		{ false, 16, EP_ROW_NVFP4, true, 9, 9, 1, 5, 2, 8, 33, 66 },
+		{ false, 64, EP_ROW_NVFP4, true, 9, 9, 1, 5, 2, 2, 66, 66 },
+		{ false, 128, EP_ROW_NVFP4, true, 9, 5, 2, 5, 2, 1, 66, 66 },
+		{ true, 1, EP_ROW_FP8, true, 16, 16, 1, 8, 2, 0, 66, 33 },
+		{ true, 17, EP_ROW_FP8, true, 16, 16, 1, 8, 2, 0, 66, 66 },
+		{ true, 64, EP_ROW_FP8, true, 16, 16, 1, 8, 2, 0, 66, 66 },
+		{ true, 128, EP_ROW_FP8, true, 16, 16, 1, 4, 4, 0, 66, 66 },
+		{ true, 257, EP_ROW_FP8, true, 16, 8, 2, 4, 4, 0, 66, 66 },
+		{ true, 1, EP_ROW_NVFP4, true, 9, 9, 1, 9, 1, 0, 82, 33 },
+		{ true, 17, EP_ROW_NVFP4, true, 9, 9, 1, 5, 2, 0, 82, 50 },
+		{ true, 64, EP_ROW_NVFP4, true, 9, 9, 1, 5, 2, 0, 82, 50 },
+		{ true, 128, EP_ROW_NVFP4, true, 9, 9, 1, 5, 2, 0, 82, 50 },
+		{ true, 257, EP_ROW_NVFP4, true, 9, 5, 2, 3, 3, 0, 82, 50 },
+		{ false, 1, EP_ROW_MXFP8, false, 16, 8, 2, 1, 16, 8, 33, 66 },
+		{ false, 16, EP_ROW_MXFP8, false, 16, 8, 2, 1, 16, 8, 33, 66 },
+		{ false, 64, EP_ROW_MXFP8, false, 16, 8, 2, 1, 16, 2, 33, 99 },
+		{ false, 128, EP_ROW_MXFP8, false, 16, 8, 2, 1, 16, 1, 33, 99 },
+		{ false, 1, EP_ROW_NVFP4, false, 9, 8, 2, 1, 9, 8, 33, 66 },
+		{ false, 16, EP_ROW_NVFP4, false, 9, 8, 2, 1, 9, 8, 33, 66 },
+		{ false, 64, EP_ROW_NVFP4, false, 9, 8, 2, 1, 9, 2, 66, 66 },
+		{ false, 128, EP_ROW_NVFP4, false, 9, 8, 2, 1, 9, 1, 66, 66 },
+		{ true, 1, EP_ROW_FP8, false, 16, 8, 2, 1, 16, 0, 66, 33 },
+		{ true, 17, EP_ROW_FP8, false, 16, 7, 4, 1, 16, 0, 66, 66 },
+		{ true, 64, EP_ROW_FP8, false, 16, 2, 8, 1, 16, 0, 66, 66 },
+		{ true, 128, EP_ROW_FP8, false, 16, 1, 16, 1, 16, 0, 66, 66 },
+		{ true, 257, EP_ROW_FP8, false, 16, 1, 16, 1, 16, 0, 66, 66 },
+		{ true, 1, EP_ROW_NVFP4, false, 9, 8, 2, 1, 9, 0, 82, 33 },
+		{ true, 17, EP_ROW_NVFP4, false, 9, 7, 2, 1, 9, 0, 82, 50 },
+		{ true, 64, EP_ROW_NVFP4, false, 9, 2, 5, 1, 9, 0, 82, 50 },
+		{ true, 128, EP_ROW_NVFP4, false, 9, 1, 9, 1, 9, 0, 82, 50 },
+		{ true, 257, EP_ROW_NVFP4, false, 9, 1, 9, 1, 9, 0, 82, 50 },
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
 		struct ep_ll_operation o =
 			made(rows[i].combine, rows[i].tokens, rows[i].format, rows[i].lines);
-		struct ep_ll_plan p = ep_ll_plan_make(&o);
-		bool shape = p.row_quads == rows[i].quads && p.parts == rows[i].parts &&
-			     p.part_quads == rows[i].part_quads &&
-			     p.peer_parts == rows[i].peer_parts &&
-			     p.peer_part_quads == rows[i].peer_part_quads;
+		struct ep_ll_plan p;
 
-		if (!shape || p.combine_parts != rows[i].combine_parts ||
+		if (i % 2) { /* which changes nothing here */
+			o.layout = EP_LL_RANK_MAJOR;
+		}
+		p = ep_ll_plan_make(&o);
+		if (p.row_quads != rows[i].quads || p.parts != rows[i].parts ||
+		    p.part_quads != rows[i].part_quads || p.peer_parts != rows[i].peer_parts ||
+		    p.peer_part_quads != rows[i].peer_part_quads ||
+		    p.combine_parts != rows[i].combine_parts ||
 		    p.send_blocks != rows[i].send_blocks || p.recv_blocks != rows[i].recv_blocks) {
 			printf("row %zu: %u, %u x %u, %u x %u, %u, %u + %u\n", i, p.row_quads,
 			       p.parts, p.part_quads, p.peer_parts, p.peer_part_quads,
@@ -98,6 +137,18 @@ static void test_kernels(void)
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE + 2);
 	o.remote = true;
 	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE + 2 + EP_LL_KERNEL_REMOTE);
+	o = made(false, 8, EP_ROW_MXFP8, true);
+	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_DISPATCH_MXFP8);
+	o.format = EP_ROW_NVFP4;
+	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_DISPATCH_NVFP4);
+	o.combine = true; /* of bf16 rows, each warp with room for a tile */
+	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE_NVFP4);
+	CHECK(ep_ll_plan_make(&o).shared_bytes == 16 * EP_LL_TILE_BYTES);
+	o.format = EP_ROW_FP8;
+	o.remote = true;
+	CHECK(ep_ll_plan_make(&o).kernel == EP_LL_KERNEL_COMBINE_FP8 + EP_LL_KERNEL_REMOTE);
+	o.geometry.threads = 64;
+	CHECK(ep_ll_plan_make(&o).shared_bytes == 2 * EP_LL_TILE_BYTES);
 }
 
 /* Shared memory, spans and packets of dispatch; channels. */
