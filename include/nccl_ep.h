@@ -845,7 +845,8 @@ typedef struct {
  * Counters: an expert-major dispatch of the forward pass writes those of expert_counters,
  * expert_offsets and recv_total_counter that `layout_info` has, as ncclEpUpdateHandle would have
  * written them, whether or not it did. They may be other tensors than those of the update. The
- * rules for shapes and types are the same. Other dispatches ignore these members.
+ * rules for shapes and types are the same. Other dispatches ignore these members, and so do those
+ * of groups whose config is of API version 1 or 2.
  *
  * N is at least M, unless the group's config is of API version 1. In eager mode the call waits for
  * the stream to learn how many rows come, unless the tensors hold as many as can ever come; a flat

@@ -396,7 +396,7 @@ const char *model_ht_dispatch(const struct fuzz *f, void *const *args, enum mode
 	}
 	if (d.config.pass_direction == NCCL_EP_FWD_PASS) {
 		wrong = wrong ? wrong : model_forward(f, &d, &rows);
-		if (f->ht->b.h.expert_major) {
+		if (f->ht->b.h.expert_major && f->config.size >= NCCL_EP_GROUP_CONFIG_V3_SIZE) {
 			wrong = wrong ? wrong : model_ht_info(f, f->layout, args[2]);
 		}
 	} else if (d.in.topk_weights || d.out.topk_weights || d.out.topk_idx) {

@@ -92,7 +92,7 @@ static void backward_combine(struct call *c)
 	M(out_weights_k, c->t[OW].sizes[1]++, IA, "outputs->topk_weights")                         \
 	M(out_weights_ndim, c->t[OW].t.ndim = 1, IA, "outputs->topk_weights")
 
-#define EM_DISPATCH(M)                                                                             \
+#define COUNTERS_DISPATCH(M)                                                                       \
 	M(em_counters_ndim, c->t[NC].t.ndim = 2, IA, "expert_counters")                            \
 	M(em_counters_few, c->t[NC].sizes[0]--, IA, "expert_counters: sizes[0] is")                \
 	M(em_counters_type, c->t[NC].t.datatype = ncclUint32, IA, "expert_counters")               \
@@ -100,7 +100,9 @@ static void backward_combine(struct call *c)
 	M(em_offsets_few, c->t[NO].sizes[0] = 0, IA, "expert_offsets")                             \
 	M(em_offsets_type, c->t[NO].t.datatype = ncclInt64, IA, "as counters before it have")      \
 	M(em_total_few, c->t[NT].sizes[0] = 0, IA, "recv_total_counter")                           \
-	M(em_total_other, c->t[NT].t.datatype = ncclInt64, IA, "recv_total_counter: data type")    \
+	M(em_total_other, c->t[NT].t.datatype = ncclInt64, IA, "recv_total_counter: data type")
+
+#define EM_DISPATCH(M)                                                                             \
 	M(em_idx, c->out.topk_idx = &c->t[OX].t, IA, "outputs->topk_idx must be NULL")             \
 	M(em_out_weights_ndim, c->t[OW].t.ndim = 2, IA, "outputs->topk_weights")
 
@@ -196,6 +198,7 @@ MISTAKES(any_dispatch, ANY_DISPATCH)
 MISTAKES(none_dispatch, NONE_DISPATCH)
 MISTAKES(flat_dispatch, FLAT_DISPATCH)
 MISTAKES(em_dispatch, EM_DISPATCH)
+MISTAKES(counters_dispatch, COUNTERS_DISPATCH)
 MISTAKES(fixed_dispatch, FIXED_DISPATCH)
 MISTAKES(forward_dispatch, FORWARD_DISPATCH)
 MISTAKES(any_combine, ANY_COMBINE)
@@ -267,20 +270,25 @@ static void try_eager(struct ht_bench *b)
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
 }
 
-/* Counters that a dispatch has no use for are not even looked at. */
-static void try_ignored(struct ht_bench *b)
+/* Counters that a dispatch has no use for are neither looked at nor written. */
+static void try_ignored(struct ht_bench *b, uint32_t api)
 {
+	bool used = b->h.expert_major && api >= 3;
 	struct call c;
 
-	for (int backward = b->h.expert_major; backward < 2; backward++) {
-		check_context("ignored counters, layout %d, backward %d", b->h.expert_major,
-			      backward);
+	for (int i = used ? 2 : 0; i < 4; i++) { /* backward; wrong ones */
+		check_context("ignored counters, version %u, layout %d, case %d", api,
+			      b->h.expert_major, i);
+		ht_poison(b);
 		fill(&c, b);
-		c.t[NC].t.magic = c.t[NO].t.ndim = c.t[NT].t.size = 0;
-		if (backward) {
+		if (i & 1) {
+			c.t[NC].t.magic = c.t[NO].t.ndim = c.t[NT].t.size = 0;
+		}
+		if (i & 2) {
 			backward_dispatch(&c);
 		}
 		NEED_SYNC(dispatch(&c), b->w->stream);
+		ht_check_no_counters(b);
 	}
 }
 
@@ -433,8 +441,8 @@ struct setting {
 	bool drop;
 	bool eager;
 	enum oracle_quant quant;
-	bool on; /* zero_copy */
-	bool v1; /* the group's version */
+	bool on;      /* zero_copy */
+	uint32_t api; /* the version of the group's config; 0: 2 */
 };
 
 static struct oracle_ht problem_of(const struct setting *s, int nranks)
@@ -465,13 +473,20 @@ static void run(struct world *w, void *arg)
 		{ .em = false, .quant = ORACLE_QUANT_FORWARD },
 		{ .em = false, .on = true },
 		{ .em = true, .on = true },
-		{ .em = false, .v1 = true },
-		{ .em = true, .v1 = true },
+		{ .em = false, .api = 1 },
+		{ .em = true, .api = 1 },
 		{ .em = true, .drop = true },
+		{ .em = false, .api = 3 },
+		{ .em = true, .api = 3 },
 	};
+
+	static const unsigned int sizes[] = { 0, NCCL_EP_GROUP_CONFIG_V1_SIZE,
+					      NCCL_EP_GROUP_CONFIG_V2_SIZE,
+					      NCCL_EP_GROUP_CONFIG_V3_SIZE };
 
 	for (size_t i = 0; i < sizeof(settings) / sizeof(settings[0]); i++) {
 		const struct setting *s = &settings[i];
+		uint32_t api = s->api ? s->api : 2;
 		struct oracle_ht h = problem_of(s, w->nranks);
 		ncclEpGroupConfig_t config = ht_group_config(&h, 0);
 		struct ht_bench bench, *b = &bench;
@@ -484,15 +499,16 @@ static void run(struct world *w, void *arg)
 			 h.limit, (int)s->quant);
 		config.max_num_sms = 2;
 		config.enable_mask = i & 1; /* is ignored */
-		h.filled = 1;               /* before API version 3 */
-		config.size = s->v1 ? NCCL_EP_GROUP_CONFIG_V1_SIZE : NCCL_EP_GROUP_CONFIG_V2_SIZE;
+		h.filled = api < 3;
+		config.size = sizes[api];
 		config.zero_copy = s->on ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		ht_open(b, w, group, &h, s->eager || !s->em ? HT_OWN_MEM : 0);
 		NEED_SYNC(ht_update(b, w->stream), w->stream);
 		if (s->on) {
 			try_zero_copy(b);
-		} else if (s->v1) {
+		} else if (api == 1) {
+			try_ignored(b, api);
 			try_version_1(b);
 		} else if (s->drop) {
 			try_drop(b);
@@ -508,6 +524,9 @@ static void run(struct world *w, void *arg)
 				TRY(em_combine, combine);
 				TRY(em_dispatch, dispatch);
 				TRY(em_update, update);
+				if (api >= 3) {
+					TRY(counters_dispatch, dispatch);
+				}
 			} else {
 				TRY(flat_combine, combine);
 				TRY(flat_dispatch, dispatch);
@@ -521,7 +540,7 @@ static void run(struct world *w, void *arg)
 				TRY(fixed_dispatch, dispatch);
 				try_quiet(b);
 			}
-			try_ignored(b);
+			try_ignored(b, api);
 			try_calls(b);
 			if (s->em && s->eager) {
 				try_other_zones(b);

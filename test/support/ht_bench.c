@@ -475,14 +475,14 @@ void ht_check_combine(struct ht_bench *b, bool backward)
 	free(gradients);
 }
 
-static void check_no_counters(const struct ht_bench *b)
+void ht_check_no_counters(const struct ht_bench *b)
 {
 	const struct bench_tensor *all[] = { &b->counters, &b->offsets, &b->total };
 
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
 		char *host = tensor_fetch(all[i]);
 
-		check_guard(all[i], host, 0, "the counters, of a backward pass,");
+		check_guard(all[i], host, 0, "counters that no call writes,");
 		free(host);
 	}
 }
@@ -496,7 +496,7 @@ void ht_step(struct ht_bench *b)
 		if (!backward) {
 			ht_check_counters(b);
 		} else {
-			check_no_counters(b);
+			ht_check_no_counters(b);
 		}
 		ht_check_dispatch(b, backward);
 		if (b->h.p.quant == ORACLE_QUANT_NONE) {

@@ -89,6 +89,7 @@ void ht_poison(struct ht_bench *b);
 /* After the stream is idle. They report through check_fail. */
 void ht_check_untouched(struct ht_bench *b); /* all is as ht_poison() has left it */
 void ht_check_counters(struct ht_bench *b);
+void ht_check_no_counters(const struct ht_bench *b); /* they are as ht_poison() has left them */
 void ht_check_dispatch(struct ht_bench *b, bool backward);
 void ht_check_combine(struct ht_bench *b, bool backward);
 /* Experts' results and gradients, where the oracle says that rows are. */

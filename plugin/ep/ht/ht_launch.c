@@ -352,9 +352,11 @@ static ncclResult_t ht_check_forward(const struct ep_dispatch *dispatch,
 	if (em) {
 		EP_CHECK(ep_tensor_expect_absent(dispatch->out.topk_idx, "outputs->topk_idx",
 						 "zones say which expert a row is for"));
-		EP_CHECK(ht_check_zone_counters(dispatch->h, &dispatch->info, &a->counters));
 	} else {
 		EP_CHECK(ht_check_idx(dispatch, out.sizes[0], a));
+	}
+	if (em && config->api >= 3) {
+		EP_CHECK(ht_check_zone_counters(dispatch->h, &dispatch->info, &a->counters));
 	}
 	if (config->shape.limit != EP_NO_LIMIT && config->api < 3) {
 		a->fill_rows = (uint32_t)ep_min_u64(out.sizes[0], config->shape.limit);
