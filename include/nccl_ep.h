@@ -656,8 +656,10 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
  * Low latency
  *
  * The call only copies the descriptor. `layout_info` must be NULL: dispatch takes it. An id that a
- * token names twice counts twice. Between a dispatch and its combine the call may repeat the same
- * ids, from the same or another place.
+ * token names twice counts twice. If an expert gets more than R*B rows by that, the last ones are
+ * not written, combine takes zeros for them, and the log and ncclEpExtGetLastError of the expert's
+ * rank report the first. Between a dispatch and its combine the call may repeat the same ids, from
+ * the same or another place.
  *
  * High throughput
  *

@@ -623,10 +623,11 @@ EP_DEV struct ep_ll_placing place_expert_major(const struct ep_ll_common &c, con
 	}
 	if (remember && k < c.topk) {
 		bool lost = word != EP_LL_NO_ROW && w.row == EP_LL_NO_ROW;
+		uint32_t row = lost ? EP_LL_ZERO_ROW : w.row;
 
-		c.h.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;
+		c.h.slot_row[(size_t)at * c.topk + k] = row;
 		if (src == c.g.rank && word != EP_LL_NO_ROW && token < c.max_tokens) {
-			c.h.route[(size_t)token * c.topk + k] = w.row; /* NO_ROW: no route */
+			c.h.route[(size_t)token * c.topk + k] = row;
 		}
 		if (lost) {
 			ll_overflow(c, op, src, token, k, word >> 18);

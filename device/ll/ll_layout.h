@@ -66,11 +66,11 @@
 #define EP_LL_SPAN_BITS 8192 /* words of (expert, token) bits. */
 #define EP_LL_STAGE_ROWS 32  /* rows of one side of a channel's stage: one for each lane */
 #define EP_LL_NO_ROW 0xffffffffu
-#define EP_LL_ZERO_ROW 0xfffffffeu /* slot_row: did not fit, returns as zeros */
+#define EP_LL_ZERO_ROW 0x7fffffffu /* did not fit, returns as zeros; an index is smaller */
 
 /*
  * Entries of `route`: nothing comes back, a row comes from another rank, where the token had that
- * slot, or the index of a local row.
+ * slot, or the index of a local row, or ZERO_ROW.
  */
 #define EP_LL_ROUTE_NONE EP_LL_NO_ROW
 #define EP_LL_ROUTE_AWAY(rank, slot) (0x80000000u | (slot) << 10 | (rank))

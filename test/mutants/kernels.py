@@ -66,8 +66,12 @@ MUTANTS = [
      "tests": ["ids", "matrix_em", "masks"]},
     # A row that is lost comes back as zeros.
     {"name": "zero_row", "file": "device/ll/dispatch_recv.h",
-     "old": "c.h.slot_row[(size_t)at * c.topk + k] = lost ? EP_LL_ZERO_ROW : w.row;",
+     "old": "c.h.slot_row[(size_t)at * c.topk + k] = row;",
      "new": "c.h.slot_row[(size_t)at * c.topk + k] = w.row;", "tests": ["ids", "ids_processes", "matrix_em"]},
+    # ... and on its own rank counts as zeros as well.
+    {"name": "zero_row_own", "file": "device/ll/dispatch_recv.h",
+     "old": "c.h.route[(size_t)token * c.topk + k] = row;",
+     "new": "c.h.route[(size_t)token * c.topk + k] = w.row;", "tests": ["ids"]},
     # Masked ranks are sent no rows.
     {"name": "mask_send", "file": "device/ll/dispatch_send.h",
      "old": "if (id < 0 || !ep_mask_active(c.g, rank)) {",

@@ -2,8 +2,9 @@
 /*
  * Expert ids that are not: every value of E and above is reported with its place and treated as
  * none, every negative one is none and no error. Too many duplicates of one expert, more than its
- * rows, are reported too. Nothing is written where it does not belong, and the group goes on.
+ * rows, are reported too, and count as zeros wherever the expert is. Nothing is written where it does not belong, and the group goes on.
  */
+#include <math.h>
 #include "support/bench.h"
 
 struct plant {
@@ -129,32 +130,84 @@ static void no_error(struct world *w)
 	bench_end(&b);
 }
 
-/* All entries of all ranks name one expert: more rows than its R * B. */
-static void too_many(struct world *w, uint32_t flags)
+/* Rows of ones, with a weight for all: a row that fits adds the weight, one that does not adds 0 times it. */
+static void check_lost(struct bench *b, float weight)
+{
+	const struct oracle_problem *p = &b->p;
+	uint32_t cap = p->nranks * p->max_tokens, n = b->tokens * p->topk;
+	uint16_t *rows = malloc(b->combine_in.bytes), *sums;
+	float *weights = malloc(n * sizeof(*weights)), *scales = malloc(b->combine_scales.bytes);
+
+	NEED(rows && weights && scales);
+	for (size_t i = 0; i < b->combine_in.bytes / 2; i++) {
+		rows[i] = 0x3f80; /* 1 */
+	}
+	for (size_t i = 0; i < b->combine_scales.bytes / 4; i++) {
+		scales[i] = 2688;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		weights[i] = weight;
+	}
+	NEED_CUDA(cudaMemcpy(b->combine_in.t.data, rows, b->combine_in.bytes,
+			     cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaMemcpy(b->combine_scales.t.data, scales, b->combine_scales.bytes,
+			     cudaMemcpyHostToDevice));
+	NEED_CUDA(cudaMemcpy(b->weights.t.data, weights, n * 4, cudaMemcpyHostToDevice));
+	NEED_SYNC(bench_combine(b, b->w->stream), b->w->stream);
+	sums = tensor_fetch(&b->combine_out);
+	for (uint32_t i = 0; i < b->tokens * p->hidden; i++) {
+		uint32_t first = ((uint32_t)b->w->rank * p->max_tokens + i / p->hidden) * p->topk;
+		float want = -0.0f, got;
+		uint32_t bits = (uint32_t)sums[i] << 16;
+
+		for (uint32_t k = 0; k < p->topk; k++) {
+			want += weight * (first + k < cap ? 1.0f : 0.0f);
+		}
+		memcpy(&got, &bits, sizeof(got));
+		if (isnan(want) ? !isnan(got) : got != want || signbit(got) != signbit(want)) {
+			check_fail(__FILE__, __LINE__, "element %u: %g, not %g", i, (double)got,
+				   (double)want);
+			break;
+		}
+	}
+	free(sums);
+	free(scales);
+	free(weights);
+	free(rows);
+}
+
+/* All entries of all ranks name one expert, of that rank: more rows than its R * B. */
+static void too_many(struct world *w, int holder, enum oracle_combine_quant quant)
 {
 	struct oracle_problem p =
-		bench_problem(w->nranks, (uint32_t)w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
-	ncclEpGroup_t group = bench_group(w, &p, flags);
+		bench_problem(w->nranks, (uint32_t)w->nranks, 2, 128, 8, ORACLE_EXPERT_MAJOR);
 	uint32_t n = p.max_tokens * p.topk;
-	int32_t zero[16] = { 0 };
+	ncclEpGroup_t group;
+	int32_t ids[16];
 	int32_t *counts;
 	struct bench b;
 
-	check_context("too many rows for one expert");
-	bench_open(&b, w, group, &p, flags);
+	check_context("too many rows for the expert of rank %d, recipe %d", holder, (int)quant);
+	p.combine_quant = quant;
+	group = bench_group(w, &p, 0);
+	bench_open(&b, w, group, &p, 0);
 	bench_pair(&b);
 	NEED(n == 16);
-	NEED_CUDA(cudaMemcpy(b.ids.t.data, zero, sizeof(zero), cudaMemcpyHostToDevice));
+	for (uint32_t i = 0; i < n; i++) {
+		ids[i] = holder;
+	}
+	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
 	bench_poison(&b);
 	NEED_OK(bench_update(&b, w->stream));
-	NEED_OK(bench_dispatch(&b, w->stream));
-	NEED_SYNC(bench_combine(&b, w->stream), w->stream);
+	NEED_SYNC(bench_dispatch(&b, w->stream), w->stream);
 	counts = tensor_fetch(&b.counts);
-	CHECK_INT(counts[0], w->rank == 0 ? p.nranks * p.max_tokens : 0);
-	if (w->rank == 0) {
+	CHECK_INT(counts[0], w->rank == holder ? p.nranks * p.max_tokens : 0);
+	if (w->rank == holder) {
 		CHECK_LAST(group, ncclInvalidArgument, "no row left");
 	}
 	free(counts);
+	check_lost(&b, -1.0f);
+	check_lost(&b, INFINITY);
 	world_meet(w);
 	bench_pair_of(&b, 12);
 	bench_end(&b);
@@ -167,7 +220,9 @@ static void run(struct world *w, void *arg)
 	strange_ids(w, ORACLE_RANK_MAJOR, 0);
 	strange_ids(w, ORACLE_EXPERT_MAJOR, BENCH_IDS64);
 	strange_ids(w, ORACLE_RANK_MAJOR, BENCH_IDS64);
-	too_many(w, 0);
+	for (int i = 0; i < 6; i++) {
+		too_many(w, i % 2 ? w->nranks - 1 : 0, (enum oracle_combine_quant)(i / 2));
+	}
 }
 
 int main(void)
