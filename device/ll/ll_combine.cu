@@ -471,15 +471,15 @@ EP_DEV struct ep_ll_return return_at(const struct ep_ll_common &c, uint32_t src,
 /*
  * The i-th of all. Tokens return in the order in which their source sent them, one part of each
  * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
- * once.
+ * once. Nothing returns to this rank itself.
  */
 template <bool REMOTE>
-EP_DEV struct ep_ll_return return_load(const struct ep_ll_common &c, uint32_t i)
+EP_DEV struct ep_ll_return return_load(const struct ep_ll_combine_args &a, uint32_t i)
 {
-	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
-	uint32_t src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
+	uint32_t ranks = a.c.g.nranks, j = ep_div(i, a.by_peers);
+	uint32_t src = a.c.g.rank + 1 + i - j * a.by_peers.d;
 
-	return return_at<REMOTE>(c, src, j, src != c.g.rank);
+	return return_at<REMOTE>(a.c, src < ranks ? src : src - ranks, j, ranks > 1);
 }
 
 /*
@@ -594,7 +594,7 @@ EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op 
 		quantised_send<F, REMOTE>(a, op, flag, worker, warps, all);
 	} else {
 		for (uint32_t i = worker; i < all; i += warps) {
-			struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(c, i);
+			struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(a, i);
 
 			return_item<F>(a, op, flag, r, 0, 1);
 		}
@@ -864,9 +864,9 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 
 	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
 		if (!F::quantised) {
-			first = return_load<REMOTE>(c, worker);
+			first = return_load<REMOTE>(a, worker);
 		}
-		all = return_most(c) * c.g.nranks;
+		all = return_most(c) * (F::quantised ? c.g.nranks : a.by_peers.d);
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
 	uint32_t origin = ep_step_origin(c.launch, found, op);

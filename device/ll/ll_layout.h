@@ -177,12 +177,12 @@ struct ep_ll_dispatch_args {
 
 struct ep_ll_combine_args {
 	struct ep_ll_common c;
-	const void *tokens;        /* expert-major [L][R*B], rank-major [R][B] rows */
-	void *out_tokens;          /* [T] rows */
-	const float *topk_weights; /* [T][K], expert-major */
-	const float *scales;       /* NVFP4: the global scale of each row of `tokens` */
-	uint32_t token_bytes;      /* one row of `tokens` and of `out_tokens` */
-	uint32_t pad;
+	const void *tokens;           /* expert-major [L][R*B], rank-major [R][B] rows */
+	void *out_tokens;             /* [T] rows */
+	const float *topk_weights;    /* [T][K], expert-major */
+	const float *scales;          /* NVFP4: the global scale of each row of `tokens` */
+	uint32_t token_bytes;         /* one row of `tokens` and of `out_tokens` */
+	struct ep_div by_peers;       /* the ranks but this one, at least 1 */
 	struct ep_mlx5_source source; /* as in dispatch */
 };
 
@@ -207,7 +207,7 @@ _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
 _Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 360, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 176,
 	       "ep_ll_dispatch_args");
-_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 80,
+_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 88,
 	       "ep_ll_combine_args");
 
 #endif

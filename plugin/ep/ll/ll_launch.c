@@ -352,6 +352,8 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	args.combine.tokens = c->tokens.data;
 	args.combine.out_tokens = c->out_tokens.data;
 	args.combine.token_bytes = c->token_bytes;
+	args.combine.by_peers =
+		ep_div_make((uint32_t)ep_max_u64(1, c->h->group->config.shape.nranks - 1));
 	args.combine.scales = c->scales.data;
 	if (operation.format == EP_ROW_COPIED) {
 		ep_ll_source_choose(c->h->group, EP_LL_SOURCE_COMBINE, c->in.tokens, &c->tokens,
