@@ -1143,9 +1143,9 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
 /*
  * Sets which ranks take part.
  *
- * Sets the group's mask from `mask`, int [R] in host memory, each 0 or 1, on `stream`. If you
- * unmask a peer that still masks this rank, the peer is masked again at its next step. Both ranks
- * must unmask each other.
+ * Sets the group's mask from `mask`, int [R] in host memory, each 0 or 1, on `stream`. This rank
+ * itself is 1. If you unmask a peer that still masks this rank, the peer is masked again at its next
+ * step. Both ranks must unmask each other.
  *
  * Ranks that have masked each other can unite by hand: all issue the same number of operations, and
  * each calls ncclEpMaskUpdate after the last operation of the others has ended. If they are on
@@ -1161,7 +1161,7 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
  * Memory: `mask` must stay unchanged until the copy on `stream` has run.
  * Logs: failures.
  * Returns: ncclSuccess, the codes of calls on a working group, or
- *   ncclInvalidArgument: `mask` is NULL, or an element is neither 0 nor 1.
+ *   ncclInvalidArgument: `mask` is NULL, an element is neither 0 nor 1, or this rank's own is 0.
  *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. `stream`
  *     is captured or belongs to another device.
  */

@@ -26,6 +26,13 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 				       r, mask[r]);
 		}
 	}
+	if (!mask[g->rank]) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"ncclEpMaskUpdate: mask[%d] is 0, which is this rank itself: set it "
+			"to 1; a rank leaves by making no more calls, and the others mask it",
+			g->rank);
+	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskUpdate"));
 	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
 				stream),

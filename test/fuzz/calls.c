@@ -138,16 +138,18 @@ ncclResult_t fuzz_masks(struct fuzz *f)
 	const ncclResult_t good = f->masks ? ncclSuccess : ncclInvalidUsage;
 	static const int ones[2] = { 1, 1 };
 	ncclEpGroup_t group = f->group;
-	int mask[2], error = 77, *dev;
+	int own, other, mask[2], error = 77, *dev;
 	ncclResult_t result;
 
-	mask[0] = DRAW(2) ? 1 : (int)DRAW(0);
-	mask[1] = DRAW(2) ? (int)DRAW(2) : (int)DRAW(0);
+	own = DRAW(2) ? 1 : DRAW(2) ? 0 : (int)DRAW(0);
+	other = DRAW(2) ? (int)DRAW(2) : (int)DRAW(0);
+	mask[f->w->rank] = own;
+	mask[1 - f->w->rank] = other;
 	result = ncclEpMaskUpdate(group, mask, f->w->stream);
 	fuzz_judge(f, "mask update", result, NULL);
-	CHECK(result == (good != ncclSuccess        ? good
-			 : (mask[0] | mask[1]) & ~1 ? ncclInvalidArgument
-						    : ncclSuccess));
+	CHECK(result == (good != ncclSuccess                      ? good
+			 : own == 1 && (other == 0 || other == 1) ? ncclSuccess
+								  : ncclInvalidArgument));
 	fuzz_judge(f, "mask update NULL", ncclEpMaskUpdate(group, NULL, f->w->stream), NULL);
 	NEED_CUDA(cudaMalloc((void **)&dev, sizeof(mask)));
 	CHECK_RESULT(ncclEpMaskQuery(group, dev, f->w->stream), good);

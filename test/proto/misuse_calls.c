@@ -212,7 +212,13 @@ static void masks_on(struct world *w, const struct oracle_problem *p)
 	CHECK_REASON(ncclEpMaskQuery(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpMaskUpdate(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpGetAsyncError(group, NULL), IA, "NULL");
-	CHECK_REASON(ncclEpMaskUpdate(group, mask, w->stream), IA, "mask[1]");
+	CHECK_REASON(ncclEpMaskUpdate(group, mask, w->stream), IA, "mask[1] is 2");
+	mask[0] = w->rank != 0;
+	mask[1] = w->rank != 1;
+	CHECK_REASON(ncclEpMaskUpdate(group, mask, w->stream), IA,
+		     w->rank ? "mask[1] is 0, which is this rank itself"
+			     : "mask[0] is 0, which is this rank itself");
+	mask[0] = 1;
 	world_capture(w->stream);
 	CHECK_REASON(ncclEpMaskClean(group, w->stream), IU, "captured");
 	mask[1] = 1;
