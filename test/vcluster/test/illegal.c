@@ -69,7 +69,7 @@ static const struct illegal {
 	{ ILLEGAL_READ_ONLY_8, 87, { "has read it with ep_ld8_nc()" }, true },
 	{ ILLEGAL_HANG_SPIN,
 	  86,
-	  { "watchdog: kernel test_illegal on device 0 made no progress for 1.0 s",
+	  { "watchdog: kernel test_illegal on device 0 made no progress for 2.0 s",
 	    "rank 3 device 0 kernel test_illegal block 0/2 warp 2 lanes 0x",
 	    "warp 1 lanes 0xffffffff wait in barrier 0, " },
 	  true },
@@ -136,13 +136,15 @@ static int child(uint32_t what)
 
 int main(int argc, char **argv)
 {
-	static const char *const env[] = { "RANK=3", "VC_WATCHDOG_S=1", NULL };
 	static char text[CHILD_TEXT];
 
 	if (argc > 1) {
 		return child((uint32_t)atoi(argv[1]));
 	}
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		/* the watchdog is early only where it is to bark: the machine may be busy */
+		const char *const env[] = { "RANK=3",
+					    cases[i].code == 86 ? "VC_WATCHDOG_S=2" : NULL, NULL };
 		char number[16];
 		char *args[] = { argv[0], number, NULL };
 		int status;
