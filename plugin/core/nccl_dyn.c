@@ -8,7 +8,8 @@
 #include "core/nccl_dyn.h"
 
 #define EP_NCCL_SONAME "libnccl.so.2"
-#define EP_NCCL_NEEDED 6 /* the first entries of the table, without which nothing works */
+#define EP_NCCL_LEAST 22800 /* the oldest release that is supported */
+#define EP_NCCL_NEEDED 6    /* the first entries of the table, without which nothing works */
 
 static const struct {
 	const char *name;
@@ -120,6 +121,20 @@ ncclResult_t ep_nccl_need(const char *call)
 		       " of NCCL 2.28 or later, or load that before; an NCCL that is linked "
 		       "statically must export its functions",
 		       call, missing);
+}
+
+ncclResult_t ep_nccl_check_version(const char *call)
+{
+	int v = 0;
+
+	if (!ep_nccl_version(&v) || v >= EP_NCCL_LEAST) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidUsage,
+		       "%s: this process has NCCL %d.%d.%d, and %d.%d is the oldest that the "
+		       "library works with: update NCCL",
+		       call, v / 10000, v / 100 % 100, v % 100, EP_NCCL_LEAST / 10000,
+		       EP_NCCL_LEAST / 100 % 100);
 }
 
 const char *ep_nccl_text(ncclResult_t result)

@@ -46,6 +46,8 @@ const struct ep_nccl_dyn *ep_nccl_dyn(void);
 
 /* An error if the process has no NCCL, or one that lacks what every release has. */
 ncclResult_t ep_nccl_need(const char *call);
+/* An error if that NCCL is older than the library supports. */
+ncclResult_t ep_nccl_check_version(const char *call);
 
 /* ncclGetErrorString, also without NCCL. */
 const char *ep_nccl_text(ncclResult_t result);

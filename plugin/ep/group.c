@@ -440,6 +440,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	/* The other ranks are coming: they get what is wrong here by the first exchange. */
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
+	mine = mine == ncclSuccess ? ep_nccl_check_version("ncclEpCreateGroup") : mine;
 	mine = group_select_device(comm, &device, mine);
 	/* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
 	timeout_ns = (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;

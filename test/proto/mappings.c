@@ -219,6 +219,13 @@ static void old(struct world *w)
 	refused(w, "NCCL 2.28.9 has no pointers to peers' windows, 2.29.2 has");
 }
 
+/* No group is made with an NCCL that is too old for it, on any rank. */
+static void ancient(struct world *w)
+{
+	choose("auto", "0");
+	refused(w, "this process has NCCL 2.27.7, and 2.28 is the oldest");
+}
+
 static void domain(struct world *w)
 {
 	choose("auto", "0");
@@ -326,17 +333,10 @@ static void run(struct world *w, void *name)
 		const char *name;
 		void (*fn)(struct world *w);
 	} table[] = {
-		{ "host", host },
-		{ "threads", threads },
-		{ "old", old },
-		{ "domain", domain },
-		{ "uneven", uneven },
-		{ "across", across },
-		{ "apart", apart },
-		{ "mig", mig },
-		{ "p2p", p2p },
-		{ "one_host", one_host },
-		{ "not_there", not_there },
+		{ "host", host },       { "threads", threads },   { "old", old },
+		{ "ancient", ancient }, { "domain", domain },     { "uneven", uneven },
+		{ "across", across },   { "apart", apart },       { "mig", mig },
+		{ "p2p", p2p },         { "one_host", one_host }, { "not_there", not_there },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
