@@ -675,7 +675,9 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
  *
  * They are int32 or int64, all of one type except as stated, and are overwritten. They may be
  * larger; the rest stays as it was. If more than max_recv_tokens_per_rank rows are to come to some
- * rank, the group fails on all ranks, unless overflow_policy is DROP.
+ * rank, the group fails on all ranks, unless overflow_policy is DROP. Programs that need expert-major
+ * counters only after the dispatch can give them to ncclEpDispatch, if the group's config is of API
+ * version 3, and pass NULL here.
  *
  * With DROP the total counts all rows. A flat row is kept if its place is below M. An expert-major
  * row is kept if its place in the output and its place in a flat output are both below M. Flat
@@ -878,7 +880,8 @@ typedef struct {
  * given and NONE otherwise. Its scales are stored [L][H/128][R*B] or [R][H/128][B], whatever their
  * descriptor says.
  *
- * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes.
+ * Rows are multiples of 16 bytes and, with their scales, at most max_token_bytes. H is the same on
+ * all ranks, also where T or N is 0.
  *
  * Windows
  *

@@ -278,8 +278,9 @@ ncclResult_t ep_view_row_bytes(const struct ep_view *view, unsigned int dim, uin
 	}
 	return ep_fail(ncclInvalidArgument,
 		       "%s: rows of %zu %s, %u bytes each: they need a positive multiple of 16 "
-		       "bytes, less than 4 GiB",
-		       name, n, ep_dtype_name(view->datatype), view->elem_bytes);
+		       "bytes, less than 4 GiB%s",
+		       name, n, ep_dtype_name(view->datatype), view->elem_bytes,
+		       n ? "" : "; a rank without rows passes the others' number of elements");
 }
 
 ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *tensor, const char *name,

@@ -59,6 +59,8 @@ static void backward_combine(struct call *c)
 	M(direction, c->config.pass_direction = (ncclEpPassDir_t)2, IA, "pass_direction")          \
 	M(token_magic, c->t[IT].t.magic = NCCL_EP_MAGIC, IA, "inputs->tokens")                     \
 	M(token_rows, c->t[IT].sizes[0]++, IA, "tokens of the handle's topk_idx")                  \
+	M(token_narrow, c->t[IT].sizes[1] = c->t[OT].sizes[1] = 0, IA,                             \
+	  "a rank without rows passes the others' number of elements")                             \
 	M(token_odd_row, c->t[IT].sizes[1]--; c->t[OT].sizes[1]--, IA, "16")                       \
 	M(token_wide, c->t[IT].sizes[1] *= 4; c->t[OT].sizes[1] *= 4, IA, "max_token_bytes")       \
 	M(out_ndim, c->t[OT].t.ndim = 3, IA, "outputs->tokens")                                    \
@@ -152,6 +154,8 @@ static void mxfp8_combine(struct call *c, size_t elements)
 #define HT_COMBINE(M)                                                                              \
 	M(cno_nvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IA,                       \
 	  "high throughput mode does not have the recipe NVFP4")                                   \
+	M(cempty_narrow, c->t[CI].sizes[0] = c->t[CI].sizes[1] = 0;                                \
+	  c->t[CT].sizes[1] = 0, IA, "a rank without rows passes the others' number of elements")  \
 	M(cno_fp8, c->cconfig.quant_recipe = NCCL_EP_EXT_COMB_QUANT_FP8, IA,                       \
 	  "high throughput mode does not have the recipe FP8")
 
