@@ -1019,10 +1019,18 @@ typedef struct {
  *
  * Results
  *
- * Sums are computed in fp32. In low latency they are added in ascending k and rounded once. They
- * are the same in every run and for any number of SMs; expert-major, also wherever the experts are.
- * In high throughput the last bit may depend on which ranks and nodes hold the experts. Tokens
+ * Sums are computed in fp32. In low latency they are added in ascending k and rounded once. Tokens
  * without experts get zeros. Combine may be repeated after one dispatch.
+ *
+ * A token's sum has the same bits whatever the batch: its ids, its weights and the rows that experts
+ * make of it decide. Other tokens do not, nor its place, the number of SMs, split operations,
+ * graphs, windows, or which rank of a node has the token. What else decides:
+ *
+ *   Low latency, expert-major: nothing. Experts may be on any ranks, and ranks on any nodes.
+ *   Low latency, rank-major: which experts share a rank, as the caller adds their rows.
+ *   High throughput: which experts share a rank, which rounds, or quantises, its sum. On several
+ *     nodes, which ranks share a node, and the node of the token's rank.
+ *   Overflow policy DROP: which rows are dropped, which the whole batch decides.
  *
  * If a rank is lost during a combine of a group with masks, the error flag becomes 1. The sums of
  * tokens with an expert on that rank are undefined: they may contain part of its rows. All other

@@ -130,6 +130,27 @@ MUTANTS = [
     {"name": "ll_scratch", "file": "plugin/ep/ll/ll_plan.c",
      "old": "plan->shared_bytes = op->geometry.threads / 32 * EP_LL_TILE_BYTES;",
      "new": "plan->shared_bytes = 8 * EP_LL_TILE_BYTES;", "tests": ["plan", "matrix_formats"]},
+    # ---- the same bits whatever the batch ----
+    # Low latency adds a token's rows in ascending k, also those that are here first,
+    {"name": "ll_near_first", "file": "device/ll/ll_combine.cu",
+     "old": "\tfor (uint32_t left = term.valid; left;) {\n",
+     "new": ("\tuint32_t later = ep_ballot(EP_FULL_MASK, EP_LL_ROUTE_IS_AWAY(term.route)) & term.valid;\n\n"
+             "\tfor (uint32_t left = term.valid & ~later; left | later;) {\n"
+             "\t\tif (!left) {\n\t\t\tleft = later;\n\t\t\tlater = 0;\n\t\t}\n"),
+     "tests": ["alike_ll"]},
+    # ... and high throughput in the order of ranks, whatever comes first to whichever warp,
+    {"name": "ht_warp_order", "file": "device/ht/combine_copy.h",
+     "old": "\t\tsum_add<F, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at, vecs);\n",
+     "new": ("\t\tsum_add<F, WHOLE>(sum, pipe.stage + (size_t)ep_ht_pipe_slot(&pipe, pipe.out, (i + ep_warp()) % n)\n"
+             "\t\t\t\t\t\t* pipe.stride + at, vecs);\n"), "tests": ["alike_ht"]},
+    # ... in fp32 also where the stage does not hold all of a row's contributions.
+    {"name": "ht_batch_rounds", "file": "device/ht/combine_copy.h",
+     "old": "\t\tsum_clear<F>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);\n\t}\n",
+     "new": ("\t\tsum_clear<F>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);\n\t} else {\n"
+             "\t\tfor (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {\n"
+             "\t\t\tfloat *half = sum->f[i] + F::numbers::count;\n"
+             "\t\t\tF::numbers::load(F::numbers::store(sum->f[i]), sum->f[i]);\n"
+             "\t\t\tF::numbers::load(F::numbers::store(half), half);\n\t\t}\n\t}\n"), "tests": ["ht_wide"]},
     # ---- number formats ----
     # No channel of an MXFP8 group saturates.
     {"name": "e8m0_down", "file": "device/simt/numeric.h",

@@ -596,6 +596,12 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		p->hidden = ONE_OF(&s, 8, 24, 128);
 		p->max_tokens = ONE_OF(&s, 3, 9, 17);
 	}
+	if (!strcmp(kind, "wide")) {
+		p->experts = 32 * p->nranks;
+		p->topk = 20 + (uint32_t)world_draw(&s, 13);
+		p->hidden = ONE_OF(&s, 896, 1792, 3584);
+		p->max_tokens = ONE_OF(&s, 1, 7, 9);
+	}
 	if (!strcmp(kind, "soak")) {
 		p->hidden = ONE_OF(&s, 8, 24, 128, 520);
 		p->max_tokens = ONE_OF(&s, 1, 7, 8, 17, 40);
@@ -607,7 +613,8 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		c.second = 1 + c.second % 70;
 	}
 	draw_routing(p, &s);
-	c.h.expert_major = !strcmp(kind, "em") || (strcmp(kind, "flat") && world_draw(&s, 2));
+	c.h.expert_major = !strcmp(kind, "em") || !strcmp(kind, "wide") ||
+			   (strcmp(kind, "flat") && world_draw(&s, 2));
 	if (!strcmp(kind, "mxfp8")) {
 		p->combine_quant = ORACLE_COMBINE_MXFP8;
 		p->dtype = ORACLE_BF16;

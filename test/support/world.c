@@ -230,12 +230,13 @@ static void run_threads(int nranks, world_fn fn, void *arg)
 {
 	struct world_board *board = calloc(1, sizeof(*board));
 	struct world_thread *threads = calloc((size_t)nranks, sizeof(*threads));
+	int turn = environment("WORLD_TURN", 0);
 
 	NEED(board && threads);
 	for (int r = 0; r < nranks; r++) {
 		threads[r].w.rank = r;
 		threads[r].w.nranks = nranks;
-		threads[r].w.device = r;
+		threads[r].w.device = (r + turn) % nranks;
 		threads[r].w.board = board;
 		threads[r].fn = fn;
 		threads[r].arg = arg;

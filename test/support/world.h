@@ -3,7 +3,7 @@
  * Ranks of a test. Under a launcher (RANK, WORLD_SIZE) a process is one rank, else ranks are
  * threads of this process. Either way they share a board: flags and numbers that all see. With
  * WORLD_INTERLEAVED the launcher's ranks are numbered across its nodes: 0, 2, 4 on one, 1, 3, 5 on
- * another. With WORLD_INTERRUPT_US each process gets a signal every so many microseconds, which interrupts
+ * another. With WORLD_TURN=n thread r has GPU r + n, modulo their number. With WORLD_INTERRUPT_US each process gets a signal every so many microseconds, which interrupts
  * system calls.
  */
 #ifndef TEST_SUPPORT_WORLD_H

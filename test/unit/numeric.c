@@ -17,6 +17,7 @@ void numeric_e4m3x4_f32(uint32_t w, float *f);
 uint32_t numeric_f32x8_e2m1(const float *f);
 void numeric_e2m1x8_f32(uint32_t w, float *f);
 float numeric_amax(float amax, float f);
+float numeric_e4m3_scale(float amax, bool round_up, float *inverse);
 uint32_t numeric_e8m0_scale(float amax, float *inverse);
 float numeric_e8m0_f32(uint32_t byte);
 uint32_t numeric_nvfp4_scale(float amax, float global, float *inverse);
@@ -174,6 +175,43 @@ static void test_amax(void)
 	CHECK(isnan(numeric_amax(INFINITY, -NAN)) && isnan(numeric_amax(NAN, INFINITY)));
 }
 
+/* Both quotients are the nearest floats; rounded up, the scale is a power of two and its inverse exact. */
+static void check_fp8(float amax)
+{
+	double a = amax > 1e-4f ? (double)amax : (double)1e-4f;
+	float inverse, scale = numeric_e4m3_scale(amax, false, &inverse);
+	int n = -149;
+
+	CHECK(scale == (float)(a / 448) && inverse == (float)(448 / a),
+	      "amax %a: scale %a, inverse %a", amax, scale, inverse);
+	CHECK(encode(&e4m3, amax * inverse) <= 0x7e);
+	while (ldexp(1, n) < (double)scale) {
+		n++;
+	}
+	scale = numeric_e4m3_scale(amax, true, &inverse);
+	CHECK((double)scale == ldexp(1, n) && (double)inverse == ldexp(1, -n),
+	      "amax %a: scale %a, inverse %a, rounded up", amax, scale, inverse);
+	CHECK((double)(amax * inverse) <= 448 * (1 + 0x1p-23));
+}
+
+static void test_fp8(void)
+{
+	float inverse;
+
+	for (uint32_t high = 0; high < 0x7f80; high++) {
+		check_fp8(from_bits(high << 16));
+	}
+	for (uint32_t exp = 0; exp < 255; exp++) { /* about powers of two, and 448 times these */
+		for (uint32_t off = 0; off < 9; off++) {
+			check_fp8(from_bits(exp << 23 | (0x5ffffcu + off)));
+			check_fp8(from_bits((exp << 23) + off));
+		}
+	}
+	for (int up = 0; up < 2; up++) { /* infinity times 0 is NaN, as a number times infinity */
+		CHECK(isinf(numeric_e4m3_scale(INFINITY, up, &inverse)) && inverse == 0);
+	}
+}
+
 static void check_e8m0(float amax)
 {
 	int n = -127;
@@ -251,6 +289,7 @@ int main(void)
 	test_encode();
 	test_decode();
 	test_amax();
+	test_fp8();
 	test_e8m0();
 	test_nvfp4();
 	return check_end();

@@ -28,6 +28,11 @@ float numeric_amax(float amax, float f)
 	return ep_amax(amax, f);
 }
 
+float numeric_e4m3_scale(float amax, bool round_up, float *inverse)
+{
+	return ep_e4m3_scale(amax, round_up, inverse);
+}
+
 uint32_t numeric_e8m0_scale(float amax, float *inverse)
 {
 	return ep_e8m0_scale(amax, inverse);
