@@ -161,6 +161,11 @@ MUTANTS = [
     # An infinite channel stays infinite.
     {"name": "e8m0_inf", "file": "device/simt/numeric.h",
      "old": "nan ? 0x7fffffffu : 0x00400000u", "new": "nan ? 0x7fffffffu : 0", "tests": ["numeric"]},
+    # FP8: a scale rounded up is a power of two that no element exceeds, and that of zeros is none that divides by 0.
+    {"name": "fp8_up", "file": "device/simt/numeric.h",
+     "old": "\tb = (b + 0x7fffffu) & 0x7f800000u;\n", "new": "\tb &= 0x7f800000u;\n", "tests": ["numeric"]},
+    {"name": "fp8_zeros", "file": "device/simt/numeric.h",
+     "old": "float a = amax > 1e-4f ? amax : 1e-4f;", "new": "float a = amax;", "tests": ["numeric"]},
     # NaN in a group shows.
     {"name": "amax_nan", "file": "device/simt/numeric.h",
      "old": "return ep_bits_f32(a > b ? a : b);", "new": "return amax > fabsf(f) ? amax : fabsf(f);",
