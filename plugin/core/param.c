@@ -58,6 +58,10 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				     "high throughput: memory for rows on their way to a rank; two chunks of "
 				     "each rank (1 to 8 tokens each) always have room. The same on all ranks",
 				     NULL },
+	[EP_PARAM_OVERLAP] = { "NCCL_EP_OVERLAP", 0, 0, 1,
+			       "high throughput: 1: SMs that are left to the library are so few that an "
+			       "operation costs computation beside it least. The same on all ranks",
+			       NULL },
 	[EP_PARAM_NVLS] = { "NCCL_EP_NVLS", 0, 0, 1,
 			    "1: what goes to all ranks of a node goes by one multicast store, if all "
 			    "ranks want it and NCCL lets them; never with NCCL_NVLS_ENABLE=0. The "

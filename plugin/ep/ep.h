@@ -103,6 +103,7 @@ struct ep_group_config {
 	uint32_t least_sms; /* combine's budget on the rank that has fewest */
 	uint64_t timeout_ns;
 	bool enable_mask;
+	bool overlap; /* AUTO's SMs are for computation beside operations (high throughput) */
 	bool drop;    /* rows beyond shape.limit are dropped: else they are an error */
 	bool live;    /* it shows what it does (ep.h) */
 	uint32_t api; /* the version that the caller was made for, by the size of its config */
@@ -185,7 +186,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 				  const struct ep_params *params, int nranks, uint32_t sm_count);
 
 /* The part of a config in which ranks must agree. */
-#define EP_GROUP_AGREED 17
+#define EP_GROUP_AGREED 18
 struct ep_group_agreed {
 	uint64_t value[EP_GROUP_AGREED];
 };

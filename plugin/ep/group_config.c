@@ -157,6 +157,7 @@ static void config_choose_ht(struct ep_group_config *out, const ncclEpGroupConfi
 		out->shape.limit = c->max_recv_tokens_per_rank;
 	}
 	out->drop = c->overflow_policy == NCCL_EP_OVERFLOW_DROP;
+	out->overlap = params->value[EP_PARAM_OVERLAP] != 0;
 	out->shape.ring_bytes = (uint32_t)params->value[EP_PARAM_HT_RING_BYTES];
 }
 
@@ -221,6 +222,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	      "config->max_recv_tokens_per_rank", "AUTO")                                          \
 	FIELD(c->drop, "config->overflow_policy", "TRAP", "DROP")                                  \
 	FIELD(c->shape.ring_bytes, "environment variable NCCL_EP_HT_RING_BYTES", NULL)             \
+	FIELD(c->overlap, "environment variable NCCL_EP_OVERLAP", NULL)                            \
 	FIELD(c->lines_choice, "environment variable NCCL_EP_LL_LINES", NULL)                      \
 	FIELD(c->direct_bytes, "environment variable NCCL_EP_LL_DIRECT_BYTES", NULL)               \
 	FIELD(c->node_code,                                                                        \

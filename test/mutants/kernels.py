@@ -392,6 +392,9 @@ MUTANTS = [
     # Weights behind the rows that come are 0.
     {"name": "ht_fill", "file": "device/ht/dispatch.h",
      "old": "\t\ta.out_weights[i] = 0.0f;\n", "new": "", "tests": ["ht_flat", "ht_forward", "ht_drop"]},
+    # Rows are cut for the SMs that NCCL_EP_OVERLAP leaves, as if the caller had asked for so many.
+    {"name": "ht_overlap_units", "file": "plugin/ep/ht/ht_plan.c",
+     "old": "\tuint64_t sms = op->overlap ?", "new": "\tuint64_t sms = op->direct ?", "tests": ["ht_plan"]},
     # Senders do not run ahead of receivers by more than the ring holds.
     {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
      "old": "uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);",

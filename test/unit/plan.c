@@ -343,7 +343,8 @@ static void test_auto(void)
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
-		struct ep_ht_operation o = ht_usual;
+		struct ep_ht_operation o = ht_usual, overlapping;
+		struct ep_ht_plan same;
 
 		o.kind = rows[i].kind;
 		o.layout = rows[i].layout;
@@ -355,6 +356,21 @@ static void test_auto(void)
 		o.device.auto_sms = true;
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
 		CHECK_INT(ep_ht_plan_make(&o).threads, rows[i].threads);
+		o.overlap = true;
+		overlapping = o;
+		overlapping.device.auto_sms = false;
+		overlapping.overlap = false;
+		overlapping.device.max_blocks = overlapping.least_sms = ep_ht_plan_make(&o).blocks;
+		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].flows                  ? 16
+						      : rows[i].layout == EP_HT_FLAT ? 24
+										     : 40);
+		/* rows are cut as if the caller had asked for so many */
+		for (uint32_t tokens = 1; !rows[i].flows && tokens <= 4096; tokens *= 2) {
+			o.shape.max_tokens = overlapping.shape.max_tokens = tokens;
+			same = ep_ht_plan_make(&overlapping);
+			CHECK_INT(ep_ht_plan_make(&o).threads, same.threads);
+			CHECK_INT(ep_ht_plan_make(&o).part_bytes, same.part_bytes);
+		}
 		o.device.max_blocks = 7; /* so few are left by other groups */
 		CHECK_INT(ep_ht_plan_make(&o).blocks, 7);
 	}

@@ -653,6 +653,7 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 		.layout = handle->layout,
 		.topk = handle->topk,
 		.least_sms = handle->group->config.least_sms,
+		.overlap = handle->group->config.overlap,
 		.ring_chunks = areas.ring_chunks,
 		.net_chunks = areas.net_chunks,
 	};

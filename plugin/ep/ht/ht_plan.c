@@ -37,6 +37,18 @@
 #define EP_HT_AUTO_NODES 16u
 
 /*
+ * The same with NCCL_EP_OVERLAP: with so many SMs a pair costs the GEMMs beside it least
+ * (doc/plan.md).
+ */
+#define EP_HT_OVERLAP_FLAT 24u
+#define EP_HT_OVERLAP_EXPERTS 40u
+
+static uint32_t ht_overlap_sms(uint32_t layout)
+{
+	return layout == EP_HT_FLAT ? EP_HT_OVERLAP_FLAT : EP_HT_OVERLAP_EXPERTS;
+}
+
+/*
  * A warp takes microseconds for each row of a unit, so few tokens are cut into small chunks, for all warps; many into
  * larger ones, which have less to publish. What travels between nodes is posted by whole chunks.
  */
@@ -63,7 +75,10 @@ static uint32_t ht_shape_chunks(const struct ep_shape *shape, uint32_t layout)
 /* Units that a rank's rows are cut into, at least: the same on all ranks. */
 static uint32_t ht_units(const struct ep_ht_operation *op)
 {
-	return (uint32_t)ep_min_u64((uint64_t)EP_HT_SM_UNITS * op->least_sms, EP_HT_UNITS);
+	uint64_t sms = op->overlap ? ep_min_u64(op->least_sms, ht_overlap_sms(op->layout))
+				   : op->least_sms;
+
+	return (uint32_t)ep_min_u64(EP_HT_SM_UNITS * sms, EP_HT_UNITS);
 }
 
 /* Grows with the bytes, and with `units`. `pieces`: into so many a rank's rows are cut already. */
@@ -234,6 +249,8 @@ static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 
 	if (op->device.auto_sms && op->shape.flows) {
 		most = ep_min_u64(most, EP_HT_AUTO_NODES);
+	} else if (op->device.auto_sms && op->overlap) {
+		most = ep_min_u64(most, ht_overlap_sms(op->layout));
 	} else if (op->device.auto_sms && op->kind == EP_HT_COMBINE && op->layout == EP_HT_FLAT) {
 		most = ep_min_u64(most, EP_HT_AUTO_FLAT_COMBINE);
 	}
