@@ -115,6 +115,15 @@ EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t ranks)
 	return experts + ranks + 1;
 }
 
+/*
+ * A row's list of at most `width` entries, as it travels within a node: packets of two entries, each
+ * with the epoch. A shorter list ends with EP_HT_NONE, and packets behind that one are not written.
+ */
+EP_HOST_DEV uint32_t ep_ht_list_bytes(uint32_t width)
+{
+	return 16 * ((width + 1) / 2);
+}
+
 /* Chunks of 1 << shift tokens. */
 EP_HOST_DEV uint32_t ep_ht_chunks(uint32_t tokens, uint32_t shift)
 {
@@ -169,10 +178,14 @@ struct ep_ht_areas {
 	uint64_t done_off;
 	/* words {sign, epoch} [R] of each rank (ht/signs.h); several nodes: then u32 [R], left_at() */
 	uint64_t sign_off;
-	uint64_t count_off;   /* words {count, epoch} [R][E + R + 1]: of each: ep_ht_counts() */
-	uint64_t table_off;   /* u32 [R][EP_HT_ROUTE_BLOCKS] epoch: start and sel have come */
-	uint64_t start_off;   /* u32 [R][chunks of B + 1]: the chunk's first row to this rank */
-	uint64_t sel_off;     /* u32 [R][B][min(K, L)]: what each row is; as recv_sel */
+	/* words {count, epoch} [2][R][E + R + 1]: of each: ep_ht_counts(), in turn by steps */
+	uint64_t count_off;
+	/* [R][chunks of B + 1] each chunk's first row to this rank: from a rank of this node words
+	 * {row, epoch}, else u32 in the first half */
+	uint64_t start_off;
+	/* [R][B] what each row is, as recv_sel: from a rank of this node lists of
+	 * ep_ht_list_bytes(), else u32 [min(K, L)], side by side */
+	uint64_t sel_off;
 	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
 	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */

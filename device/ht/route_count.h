@@ -15,6 +15,7 @@
 
 #define EP_HT_ROUTE_SPAN 256u /* tokens at most */
 #define EP_HT_ROUTE_AHEAD 4   /* ids that a thread loads ahead */
+#define EP_HT_ROUTE_ALL 1024u /* selections of a rank that each of its blocks marks, at most */
 #define EP_HT_ROUTE_OTHERS 8u /* selections of its token that a thread looks at together */
 
 /*
@@ -26,6 +27,11 @@
 #define EP_HT_RUN_INDEX(r) ((r) >> 8 & 0xffu)
 #define EP_HT_RUN_COUNT(r) ((r) >> 16)
 
+/* Of a selection: tokens of the span before its own that have a row there, and a place. */
+#define EP_HT_BEFORE(rows, places) ((rows) | (places) << 16)
+#define EP_HT_BEFORE_ROWS(b) ((b)&0xffffu)
+#define EP_HT_BEFORE_PLACES(b) ((b) >> 16)
+
 /* State of a block. Tables are in shared memory, two of them in scratch if they are large. */
 struct ep_ht_route {
 	uint32_t experts; /* E */
@@ -33,13 +39,18 @@ struct ep_ht_route {
 	uint32_t counts;  /* of a block or a rank: of each column, and its tokens */
 	uint32_t begin;   /* the block's tokens */
 	uint32_t end;
-	uint32_t span;   /* tokens that are marked at a time */
-	uint32_t words;  /* of each column's bits */
-	uint32_t window; /* experts that are marked at a time */
-	uint32_t *id;    /* [span][K] expert, or NONE */
-	uint32_t *sel;   /* [span][K] the same in order, as send_sel */
-	uint32_t *run;   /* [span][K] in that order: EP_HT_RUN */
-	uint32_t *row;   /* [span][K] in that order */
+	/* each block marks all tokens of the rank, which are few, and need not hear of the others' */
+	bool marks_all;
+	uint32_t skip;       /* tokens of the span before the block's */
+	uint32_t first_span; /* where it begins: at token 0, or the block's first */
+	uint32_t span;       /* tokens that are marked at a time */
+	uint32_t words;      /* of each column's bits */
+	uint32_t window;     /* experts that are marked at a time */
+	uint32_t bank;       /* of the counts of ranks: consecutive steps have different ones */
+	uint32_t *id;        /* [span][K] expert, or NONE */
+	uint32_t *sel;       /* [span][K] the same in order, as send_sel */
+	uint32_t *run;       /* [span][K] in that order: EP_HT_RUN */
+	uint32_t *row;       /* [span][K] in that order; before that: EP_HT_BEFORE */
 	uint32_t *
 		entry; /* [span][K] what a row's destination gets about it, from the row's first on */
 	uint32_t *leads;     /* [span][K] selections with which a row's list begins, in any order */
@@ -55,7 +66,10 @@ struct ep_ht_route {
 			  * ep_ht_head.idle */
 };
 
-/* Column 0 of block b's counts; of those of the blocks before it; of rank r's, in a heap. */
+/*
+ * Column 0 of block b's counts; of those of the blocks before it; of rank r's, in a heap. Those of
+ * ranks are written before all have started the step: who has not reads another bank.
+ */
 EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
 				   uint32_t b)
 {
@@ -71,7 +85,9 @@ EP_DEV uint64_t *before_words(const struct ep_ht_common &c, const struct ep_ht_r
 EP_DEV uint64_t *rank_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
 			    unsigned char *heap, uint32_t r)
 {
-	return (uint64_t *)(heap + c.areas.count_off) + (size_t)r * route.counts;
+	size_t at = (size_t)route.bank * c.g.nranks + r;
+
+	return (uint64_t *)(heap + c.areas.count_off) + at * route.counts;
 }
 
 EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
@@ -81,13 +97,18 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 
 	t.experts = nranks * c.nlocal;
 	t.columns = t.experts + nranks;
+	t.bank = 0;
 	t.counts = ep_ht_counts(t.experts, nranks);
 	tokens = (ep_ht_chunks(c.num_tokens, c.areas.chunk_shift) + ep_nblocks() - 1) / ep_nblocks()
 		 << c.areas.chunk_shift;
 	t.begin = ep_min_u32(ep_block() * tokens, c.num_tokens);
 	t.end = ep_min_u32(t.begin + tokens, c.num_tokens);
 	t.words = ep_min_u32(EP_HT_ROUTE_SPAN, EP_HT_ROUTE_IDS / c.topk) / 32;
-	t.words = ep_min_u32(t.words, (tokens + 31) / 32);
+	t.marks_all = c.num_tokens <= 32 * t.words && c.num_tokens * c.topk <= EP_HT_ROUTE_ALL &&
+		      ep_max_u32((c.num_tokens + 31) / 32, 1) * t.columns <= EP_HT_ROUTE_BITS;
+	t.first_span = t.marks_all ? 0 : t.begin;
+	t.skip = t.begin - t.first_span;
+	t.words = ep_min_u32(t.words, ((t.marks_all ? c.num_tokens : tokens) + 31) / 32);
 	t.words = ep_max_u32(ep_min_u32(t.words, EP_HT_ROUTE_BITS / t.columns), 1);
 	t.span = 32 * t.words;
 	t.window = ep_min_u32(t.experts, EP_HT_ROUTE_BITS / t.words - nranks);
@@ -141,16 +162,24 @@ EP_DEV struct ep_ht_raw_id id_load(const struct ep_ht_route_args &a, uint32_t w0
 	return id;
 }
 
+/* The block's tokens of the span from w0 on, and those of others before them. */
 EP_DEV uint32_t ep_ht_span_tokens(const struct ep_ht_route &route, uint32_t w0)
 {
 	return ep_min_u32(route.end - w0, route.span);
+}
+
+/* Tokens that are marked. */
+EP_DEV uint32_t span_marked(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
+			    uint32_t w0)
+{
+	return route.marks_all ? a.c.num_tokens : ep_ht_span_tokens(route, w0);
 }
 
 /* The thread's first selections of the span. */
 EP_DEV struct ep_ht_ahead ep_ht_span_load(const struct ep_ht_route_args &a,
 					  const struct ep_ht_route &route, uint32_t w0)
 {
-	uint32_t ids = ep_ht_span_tokens(route, w0) * a.c.topk;
+	uint32_t ids = span_marked(a, route, w0) * a.c.topk;
 	struct ep_ht_ahead ahead = {};
 
 	EP_UNROLL()
@@ -211,7 +240,7 @@ EP_DEV void ep_ht_span_mark(const struct ep_ht_route_args &a, const struct ep_op
 			    const struct ep_ht_route &route, uint32_t w0,
 			    const struct ep_ht_ahead &ahead)
 {
-	uint32_t ids = ep_ht_span_tokens(route, w0) * a.c.topk, i = ep_tid();
+	uint32_t ids = span_marked(a, route, w0) * a.c.topk, i = ep_tid();
 
 	EP_UNROLL()
 	for (uint32_t j = 0; j < EP_HT_ROUTE_AHEAD; j++, i += ep_nthreads()) {
@@ -318,7 +347,8 @@ EP_DEV uint64_t *out_count(const struct ep_ht_common &c)
 EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op,
 				   const struct ep_ht_route &route)
 {
-	uint64_t to = c.areas.count_off + 8 * (uint64_t)c.g.rank * route.counts;
+	uint64_t to = c.areas.count_off +
+		      8 * ((uint64_t)route.bank * c.g.nranks + c.g.rank) * route.counts;
 
 	op.start_ns = ep_time_ns(); /* a peer may have been late until now */
 	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
@@ -353,29 +383,37 @@ EP_DEV uint32_t lanes_sum(uint32_t v, uint32_t width = EP_WARP_SIZE)
 	return v;
 }
 
-/* A count word that another block of this rank writes. */
+/* Waits for a word of rank r. Any lane. */
 template <bool NODES>
-EP_DEV bool block_count_wait(const struct ep_ht_common &c, const struct ep_op &op,
-			     const uint64_t *word, uint32_t *v)
+EP_DEV bool word_wait(const struct ep_ht_common &c, const struct ep_op &op, const uint64_t *word,
+		      enum ep_wait_site site, uint32_t r, uint32_t *v)
 {
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_word(word, op.epoch, v)) {
-		if (ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_COUNT, c.g.rank)) {
+		if (ep_ht_give_up<NODES>(c, op, &s, site, r)) {
 			return false;
 		}
 	}
 	return true;
 }
 
+/* A count that another block of this rank writes. */
+template <bool NODES>
+EP_DEV bool block_count_wait(const struct ep_ht_common &c, const struct ep_op &op,
+			     const uint64_t *word, uint32_t *v)
+{
+	return word_wait<NODES>(c, op, word, EP_WAIT_HT_COUNT, c.g.rank, v);
+}
+
 /*
  * The counts of all blocks give those of this rank, and what the blocks before each one have. The blocks share the
  * columns. A column's words are added up by lanes of one warp, one for each block, which publish to the blocks and share
- * telling the ranks.
+ * telling the ranks. The first `warps` warps.
  */
 template <bool NODES>
 EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &op,
-			     const struct ep_ht_route &route)
+			     const struct ep_ht_route &route, uint32_t warps)
 {
 	uint32_t nblocks = ep_nblocks(), share = (route.counts + nblocks - 1) / nblocks, shift = 0;
 	uint32_t begin = ep_block() * share, end = ep_min_u32(begin + share, route.counts);
@@ -387,7 +425,7 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 	uint32_t width = 1u << shift, b = ep_lane() & (width - 1);
 	uint32_t columns = EP_WARP_SIZE >> shift;
 
-	for (uint32_t i0 = begin + ep_warp() * columns; i0 < end; i0 += ep_nwarps() * columns) {
+	for (uint32_t i0 = begin + ep_warp() * columns; i0 < end; i0 += warps * columns) {
 		uint32_t i = i0 + (ep_lane() >> shift), v = 0, sum, total;
 		bool mine = i < end && b < nblocks;
 		bool ok = !mine ||
@@ -414,6 +452,32 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 		}
 	}
 	return true;
+}
+
+/*
+ * Each block has counted all tokens of the rank, behind a barrier. The blocks share the columns, and
+ * publish them to the ranks.
+ */
+template <bool NODES>
+EP_DEV void ep_ht_counts_publish(const struct ep_ht_common &c, const struct ep_op &op,
+				 const struct ep_ht_route &route)
+{
+	uint32_t share = (route.counts + ep_nblocks() - 1) / ep_nblocks();
+	uint32_t begin = ep_min_u32(ep_block() * share, route.counts);
+	uint32_t n = ep_min_u32(share, route.counts - begin) * c.g.nranks;
+
+	for (uint32_t j = ep_tid(); j < n; j += ep_nthreads()) {
+		uint32_t at = ep_div(j, c.g.by_ranks), d = j - at * c.g.nranks, i = begin + at;
+		uint32_t v = i < route.columns ? route.all[i] : c.num_tokens;
+		unsigned char *heap = ep_heap_of(c.g, d);
+
+		if (!NODES || heap) {
+			ep_st_word(rank_words(c, route, heap, c.g.rank) + i, v, op.epoch);
+		}
+		if (NODES && d == c.g.rank) {
+			ep_st_word(out_count(c) + i, v, op.epoch);
+		}
+	}
 }
 
 /* All blocks have left this rank's counts where block 0 posts them from. */
@@ -446,13 +510,13 @@ EP_DEV bool column_take(const struct ep_ht_common &c, const struct ep_op &op,
 {
 	const uint64_t *before = before_words(c, route, ep_block()) + i;
 	const uint64_t *words = rank_words(c, route, c.g.own, 0) + i;
-	uint32_t nranks = c.g.nranks;
+	uint32_t nranks = c.g.nranks, words_of = route.marks_all ? nranks : nranks + 1;
 	struct ep_ht_column sum = {};
 
 	/* the word behind those of the ranks is the blocks' */
 	EP_UNROLL(1)
-	for (uint32_t r0 = 0; r0 <= nranks; r0 += EP_HT_ROUTE_BATCH) {
-		uint32_t n = ep_min_u32(nranks + 1 - r0, EP_HT_ROUTE_BATCH);
+	for (uint32_t r0 = 0; r0 < words_of; r0 += EP_HT_ROUTE_BATCH) {
+		uint32_t n = ep_min_u32(words_of - r0, EP_HT_ROUTE_BATCH);
 		uint32_t missing = (1u << n) - 1, v[EP_HT_ROUTE_BATCH] = {};
 		struct ep_spin s = ep_spin_start();
 

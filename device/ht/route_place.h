@@ -102,6 +102,17 @@ EP_DEV bool masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, 
 	return ok;
 }
 
+/* Offset in a heap of what rank r's rows are, and of where its chunks begin: r writes there. */
+EP_DEV uint64_t sel_off(const struct ep_ht_common &c, uint32_t r)
+{
+	return c.areas.sel_off + (uint64_t)r * c.max_tokens * ep_ht_list_bytes(c.width);
+}
+
+EP_DEV uint64_t start_off(const struct ep_ht_common &c, uint32_t r)
+{
+	return c.areas.start_off + 8 * (uint64_t)r * (ep_ht_table_chunks(c) + 1);
+}
+
 /* All tables for remote rank r, and the signal behind them. One warp. */
 EP_DEV bool tables_post_to(const struct ep_ht_common &c, struct ep_op op,
 			   const struct ep_ht_route &route, struct ep_mlx5_post *post, uint32_t r)
@@ -109,8 +120,7 @@ EP_DEV bool tables_post_to(const struct ep_ht_common &c, struct ep_op op,
 	uint64_t lists = 4 * (uint64_t)c.max_tokens * c.width;
 	uint64_t starts = 4 * ((uint64_t)ep_ht_table_chunks(c) + 1);
 	bool first = ep_lane() == 0;
-	uint64_t to = first ? c.areas.sel_off + c.g.rank * lists
-			    : c.areas.start_off + c.g.rank * starts;
+	uint64_t to = first ? sel_off(c, c.g.rank) : start_off(c, c.g.rank);
 	uint64_t from = first ? c.areas.out_off + r * lists : c.areas.out_start_off + r * starts;
 	uint32_t bytes = first ? 4 * route.kept[r] * c.width : (uint32_t)starts;
 
@@ -193,39 +203,42 @@ EP_DEV void masks_keep(const struct ep_ht_common &c, uint32_t s, uint32_t w, uin
 
 /* ---- the tables of rows, at their source and where they go ---- */
 
-/* The areas that rank r fills in a heap. */
-EP_DEV uint32_t *sel_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
-{
-	return (uint32_t *)(heap + c.areas.sel_off) + (size_t)r * c.max_tokens * c.width;
-}
-
-EP_DEV uint32_t *start_area(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
-{
-	return (uint32_t *)(heap + c.areas.start_off) + (size_t)r * (ep_ht_table_chunks(c) + 1);
-}
-
-/* Where this rank writes those for rank d: in its heap, or for a NIC in the own one. */
-template <bool NODES> EP_DEV uint32_t *sel_for(const struct ep_ht_common &c, uint32_t d)
+/* Entries [first, first + 2) of a row's list to rank d's heap, or for a NIC to the own one. */
+template <bool NODES>
+EP_DEV void list_store(const struct ep_ht_common &c, const struct ep_op &op, uint32_t d,
+		       uint32_t row, uint32_t first, uint32_t v0, uint32_t v1)
 {
 	unsigned char *heap = ep_heap_of(c.g, d);
 
-	return !NODES || heap ? sel_area(c, heap, c.g.rank)
-			      : (uint32_t *)(c.g.own + c.areas.out_off) +
-					(size_t)d * c.max_tokens * c.width;
+	if (!NODES || heap) {
+		ep_st_packet(heap + sel_off(c, c.g.rank) + (size_t)row * ep_ht_list_bytes(c.width) +
+				     8 * first,
+			     v0, v1, op.epoch);
+		return;
+	}
+	uint32_t *list = (uint32_t *)(c.g.own + c.areas.out_off) +
+			 ((size_t)d * c.max_tokens + row) * c.width + first;
+
+	list[0] = v0;
+	if (first + 1 < c.width) {
+		list[1] = v1;
+	}
 }
 
-template <bool NODES> EP_DEV uint32_t *start_for(const struct ep_ht_common &c, uint32_t d)
+/* The first row to rank d of a chunk, to this rank's table and to that rank. */
+template <bool NODES>
+EP_DEV void start_store(const struct ep_ht_common &c, const struct ep_op &op, uint32_t d,
+			uint32_t chunk, uint32_t row)
 {
+	size_t at = (size_t)d * (ep_ht_table_chunks(c) + 1) + chunk;
 	unsigned char *heap = ep_heap_of(c.g, d);
 
-	return !NODES || heap ? start_area(c, heap, c.g.rank)
-			      : (uint32_t *)(c.g.own + c.areas.out_start_off) +
-					(size_t)d * (ep_ht_table_chunks(c) + 1);
-}
-
-EP_DEV uint32_t *table_flags(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)
-{
-	return (uint32_t *)(heap + c.areas.table_off) + (size_t)r * EP_HT_ROUTE_BLOCKS;
+	c.h.send_start[at] = row;
+	if (!NODES || heap) {
+		ep_st_word(heap + start_off(c, c.g.rank) + 8 * (size_t)chunk, row, op.epoch);
+	} else {
+		((uint32_t *)(c.g.own + c.areas.out_start_off))[at] = row;
+	}
 }
 
 /*
@@ -240,7 +253,7 @@ EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht
 	if (w == 0) {
 		*route.nleads = 0;
 	}
-	for (uint32_t i = w; i < ids; i += workers) {
+	for (uint32_t i = route.skip * topk + w; i < ids; i += workers) {
 		uint32_t token = ep_div(i, a.by_topk) * topk, k = i - token, id = route.id[i];
 		uint32_t before = 0, again = 0;
 
@@ -286,7 +299,8 @@ EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht
 	uint32_t lanes = ep_div(EP_WARP_SIZE, a.by_topk) * topk;
 	uint32_t token = ep_div(lane, a.by_topk) * topk, below = (1u << lane) - 1;
 
-	for (uint32_t i0 = ep_warp() * lanes; i0 < ids; i0 += ep_nwarps() * lanes) {
+	for (uint32_t i0 = route.skip * topk + ep_warp() * lanes; i0 < ids;
+	     i0 += ep_nwarps() * lanes) {
 		bool mine = lane < lanes && i0 + lane < ids;
 		uint32_t sel = mine ? route.sel[i0 + lane] : EP_HT_NONE;
 		uint32_t rank = sel == EP_HT_NONE ? EP_HT_NONE
@@ -311,17 +325,42 @@ EP_DEV void ep_ht_span_runs(const struct ep_ht_route_args &a, const struct ep_ht
 	}
 }
 
+/* EP_HT_BEFORE of selection i of the span, in the order of `sel`, whose expert is marked. */
+EP_DEV uint32_t sel_before(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
+			   uint32_t i, uint32_t e0)
+{
+	uint32_t local = ep_div(i, a.by_topk), expert = EP_HT_SEL_EXPERT(route.sel[i]);
+	uint32_t d = ep_div(expert, a.c.by_local), places = 0;
+
+	if (a.c.layout == EP_HT_EXPERT_MAJOR) {
+		places = ep_ht_bits_before(route.bits + (expert - e0) * route.words, local);
+	}
+	return EP_HT_BEFORE(ep_ht_bits_before(route.rank_bits + d * route.words, local), places);
+}
+
+/* The same of all selections of the block, whose tokens and experts are all marked. */
+EP_DEV void ep_ht_span_before(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
+{
+	uint32_t ids = ep_ht_span_tokens(route, route.first_span) * a.c.topk;
+
+	for (uint32_t i = route.skip * a.c.topk + ep_tid(); i < ids; i += ep_nthreads()) {
+		if (route.sel[i] != EP_HT_NONE) {
+			route.row[i] = sel_before(a, route, i, 0);
+		}
+	}
+}
+
 /*
  * Finds the rest of selection i of the span, in the order of `sel`: its row, and its place, if its expert is
- * marked.
+ * marked. `before`: route.row has ep_ht_span_before().
  */
 EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
-			    uint32_t w0, uint32_t i, uint32_t e0)
+			    uint32_t w0, uint32_t i, uint32_t e0, bool before)
 {
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
 	uint32_t local = ep_div(i, a.by_topk), sel = route.sel[i], expert = EP_HT_SEL_EXPERT(sel);
-	uint32_t row = EP_HT_NONE, place = EP_HT_NONE, entry = 0;
+	uint32_t row = EP_HT_NONE, place = EP_HT_NONE, entry = 0, ahead = 0;
 	size_t out = (size_t)w0 * c.topk + i;
 
 	if (sel == EP_HT_NONE ? e0 != 0 : expert_major && expert - e0 >= route.window) {
@@ -330,14 +369,13 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 	if (sel != EP_HT_NONE) {
 		uint32_t d = ep_div(expert, c.by_local);
 
-		row = route.first[route.experts + d] +
-		      ep_ht_bits_before(route.rank_bits + d * route.words, local);
+		ahead = before ? route.row[i] : sel_before(a, route, i, e0);
+		row = route.first[route.experts + d] + EP_HT_BEFORE_ROWS(ahead);
 		row = row < route.kept[d] ? row : EP_HT_NONE;
 		entry = expert - d * c.nlocal;
 	}
 	if (expert_major && row != EP_HT_NONE) {
-		place = route.first[expert] +
-			ep_ht_bits_before(route.bits + (expert - e0) * route.words, local);
+		place = route.first[expert] + EP_HT_BEFORE_PLACES(ahead);
 		place = place < c.limit ? place : EP_HT_NONE;
 		entry = place == EP_HT_NONE ? EP_HT_DROPPED : place;
 	}
@@ -354,68 +392,42 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 	}
 }
 
-/* Four entries of a list, from `first` on. */
-EP_DEV void entries_store(const struct ep_ht_common &c, uint32_t *list, uint32_t first,
-			  const uint32_t *words)
-{
-	if (c.width % 4 == 0) {
-		struct ep_vec16 v = { words[0], words[1], words[2], words[3] };
-
-		ep_st16(list + first, v);
-		return;
-	}
-	EP_UNROLL()
-	for (uint32_t j = 0; j < 4; j++) {
-		if (first + j < c.width) {
-			list[first + j] = words[j];
-		}
-	}
-}
-
 /*
- * Stores at the destinations of the span's rows what these are. Item i is 16 bytes of a list, if one begins with
- * selection i >> shift: neighbours write what lies side by side.
+ * Stores at the destinations of the span's rows what these are. Item i is two entries of a list, if
+ * one begins with selection i >> shift: neighbours write what lies side by side.
  */
 template <bool NODES>
-EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
-			    uint32_t w0)
+EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_op &op,
+			    const struct ep_ht_route &route)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t n = *route.nleads, shift = 0;
 
-	while ((4u << shift) < c.width) {
+	while ((2u << shift) < c.width) {
 		shift++;
 	}
 	for (uint32_t i = ep_tid(); i < n << shift; i += ep_nthreads()) {
-		uint32_t at = route.leads[i >> shift], first = 4 * (i & ((1u << shift) - 1));
-		uint32_t row = route.row[at], count = EP_HT_RUN_COUNT(route.run[at]), v[4];
+		uint32_t at = route.leads[i >> shift], first = 2 * (i & ((1u << shift) - 1));
+		uint32_t row = route.row[at], count = EP_HT_RUN_COUNT(route.run[at]);
 
-		if (row == EP_HT_NONE || first >= c.width) {
+		if (row == EP_HT_NONE || first >= c.width || first > count) {
 			continue;
 		}
-		EP_UNROLL()
-		for (uint32_t j = 0; j < 4; j++) {
-			v[j] = first + j < count ? route.entry[at + first + j] : EP_HT_NONE;
-		}
-
-		uint32_t d = ep_div(EP_HT_SEL_EXPERT(route.sel[at]), c.by_local);
-		uint32_t *area = sel_for<NODES>(c, d);
-
-		entries_store(c, area + (size_t)row * c.width, first, v);
+		list_store<NODES>(c, op, ep_div(EP_HT_SEL_EXPERT(route.sel[at]), c.by_local), row,
+				  first, first < count ? route.entry[at + first] : EP_HT_NONE,
+				  first + 1 < count ? route.entry[at + first + 1] : EP_HT_NONE);
 	}
 }
 
 /* The span's chunks: where their rows begin. */
 template <bool NODES>
-EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_route &route,
-			      uint32_t w0)
+EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_op &op,
+			      const struct ep_ht_route &route, uint32_t w0)
 {
-	uint32_t n = ep_ht_span_tokens(route, w0), chunks = ep_ht_table_chunks(c);
+	uint32_t n = ep_ht_span_tokens(route, w0);
 
 	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
-		uint32_t *there = start_for<NODES>(c, d);
-
-		for (uint32_t local = ep_lane() << c.areas.chunk_shift; local < n;
+		for (uint32_t local = route.skip + (ep_lane() << c.areas.chunk_shift); local < n;
 		     local += EP_WARP_SIZE << c.areas.chunk_shift) {
 			uint32_t row = route.first[route.experts + d] +
 				       ep_ht_bits_before(route.rank_bits + d * route.words, local);
@@ -424,9 +436,7 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
 			if (NODES && ep_rank_remote(c.g, d)) {
 				mask_leave(c, route, d, local, row, chunk);
 			}
-			row = ep_min_u32(row, route.kept[d]);
-			c.h.send_start[(size_t)d * (chunks + 1) + chunk] = row;
-			there[chunk] = row;
+			start_store<NODES>(c, op, d, chunk, ep_min_u32(row, route.kept[d]));
 		}
 	}
 }
@@ -436,91 +446,166 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_ht_r
  * the span's chunks of few ranks.
  */
 template <bool NODES>
-EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_ht_route &route)
+EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_op &op,
+			      const struct ep_ht_route &route)
 {
 	uint32_t chunks = ep_ht_table_chunks(c);
 
 	for (uint32_t d = ep_nwarps() - 1 - ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
-		uint32_t *there = start_for<NODES>(c, d);
-
 		for (uint32_t chunk = ep_ht_chunks(c.num_tokens, c.areas.chunk_shift) +
 				      ep_block() * EP_WARP_SIZE + ep_lane();
 		     chunk <= chunks; chunk += ep_nblocks() * EP_WARP_SIZE) {
-			c.h.send_start[(size_t)d * (chunks + 1) + chunk] = route.kept[d];
-			there[chunk] = route.kept[d];
+			start_store<NODES>(c, op, d, chunk, route.kept[d]);
 		}
 	}
 }
 
-/* Publishes to all ranks that this block's part of their tables is there. One block. */
-template <bool NODES>
-EP_DEV void ep_ht_tables_announce(const struct ep_ht_common &c, const struct ep_op &op)
-{
-	ep_block_sync();
-	if (ep_warp() != 0) {
-		return;
-	}
-	ep_release_fence_sys();
-	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
-		unsigned char *heap = ep_heap_of(c.g, d);
+/* Sets of rows whose lists a warp has under way. */
+#define EP_HT_LIST_SETS 2u
 
-		for (uint32_t b = ep_block(); (!NODES || heap) && b < EP_HT_ROUTE_BLOCKS;
-		     b += ep_nblocks()) {
-			ep_st_fenced_sys_u32(table_flags(c, heap, c.g.rank) + b, op.epoch);
-		}
+/* Lists of rows as a warp looks at them: a lane for each packet, and rows in sets of all lanes. */
+struct ep_ht_lists {
+	uint32_t lanes; /* of a row: a power of two */
+	uint32_t rows;  /* that are looked at together, of all sets */
+	uint32_t first; /* of the list: the lane's first entry */
+	uint32_t below; /* lanes with earlier ones */
+	uint32_t v[EP_HT_LIST_SETS][2];
+};
+
+EP_DEV struct ep_ht_lists lists_make(const struct ep_ht_common &c)
+{
+	uint32_t lane = ep_lane();
+	struct ep_ht_lists l = {};
+
+	l.lanes = 1;
+	while (2 * l.lanes < c.width) {
+		l.lanes *= 2;
 	}
+	l.rows = EP_HT_LIST_SETS * (EP_WARP_SIZE / l.lanes);
+	l.first = 2 * (lane & (l.lanes - 1));
+	l.below = (1u << lane) - (1u << (lane & ~(l.lanes - 1)));
+	return l;
 }
 
-/* Have the tables of source s come? One warp. */
-template <bool NODES>
-EP_DEV bool tables_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s)
+/* The lane's row of a set, when rows from `row0` on are looked at. */
+EP_DEV uint32_t lists_row(const struct ep_ht_lists &l, uint32_t row0, uint32_t set)
 {
-	bool ok = true;
-
-	if (NODES && ep_rank_remote(c.g, s)) {
-		return ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_TABLE);
-	}
-	for (uint32_t b = ep_lane(); b < EP_HT_ROUTE_BLOCKS; b += EP_WARP_SIZE) {
-		const uint32_t *flag = table_flags(c, c.g.own, s) + b;
-
-		ok = ep_ht_flag_wait<NODES>(c, op, flag, EP_WAIT_HT_TABLE, s);
-	}
-	return ok;
+	return row0 + (set * EP_WARP_SIZE + ep_lane()) / l.lanes;
 }
 
-/* Keeps the tables of source s, which have come: worker `w` of `workers`. */
+/* Loads the lane's entries of a row of source s. Are they there? */
 template <bool NODES>
-EP_DEV void tables_keep(const struct ep_ht_common &c, const struct ep_ht_route &route, uint32_t s,
-			uint32_t w, uint32_t workers)
+EP_DEV bool list_load(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s,
+		      uint32_t row, uint32_t first, uint32_t *v)
 {
-	const uint32_t *sel = sel_area(c, c.g.own, s);
-	const uint32_t *start = start_area(c, c.g.own, s);
-	uint32_t *sel_out = c.h.recv_sel + (size_t)route.from[s] * c.width;
-	uint32_t words = (route.from[s + 1] - route.from[s]) * c.width;
-	uint32_t starts = ep_ht_table_chunks(c) + 1;
+	const unsigned char *area = c.g.own + sel_off(c, s);
 
-	if (c.width % 4 == 0) {
-		EP_UNROLL(2)
-		for (uint32_t i = 4 * w; i < words; i += 4 * workers) {
-			ep_st16(sel_out + i, ep_ld16_fresh(sel + i));
-		}
-	} else {
-		EP_UNROLL(2)
-		for (uint32_t i = w; i < words; i += workers) {
-			sel_out[i] = ep_ld_relaxed_sys_u32(sel + i);
-		}
+	if (NODES && ep_rank_remote(c.g, s)) { /* the table has come */
+		const uint32_t *list = (const uint32_t *)area + (size_t)row * c.width + first;
+
+		v[0] = ep_ld_relaxed_sys_u32(list);
+		v[1] = first + 1 < c.width ? ep_ld_relaxed_sys_u32(list + 1) : EP_HT_NONE;
+		return true;
 	}
-	for (uint32_t i = w; i < starts; i += workers) {
-		c.h.recv_start[(size_t)s * starts + i] = ep_ld_relaxed_sys_u32(start + i);
-	}
-	if (NODES) {
-		masks_keep(c, s, w, workers);
-	}
+	return ep_ld_packet(area + (size_t)row * ep_ht_list_bytes(c.width) + 8 * (size_t)first,
+			    op.epoch, &v[0], &v[1]);
 }
 
 /*
- * Waits for the tables of those sources that the block keeps, and keeps them: with few ranks several
- * blocks share a source. `everything`: waits for all sources. False when one has failed. All threads.
+ * Takes the lists of source s's rows from `row0` on, below `rows`: entries behind the last one are
+ * NONE. Waits for them, unless they are a remote rank's, which have come. False: they do not come. One
+ * warp.
+ */
+template <bool NODES>
+EP_DEV bool lists_take(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s,
+		       uint32_t row0, uint32_t rows, struct ep_ht_lists *l)
+{
+	struct ep_spin spin = ep_spin_start();
+
+	for (;;) {
+		bool come[EP_HT_LIST_SETS], late = false, over = false;
+
+		EP_UNROLL()
+		for (uint32_t i = 0; i < EP_HT_LIST_SETS; i++) { /* none waits for another */
+			uint32_t row = lists_row(*l, row0, i);
+			bool mine = row < rows && l->first < c.width;
+
+			come[i] = list_load<NODES>(c, op, s, mine ? row : row0, mine ? l->first : 0,
+						   l->v[i]);
+		}
+		EP_UNROLL()
+		for (uint32_t i = 0; i < EP_HT_LIST_SETS; i++) {
+			bool mine = lists_row(*l, row0, i) < rows && l->first < c.width;
+			uint32_t ends = ep_ballot(EP_FULL_MASK,
+						  mine && come[i] && l->v[i][1] == EP_HT_NONE);
+
+			mine = mine && !(ends & l->below);
+			late |= mine && !come[i];
+			l->v[i][0] = mine ? l->v[i][0] : EP_HT_NONE;
+			l->v[i][1] = mine ? l->v[i][1] : EP_HT_NONE;
+		}
+		if (!ep_any(EP_FULL_MASK, late)) {
+			return true;
+		}
+		if (late) {
+			over = ep_ht_give_up<NODES>(c, op, &spin, EP_WAIT_HT_TABLE, s);
+		}
+		if (ep_any(EP_FULL_MASK, over)) {
+			return false;
+		}
+	}
+}
+
+/* Keeps the tables of source s: warp `w` of `warps`. False: they do not come. */
+template <bool NODES>
+EP_DEV bool tables_keep(const struct ep_ht_common &c, const struct ep_op &op,
+			const struct ep_ht_route &route, uint32_t s, uint32_t w, uint32_t warps)
+{
+	const unsigned char *start = c.g.own + start_off(c, s);
+	uint32_t *sel_out = c.h.recv_sel + (size_t)route.from[s] * c.width;
+	uint32_t rows = route.from[s + 1] - route.from[s], starts = ep_ht_table_chunks(c) + 1;
+	struct ep_ht_lists l = lists_make(c);
+	bool ok = true;
+
+	for (uint32_t row0 = w * l.rows; row0 < rows; row0 += warps * l.rows) {
+		if (!lists_take<NODES>(c, op, s, row0, rows, &l)) {
+			return false;
+		}
+		EP_UNROLL()
+		for (uint32_t i = 0; i < EP_HT_LIST_SETS; i++) {
+			uint32_t row = lists_row(l, row0, i);
+
+			EP_UNROLL()
+			for (uint32_t j = 0; j < 2; j++) {
+				if (row < rows && l.first + j < c.width) {
+					sel_out[(size_t)row * c.width + l.first + j] = l.v[i][j];
+				}
+			}
+		}
+	}
+	/* the warps with the fewest rows begin */
+	for (uint32_t i = (warps - 1 - w) * EP_WARP_SIZE + ep_lane(); i < starts && ok;
+	     i += warps * EP_WARP_SIZE) {
+		uint32_t first;
+
+		if (NODES && ep_rank_remote(c.g, s)) {
+			first = ep_ld_relaxed_sys_u32((const uint32_t *)start + i);
+		} else {
+			ok = word_wait<NODES>(c, op, (const uint64_t *)start + i, EP_WAIT_HT_TABLE,
+					      s, &first);
+		}
+		c.h.recv_start[(size_t)s * starts + i] = first;
+	}
+	if (NODES) {
+		masks_keep(c, s, w * EP_WARP_SIZE + ep_lane(), warps * EP_WARP_SIZE);
+	}
+	return ep_all(EP_FULL_MASK, ok);
+}
+
+/*
+ * Keeps the tables of those sources that the block has a share of: with few ranks several blocks
+ * share a source. `everything`: waits for those of all remote ranks. False when one does not come.
+ * All threads.
  */
 template <bool NODES>
 EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &op,
@@ -529,25 +614,42 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 	uint32_t step = ep_min_u32(c.g.nranks, ep_nblocks());
 	uint32_t part = ep_block() / step, s0 = ep_block() - part * step;
 	uint32_t parts = (ep_nblocks() - s0 + step - 1) / step;
+	bool ok = true;
 
-	for (uint32_t i = ep_warp(), s; (s = everything ? i : s0 + i * step) < c.g.nranks;
-	     i += ep_nwarps()) {
-		if (!ep_all(EP_FULL_MASK, tables_wait<NODES>(c, op, s)) && ep_lane() == 0) {
-			ep_shared_or_u32(failed, 1);
+	if (NODES) {
+		for (uint32_t i = ep_warp(), s; (s = everything ? i : s0 + i * step) < c.g.nranks;
+		     i += ep_nwarps()) {
+			if (ep_rank_remote(c.g, s) &&
+			    !ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_TABLE) &&
+			    ep_lane() == 0) {
+				ep_shared_or_u32(failed, 1);
+			}
+		}
+		ep_block_sync();
+		if (*failed) {
+			return false;
 		}
 	}
-	ep_block_sync();
-	if (*failed) {
-		return false;
+	for (uint32_t s = s0; s < c.g.nranks && ok; s += step) {
+		ok = tables_keep<NODES>(c, op, route, s, part + parts * ep_warp(),
+					parts * ep_nwarps());
 	}
-	for (uint32_t s = s0; s < c.g.nranks; s += step) {
-		tables_keep<NODES>(c, route, s, part * ep_nthreads() + ep_tid(),
-				   parts * ep_nthreads());
-	}
-	return true;
+	return ok;
 }
 
 /* ---- what comes to this rank in all, for the caller and for later kernels ---- */
+
+/* Handle memory has no routing from now on. One thread, before its block publishes anything. */
+EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)
+{
+	ep_st_relaxed_gpu_u64(&c.h.head->stamp, 0);
+}
+
+/* Nor will it have this one. Any thread, behind that. */
+EP_DEV void ep_ht_head_fail(const struct ep_ht_common &c)
+{
+	ep_atomic_max_gpu_u64(&c.h.head->stamp, EP_HT_NO_STAMP);
+}
 
 /* Expert-major: this rank's zones. Their rows are all kept as far as they have places. One warp. */
 EP_DEV void zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
@@ -589,35 +691,41 @@ EP_DEV uint32_t zone_find(const struct ep_ht_common &c, uint32_t place)
 
 /*
  * Some rows are dropped because they have no slots, so the counts do not show how many rows come to an
- * expert. The tables that have come do: adds what they list to `kept`, of which each expert's lies `stride`
- * words behind the one before.
+ * expert. The tables of all sources do: adds what they list to `kept`, of which each expert's lies `stride`
+ * words behind the one before. One block.
  */
-EP_DEV void kept_count(const struct ep_ht_common &c, const struct ep_ht_route &route,
-		       uint32_t *kept, uint32_t stride)
+template <bool NODES>
+EP_DEV void kept_count(const struct ep_ht_common &c, const struct ep_op &op,
+		       const struct ep_ht_route &route, uint32_t *kept, uint32_t stride)
 {
-	for (uint32_t s = 0; s < c.g.nranks; s++) {
-		const uint32_t *sel = sel_area(c, c.g.own, s);
+	struct ep_ht_lists l = lists_make(c);
+	bool ok = true;
+
+	for (uint32_t s = 0; s < c.g.nranks && ok; s++) {
 		uint32_t rows = route.from[s + 1] - route.from[s];
 
-		for (uint32_t row = ep_tid(); row < rows; row += ep_nthreads()) {
-			for (uint32_t j = 0; j < c.width; j++) {
-				uint32_t v = ep_ld_relaxed_sys_u32(sel + (size_t)row * c.width + j);
+		for (uint32_t row0 = ep_warp() * l.rows; row0 < rows && ok;
+		     row0 += ep_nwarps() * l.rows) {
+			ok = lists_take<NODES>(c, op, s, row0, rows, &l);
+			for (uint32_t i = 0; i < 2 * EP_HT_LIST_SETS && ok; i++) {
+				uint32_t v = l.v[i / 2][i & 1];
 
-				if (v == EP_HT_NONE) {
-					break;
-				}
-				if (v != EP_HT_DROPPED) {
+				if (v != EP_HT_NONE && v != EP_HT_DROPPED) {
 					v = c.layout == EP_HT_FLAT ? v : zone_find(c, v);
 					ep_shared_add_u32(kept + (size_t)v * stride, 1);
 				}
 			}
 		}
 	}
+	if (!ok) {
+		ep_ht_head_fail(c);
+	}
 }
 
-/* Expert-major zones, or flat counters. One block; the tables of all sources have come if `cut`. */
-EP_DEV void experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
-			  bool cut)
+/* Expert-major zones, or flat counters. `cut`: waits for the tables of all sources. One block. */
+template <bool NODES>
+EP_DEV void experts_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
+			  const struct ep_ht_route &route, bool cut)
 {
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
@@ -636,8 +744,8 @@ EP_DEV void experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_r
 			}
 		}
 		ep_block_sync();
-		kept_count(c, route, expert_major ? &c.h.zones[0].kept : counts,
-			   expert_major ? sizeof(struct ep_ht_zone) / 4 : 1);
+		kept_count<NODES>(c, op, route, expert_major ? &c.h.zones[0].kept : counts,
+				  expert_major ? sizeof(struct ep_ht_zone) / 4 : 1);
 		ep_block_sync();
 	}
 	for (uint32_t e = ep_tid(); !expert_major && e < c.nlocal; e += ep_nthreads()) {
@@ -645,22 +753,7 @@ EP_DEV void experts_leave(const struct ep_ht_route_args &a, const struct ep_ht_r
 	}
 }
 
-/*
- * Handle memory has no routing from now on. One thread, before its block publishes its counts: without these no
- * other block gets to where it can fail and record it here.
- */
-EP_DEV void ep_ht_head_clear(const struct ep_ht_common &c)
-{
-	ep_st_relaxed_gpu_u64(&c.h.head->stamp, 0);
-}
-
-/* Nor will it have this one, whatever the other blocks do. Any block that fails, by one thread. */
-EP_DEV void ep_ht_head_fail(const struct ep_ht_common &c)
-{
-	ep_atomic_max_gpu_u64(&c.h.head->stamp, EP_HT_NO_STAMP);
-}
-
-/* It has this one, unless a block has failed, or fails later. One thread, whose block has seen all tables come. */
+/* It has this one, unless a block has failed, or fails later. One thread. */
 EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
 	const struct ep_ht_common &c = a.c;
@@ -671,6 +764,7 @@ EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_h
 }
 
 /* All but the stamp, without which the head is not valid. One block. */
+template <bool NODES>
 EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct ep_op &op,
 				const struct ep_ht_route &route, bool cut)
 {
@@ -687,7 +781,7 @@ EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct e
 		head->chunks = route.from[c.g.nranks + 1];
 		head->total = ep_ht_total(c, route, c.g.rank);
 	}
-	experts_leave(a, route, cut);
+	experts_leave<NODES>(a, op, route, cut);
 	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {
 		c.h.recv_base[r] = route.from[r];
 		if (r < c.g.nranks) {

@@ -175,38 +175,6 @@ EP_DEV bool ep_ht_give_up(const struct ep_ht_common &c, const struct ep_op &op,
 	return w.over;
 }
 
-/* Polls of a flag before its wait goes on out of line: a call costs 0.7 us. */
-#define EP_HT_FLAG_POLLS 16u
-
-/* The rest of such a wait. */
-template <bool NODES>
-EP_DEV_COLD bool ep_ht_flag_wait_on(const struct ep_ht_common &c, struct ep_op op,
-				    const uint32_t *flag, enum ep_wait_site site, uint32_t r)
-{
-	struct ep_spin s = ep_spin_start();
-
-	while (ep_ld_acquire_sys_u32(flag) != op.epoch) {
-		if (ep_ht_give_up<NODES>(c, op, &s, site, r)) {
-			return false;
-		}
-	}
-	return true;
-}
-
-/* ep_wait_flag() for a flag of rank r, which others may hold up. Any lane. */
-template <bool NODES>
-EP_DEV bool ep_ht_flag_wait(const struct ep_ht_common &c, const struct ep_op &op,
-			    const uint32_t *flag, enum ep_wait_site site, uint32_t r)
-{
-	EP_UNROLL(1)
-	for (uint32_t n = 0; n < EP_HT_FLAG_POLLS; n++) {
-		if (ep_ld_acquire_sys_u32(flag) == op.epoch) {
-			return true;
-		}
-	}
-	return ep_ht_flag_wait_on<NODES>(c, op, flag, site, r);
-}
-
 /*
  * ep_ht_queue_failed(), one thread. A rank that has given another one up may have left, and is not
  * named.

@@ -64,6 +64,8 @@ KERNELS = {
     "ep_ht_combine_bf16_nodes_kernel": Expect(registers=168, spilled=36),
     "ep_ht_combine_fp16_nodes_kernel": Expect(registers=168, spilled=36),
     "ep_ht_combine_fp32_nodes_kernel": Expect(registers=168),
+    # two packets are loaded together, by who keeps lists and by who counts what is cut off
+    "ep_ht_route_kernel": Expect(batches=(2, 2)),
     "ep_ht_route_nodes_kernel": Expect(spilled=240),
     "ep_ll_combine_bf16_kernel": COMBINE,
     "ep_ll_combine_fp16_kernel": COMBINE,

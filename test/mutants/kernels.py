@@ -455,15 +455,29 @@ MUTANTS = [
      "new": ("\t\t\tif (WHOLE || at + 1 < vecs) {\n"
              "\t\t\t\tep_st16(to + 16 * at, sum);"),
      "tests": ["ht_flat", "ht_window", "ht_em"]},
-    # The keeper of the head waits for all tables: of rows that are cut off it counts by them.
-    {"name": "ht_head_early", "file": "device/ht/route_place.h",
-     "old": "(s = everything ? i : s0 + i * step) < c.g.nranks;",
-     "new": "(s = s0 + i * step) < c.g.nranks;", "tests": ["ht_cut", "ht_route", "ht_drop"]},
-    # Routing tables are in memory before their flags.
-    {"name": "ht_table_nofence", "file": "device/ht/route_place.h",
-     "old": ("\tep_release_fence_sys();\n"
-             "\tfor (uint32_t d = ep_lane(); d < c.g.nranks"),
-     "new": "\tfor (uint32_t d = ep_lane(); d < c.g.nranks", "tests": ["ht_flat"]},
+    # Where rows are cut off, the keeper of the head counts by all tables.
+    {"name": "ht_head_early", "file": "device/ht/route.cu",
+     "old": "\tcut = keeper && route.all[route.experts + c.g.rank] > c.limit;",
+     "new": "\tcut = false;", "tests": ["ht_cut", "ht_route", "ht_drop"]},
+    # A list that is not full ends in a packet of its own,
+    {"name": "ht_list_end", "file": "device/ht/route_place.h",
+     "old": "first >= c.width || first > count", "new": "first >= c.width || first >= count",
+     "tests": ["ht_route", "ht_flat"]},
+    # and behind its end are no entries of an earlier one.
+    {"name": "ht_list_stale", "file": "device/ht/route_place.h",
+     "old": "mine = mine && !(ends & l->below);", "new": ";", "tests": ["ht_route", "ht_flat"]},
+    # Counts do not lie where those of the step before are still read.
+    {"name": "ht_count_bank", "file": "device/ht/route.cu",
+     "old": "t.bank = op.step & 1;", "new": "t.bank = 0;", "tests": ["ht_route"]},
+    # In a group that was aborted before, no count is published.
+    {"name": "ht_count_aborted", "file": "device/ht/route.cu",
+     "old": "ok = !failed && route_sum<NODES>(a, op, t);", "new": "ok = route_sum<NODES>(a, op, t);",
+     "tests": ["ht_route"]},
+    # A block that gives up leaves no routing, whatever the others do.
+    {"name": "ht_head_fails", "file": "device/ht/route.cu",
+     "old": ("\tif (*failed) {\n\t\tif (ep_tid() == 0) {\n"
+             "\t\t\troute_fail(c, op, route);\n\t\t}\n"),
+     "new": "\tif (*failed) {\n", "tests": ["ht_route"]},
     # Nothing is loaded early into a ring that is full.
     {"name": "ht_early_ring", "file": "device/ht/dispatch.h",
      "old": "work->ahead.chunk < chunks;",

@@ -362,41 +362,49 @@ static void check_fatal(const struct rig *rig, uint32_t r, uint32_t cause, uint3
 		CHECK_INT(fatal->site, site);
 	}
 	CHECK_INT(fatal->peer, peer);
-	CHECK(site == 0 ? stamp == 0 || stamp == EP_HT_NO_STAMP
-			: stamp == (site == EP_WAIT_HT_TABLE ? EP_HT_NO_STAMP : 0));
+	CHECK(stamp == EP_HT_NO_STAMP);
 }
 
-/* Rank 1 has not started the update: it may still read what the one before has left in its heap. */
+/* Words of rank 1 are as the last update has left them; `all`: it has written each. */
+static void check_before(const struct rig *rig, enum rig_piece piece, size_t first, size_t n,
+			 int before, bool all)
+{
+	const uint64_t *words = (const uint64_t *)rig_at(rig, 1, piece) + first;
+
+	for (size_t i = 0; i < n; i++) {
+		uint32_t epoch = (uint32_t)(words[i] >> 32);
+
+		CHECK(epoch == (uint32_t)before || (!all && epoch < (uint32_t)before),
+		      "word %zu of piece %d has epoch %u", i, (int)piece, epoch);
+	}
+}
+
+/*
+ * Rank 1 has not started the update: it may still read what the one before has left in its heap.
+ * Counts of the new one have a place of their own.
+ */
 static void check_untouched(struct rig *rig, int before)
 {
 	uint32_t n = rig->shape.nranks, counts = n * rig->shape.nlocal + n + 1;
-	const uint64_t *words;
-	const uint32_t *tables;
 
 	rig_fetch(rig, 1);
-	words = rig_at(rig, 1, RIG_COUNT);
-	tables = rig_at(rig, 1, RIG_TABLE);
-	for (uint32_t i = 0; i < n * counts; i++) {
-		CHECK(words[i] >> 32 <= (uint32_t)before, "count %u has epoch %u", i,
-		      (uint32_t)(words[i] >> 32));
-	}
-	for (uint32_t i = 0; i < n * EP_HT_ROUTE_BLOCKS; i++) {
-		CHECK_INT(tables[i] <= (uint32_t)before, 1);
-	}
+	check_before(rig, RIG_COUNT, (size_t)(before & 1) * n * counts, n * counts, before, true);
+	check_before(rig, RIG_START, 0, rig->bytes[RIG_START] / 8, before, true);
+	check_before(rig, RIG_SEL, 0, rig->bytes[RIG_SEL] / 8, before, false);
 }
 
 /* What rank `from` tells rank `to` in the first update: its mark, then its counts, none, then its tables. */
 static void tell(struct rig *rig, uint32_t to, uint32_t from, int most)
 {
-	uint64_t counts[10], mark = UINT64_C(1) << 32 | 77;
+	/* R * L + R + 1; and chunks + 1 */
+	uint64_t counts[10], starts[4], mark = UINT64_C(1) << 32 | 77;
 	unsigned char *memory = rig->rank[to].memory;
-	uint32_t flags[EP_HT_ROUTE_BLOCKS];
 
-	for (int i = 0; i < 10; i++) { /* R * L + R + 1 */
+	for (int i = 0; i < 10; i++) {
 		counts[i] = UINT64_C(1) << 32;
 	}
-	for (int i = 0; i < EP_HT_ROUTE_BLOCKS; i++) {
-		flags[i] = 1;
+	for (int i = 0; i < 4; i++) {
+		starts[i] = UINT64_C(1) << 32;
 	}
 	if (most > 0) {
 		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_SIGNATURE] +
@@ -404,12 +412,13 @@ static void tell(struct rig *rig, uint32_t to, uint32_t from, int most)
 				     &mark, sizeof(mark), cudaMemcpyHostToDevice));
 	}
 	if (most > 1) {
-		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_COUNT] + sizeof(counts) * from, counts,
-				     sizeof(counts), cudaMemcpyHostToDevice));
+		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_COUNT] +
+					     sizeof(counts) * (rig->shape.nranks + from),
+				     counts, sizeof(counts), cudaMemcpyHostToDevice));
 	}
 	if (most > 2) {
-		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_TABLE] + sizeof(flags) * from, flags,
-				     sizeof(flags), cudaMemcpyHostToDevice));
+		NEED_CUDA(cudaMemcpy(memory + rig->off[RIG_START] + sizeof(starts) * from, starts,
+				     sizeof(starts), cudaMemcpyHostToDevice));
 	}
 }
 
@@ -484,9 +493,10 @@ static void test_mismatch(void)
 		CHECK_INT(rig.rank[r].records[EP_RECORD_FATAL].value, 1);
 	}
 	CHECK_INT(rig.rank[2].records[EP_RECORD_FATAL].cause, EP_CAUSE_MISMATCH);
-	/* what has failed stays so: an update does nothing, and says so in the handle */
+	/* what has failed stays so: an update publishes no count, and says so in the handle */
 	update(&rig, 0);
-	CHECK(((struct ep_ht_head *)rig_at(&rig, 0, RIG_HEAD))->stamp == 0);
+	CHECK(((struct ep_ht_head *)rig_at(&rig, 0, RIG_HEAD))->stamp == EP_HT_NO_STAMP);
+	check_before(&rig, RIG_COUNT, 0, rig.bytes[RIG_COUNT] / 8, 1, false);
 	rig_free(&rig);
 }
 

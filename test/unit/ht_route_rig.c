@@ -19,10 +19,9 @@ static void rig_place(struct rig *rig)
 		[RIG_PROGRESS] = 8 * r,
 		[RIG_SIGNATURE] = EP_SIGNATURE_BYTES(r),
 		[RIG_SIGN] = 8 * r,
-		[RIG_COUNT] = 8 * r * (r * (s->nlocal + 1) + 1),
-		[RIG_TABLE] = 4 * r * EP_HT_ROUTE_BLOCKS,
-		[RIG_START] = 4 * r * (chunks + 1),
-		[RIG_SEL] = 4 * r * b * width,
+		[RIG_COUNT] = 8 * 2 * r * (r * (s->nlocal + 1) + 1),
+		[RIG_START] = 8 * r * (chunks + 1),
+		[RIG_SEL] = 16 * r * b * ((width + 1) / 2),
 		[RIG_SCRATCH] = ep_ht_scratch_bytes(s->nranks, s->nranks * s->nlocal),
 		[RIG_SEQ] = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq),
 		[RIG_STATE] = sizeof(struct ep_dev_state),
@@ -87,7 +86,6 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->g.signature_off = rig->off[RIG_SIGNATURE];
 	c->areas.sign_off = rig->off[RIG_SIGN];
 	c->areas.count_off = rig->off[RIG_COUNT];
-	c->areas.table_off = rig->off[RIG_TABLE];
 	c->areas.start_off = rig->off[RIG_START];
 	c->areas.sel_off = rig->off[RIG_SEL];
 	c->h.head = (struct ep_ht_head *)at[RIG_HEAD];
