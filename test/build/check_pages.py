@@ -61,8 +61,9 @@ def check_sizes():
     page = (ROOT / "doc/plan.md").read_text(encoding="utf-8")
     library, asked = ctypes.CDLL(str(VCLUSTER / "libnccl_ep.so.0")), 0
     for algorithm, part in enumerate(page.split("## High throughput")):
-        ranks = [int(n) for n in re.findall(r"\b\d+\b", re.search(r"^\| model .*$", part, re.M)[0])]
-        for row in re.findall(r"^\| [^|]*[a-z][^|]*((?:\| *\d+ *)+)\|$", part, re.M):
+        table = re.search(r"^\| model (?:.+\n)+", part, re.M)[0]
+        ranks = [int(n) for n in re.findall(r"\b\d+\b", table.split("\n")[0])]
+        for row in re.findall(r"^\| [^|]*[a-z][^|]*((?:\| *\d+ *)+)\|$", table, re.M):
             experts, hidden, topk, tokens, *stated = [int(n) for n in re.findall(r"\d+", row)]
             for n, mib in zip(ranks, stated):
                 answer = device_memory.ask(library, algorithm, 3 if algorithm else 1, experts, hidden, tokens, topk, n,
