@@ -28,8 +28,18 @@
 /* What quantising needs beside the row. */
 struct ep_ll_quantiser {
 	bool round_scales; /* FP8: scales are powers of two */
-	float global;      /* NVFP4 */
+	float global;      /* NVFP4, and what follows from it: */
+	float reciprocal;  /* 0 of 0 */
+	float least;
 };
+
+EP_DEV struct ep_ll_quantiser ep_ll_quantiser_make(bool round_scales, float global)
+{
+	float reciprocal = global != 0.0f ? 1.0f / global : 0.0f;
+	struct ep_ll_quantiser z = { round_scales, global, reciprocal, ep_nvfp4_least(reciprocal) };
+
+	return z;
+}
 
 /* 16 bf16 elements as fp32. */
 EP_DEV void ll_elements(struct ep_vec16 lo, struct ep_vec16 hi, float *f)
@@ -127,6 +137,17 @@ EP_DEV void ll_bf16_store(unsigned char *p, const float *sum)
 	}
 }
 
+/* N vecs of a row of bf16 at p, zeros where there are none. Nothing waits for the loads. */
+template <int N> EP_DEV void ll_own_load(struct ep_vec16 *raw, const unsigned char *p, bool there)
+{
+	const struct ep_vec16 zero = { 0, 0, 0, 0 };
+
+	EP_UNROLL()
+	for (int i = 0; i < N; i++) {
+		raw[i] = there ? ep_ld16_nc(p + 16 * i) : zero;
+	}
+}
+
 /* ---- e4m3 ---- */
 
 template <class SCALE> struct ep_ll_e4m3 {
@@ -136,7 +157,8 @@ template <class SCALE> struct ep_ll_e4m3 {
 		payload = EP_LL_E4M3_ELEMENTS, /* bytes of a quad, */
 		elements = EP_LL_E4M3_ELEMENTS,
 		scale_words = 4, /* and what follows them */
-		sums = 16        /* of a vec */
+		sums = 16,       /* of a vec */
+		own_vecs = 2     /* of bf16, of a vec */
 	};
 
 	/* The index of scale word `i` of a quad among those of the row. */
@@ -229,6 +251,74 @@ template <class SCALE> struct ep_ll_e4m3 {
 		}
 	}
 
+	/*
+	 * Which 16 elements of its tile a lane has of a quad that is not on the wire: those of the vec at
+	 * `off`, and lanes without one the rest of the group that the quad shares with the other one.
+	 */
+	template <bool LINES> EP_DEV uint32_t own_at(uint32_t quad, uint32_t off)
+	{
+		uint32_t spare = LINES ? ep_lane() / 8 : ep_lane() - payload / 16;
+		uint32_t i = off < payload ? off / 16
+					   : (quad & 1 ? spare - 4 : spare + payload / 16);
+
+		return i + (quad & 1) * (payload / 16);
+	}
+
+	/* The lane that has those elements. */
+	template <bool LINES> EP_DEV uint32_t own_lane(uint32_t quad, uint32_t at)
+	{
+		uint32_t i = at - (quad & 1) * (payload / 16);
+
+		if (i < payload / 16) {
+			return LINES ? i + i / 7 : i;
+		}
+		i = quad & 1 ? at - 24 : i - payload / 16;
+		return LINES ? 8 * i + 7 : payload / 16 + i;
+	}
+
+	template <bool LINES>
+	EP_DEV void own_load(struct ep_vec16 *raw, const unsigned char *row, uint32_t row_bytes,
+			     uint32_t quad, uint32_t off)
+	{
+		uint32_t at = 2 * (quad / 2 * 2 * elements + 16 * own_at<LINES>(quad, off));
+
+		ll_own_load<own_vecs>(raw, row + at, at < row_bytes);
+	}
+
+	/* Adds the lane's vec of a row that own_load() has loaded, as a reader gets it. All lanes. */
+	template <bool LINES>
+	EP_DEV void add_own(float *sum, const struct ep_vec16 *raw, const struct ep_ll_quantiser &z,
+			    uint32_t quad, uint32_t off, float weight)
+	{
+		uint32_t at = own_at<LINES>(quad, off), scale;
+		float f[16], amax = 0.0f, inverse, w;
+
+		ll_elements(raw[0], raw[1], f);
+		EP_UNROLL()
+		for (int n = 0; n < 16; n++) {
+			amax = SCALE::larger(amax, f[n]);
+		}
+		EP_UNROLL()
+		for (int x = 1; x < SCALE::lanes; x *= 2) {
+			amax = SCALE::larger(amax, ep_shfl_f32(EP_FULL_MASK, amax,
+							       own_lane<LINES>(quad, at ^ x)));
+		}
+		scale = SCALE::make(z, amax, &inverse);
+		w = SCALE::whole(scale) * weight;
+		EP_UNROLL()
+		for (int j = 0; j < 16; j += 4) {
+			float g[4];
+
+			ep_e4m3x4_f32(ep_f32x4_e4m3(f[j] * inverse, f[j + 1] * inverse,
+						    f[j + 2] * inverse, f[j + 3] * inverse),
+				      g);
+			EP_UNROLL()
+			for (int n = 0; n < 4; n++) {
+				sum[j + n] = ep_fma_f32(g[n], w, sum[j + n]);
+			}
+		}
+	}
+
 	EP_DEV void store(unsigned char *out, uint32_t row_bytes, uint32_t quad, uint32_t off, bool,
 			  const float *sum)
 	{
@@ -264,6 +354,10 @@ struct ep_ll_fp8_scale {
 	{
 		return ep_bits_f32(word);
 	}
+	EP_DEV float whole(uint32_t scale)
+	{
+		return ep_bits_f32(scale);
+	}
 };
 
 /* One byte for 2 lanes' elements. */
@@ -287,6 +381,10 @@ struct ep_ll_mxfp8_scale {
 	{
 		return ep_e8m0_f32(word >> (i / 2 % 4 * 8) & 0xff);
 	}
+	EP_DEV float whole(uint32_t scale)
+	{
+		return ep_e8m0_f32(scale);
+	}
 };
 
 typedef struct ep_ll_e4m3<struct ep_ll_fp8_scale> ep_ll_fp8;
@@ -301,7 +399,8 @@ struct ep_ll_nvfp4 {
 		payload = EP_LL_E2M1_ELEMENTS / 2,
 		elements = EP_LL_E2M1_ELEMENTS,
 		scale_words = EP_LL_E2M1_ELEMENTS / 64,
-		sums = 32
+		sums = 32,
+		own_vecs = 4
 	};
 
 	EP_DEV uint32_t scale_index(uint32_t quad, uint32_t i)
@@ -317,20 +416,8 @@ struct ep_ll_nvfp4 {
 	EP_DEV void quantise(const struct ep_ll_quantiser &z, struct ep_vec16 lo,
 			     struct ep_vec16 hi, uint32_t i, unsigned char *tile)
 	{
-		float f[16], amax = 0.0f, inverse;
 		uint32_t scale;
-
-		ll_elements(lo, hi, f);
-		EP_UNROLL()
-		for (int n = 0; n < 16; n++) {
-			amax = ep_amax(amax, f[n]);
-		}
-		scale = ep_nvfp4_scale(amax, z.global, &inverse);
-		EP_UNROLL()
-		for (int n = 0; n < 16; n++) {
-			f[n] *= inverse;
-		}
-		struct ep_vec8 q = { ep_f32x8_e2m1(f), ep_f32x8_e2m1(f + 8) };
+		struct ep_vec8 q = ep_nvfp4_quantise(lo, hi, z.global, z.least, &scale);
 
 		if (i < elements / 16) {
 			*(struct ep_vec8 *)(tile + 8 * i) = q;
@@ -342,8 +429,7 @@ struct ep_ll_nvfp4 {
 	{
 		if (ep_lane() < 3) {
 			*(uint32_t *)(tile + payload + 4 * (scale_words + ep_lane())) =
-				ep_lane() == 0 && z.global != 0.0f ? ep_f32_bits(1.0f / z.global)
-								   : 0;
+				ep_lane() == 0 ? ep_f32_bits(z.reciprocal) : 0;
 		}
 	}
 
@@ -368,6 +454,34 @@ struct ep_ll_nvfp4 {
 			EP_UNROLL()
 			for (int n = 0; n < 8; n++) {
 				sum[8 * j + n] = ep_fma_f32(f[n], s, sum[8 * j + n]);
+			}
+		}
+	}
+
+	template <bool LINES>
+	EP_DEV void own_load(struct ep_vec16 *raw, const unsigned char *row, uint32_t row_bytes,
+			     uint32_t quad, uint32_t off)
+	{
+		uint32_t at = 2 * (quad * elements + 2 * off);
+
+		ll_own_load<own_vecs>(raw, row + at, off < payload && at < row_bytes);
+	}
+
+	template <bool LINES>
+	EP_DEV void add_own(float *sum, const struct ep_vec16 *raw, const struct ep_ll_quantiser &z,
+			    uint32_t, uint32_t, float weight)
+	{
+		float w = z.reciprocal * weight;
+
+		EP_UNROLL()
+		for (int j = 0; j < 2; j++) {
+			float f[16], s = ep_nvfp4_values(raw[2 * j], raw[2 * j + 1], z.global,
+							 z.least, f) *
+					 w;
+
+			EP_UNROLL()
+			for (int n = 0; n < 16; n++) {
+				sum[16 * j + n] = ep_fma_f32(f[n], s, sum[16 * j + n]);
 			}
 		}
 	}

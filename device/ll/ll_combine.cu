@@ -2,8 +2,8 @@
 /*
  * Low-latency combine. Senders push each row of the caller's tensor to the slot (token, k) of its
  * source; receivers reduce a token's rows in ascending k as their parts land, in fp32, and round
- * once. Rows whose source is this rank are read where they lie. If rows are quantised these go the
- * way of the others instead, through this rank's heap: a sum has the same bits wherever experts are.
+ * once. Rows whose source is this rank are read where they lie. If rows are quantised the receiver
+ * makes of these what others would get of them: a sum has the same bits wherever experts are.
  *
  * Bytes: expert-major one row per remote (token, expert), rank-major one per remote (token, rank).
  */
@@ -149,14 +149,10 @@ EP_DEV struct ep_ll_raw_tile tensor_tile(const struct ep_ll_combine_args &a, uin
 				      there ? a.token_bytes : 0, tile);
 }
 
-EP_DEV struct ep_ll_quantiser return_quantiser(const struct ep_ll_combine_args &a, uint32_t row)
+/* The global scale of a row of the caller's tensor, if it has one. */
+EP_DEV float return_global(const struct ep_ll_combine_args &a, uint32_t row)
 {
-	struct ep_ll_quantiser z = { false, 1.0f };
-
-	if (a.scales && row != EP_LL_ZERO_ROW) {
-		z.global = a.scales[row];
-	}
-	return z;
+	return a.scales && row != EP_LL_ZERO_ROW ? a.scales[row] : 1.0f;
 }
 
 /* The quantised tile that lies in the warp's scratch, to `out`, where its quads are. One warp. */
@@ -196,18 +192,18 @@ EP_DEV void return_tiles(const struct ep_ll_combine_args &a, const struct ep_op 
 	uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
 	uint32_t next = rows ? ep_shfl_u32(EP_FULL_MASK, row, ep_ctz(rows)) : 0;
 	struct ep_ll_raw_tile raw = {};
-	struct ep_ll_quantiser z = {};
+	float global = 1.0f;
 
 	if (rows) {
 		raw = tensor_tile<F>(a, next, quad / F::tile_quads);
-		z = return_quantiser(a, next);
+		global = return_global(a, next);
 	}
 	while (rows) {
 		unsigned char *out =
 			ep_ll_row(a.c, op, heap, at + ep_ctz(rows)) +
 			(size_t)quad * (LINES ? EP_LL_QUAD_LINE_BYTES : EP_LL_QUAD_BYTES);
 		struct ep_ll_raw_tile now = raw;
-		struct ep_ll_quantiser now_z = z;
+		float now_global = global;
 
 		quad += F::tile_quads;
 		if (quad >= end) {
@@ -217,9 +213,10 @@ EP_DEV void return_tiles(const struct ep_ll_combine_args &a, const struct ep_op 
 		}
 		if (rows) {
 			raw = tensor_tile<F>(a, next, quad / F::tile_quads);
-			z = return_quantiser(a, next);
+			global = return_global(a, next);
 		}
-		ep_ll_tile_quantise<F>(now_z, now, return_scratch());
+		ep_ll_tile_quantise<F>(ep_ll_quantiser_make(false, now_global), now,
+				       return_scratch());
 		tile_store<F, LINES>(op, flag, out);
 	}
 }
@@ -229,7 +226,7 @@ template <class F>
 EP_DEV void stage_tiles(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t row,
 			unsigned char *out, uint32_t first, uint32_t end)
 {
-	struct ep_ll_quantiser z = return_quantiser(a, row);
+	struct ep_ll_quantiser z = ep_ll_quantiser_make(false, return_global(a, row));
 
 	for (uint32_t q = first; q < end; q += F::tile_quads) {
 		ep_ll_tile_quantise<F>(z, tensor_tile<F>(a, row, q / F::tile_quads),
@@ -471,15 +468,16 @@ EP_DEV struct ep_ll_return return_at(const struct ep_ll_common &c, uint32_t src,
 /*
  * The i-th of all. Tokens return in the order in which their source sent them, one part of each
  * source in turn, so that a source can finish its tokens one by one and no source gets all rows at
- * once. Nothing returns to this rank itself.
+ * once. Nothing returns to this rank itself. `shift`: a part is 2^shift pieces of work.
  */
 template <bool REMOTE>
-EP_DEV struct ep_ll_return return_load(const struct ep_ll_combine_args &a, uint32_t i)
+EP_DEV struct ep_ll_return return_load(const struct ep_ll_combine_args &a, uint32_t i,
+				       uint32_t shift)
 {
 	uint32_t ranks = a.c.g.nranks, j = ep_div(i, a.by_peers);
 	uint32_t src = a.c.g.rank + 1 + i - j * a.by_peers.d;
 
-	return return_at<REMOTE>(a.c, src < ranks ? src : src - ranks, j, ranks > 1);
+	return return_at<REMOTE>(a.c, src < ranks ? src : src - ranks, j >> shift, ranks > 1);
 }
 
 /*
@@ -555,49 +553,29 @@ EP_DEV uint32_t return_most(const struct ep_ll_common &c)
 	return most;
 }
 
-/*
- * Returns quantised rows, as warp `worker` of `warps`, also those of this rank's own tokens. A row takes long to
- * quantise, so with few of them those of a received token are shared out among warps.
- */
-template <class F, bool REMOTE>
-EP_DEV void quantised_send(const struct ep_ll_combine_args &a, const struct ep_op &op,
-			   uint32_t flag, uint32_t worker, uint32_t warps, uint32_t all)
-{
-	const struct ep_ll_common &c = a.c;
-	uint32_t shift = 0;
-
-	while (c.lines && shift < EP_LL_MOST_SHARES && all << (shift + 1) <= warps) {
-		shift++;
-	}
-	for (uint32_t i = worker; i < all << shift; i += warps) {
-		uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank + 1;
-		uint32_t src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
-
-		return_item<F>(a, op, flag, return_at<REMOTE>(c, src, j >> shift, true),
-			       j & ((1u << shift) - 1), 1u << shift);
-	}
-}
-
 /* `first` is the work of index `worker`, out of `all`, if rows are copied. */
 template <class F, bool REMOTE>
 EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			 uint32_t worker, const struct ep_ll_return &first, uint32_t all)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t side = 0, warps = c.launch.send_blocks * ep_nwarps();
+	uint32_t side = 0, warps = c.launch.send_blocks * ep_nwarps(), shift = 0;
 
 	for (uint32_t ch = ep_block(); REMOTE && ch < c.g.remote->channels;
 	     ch += c.launch.send_blocks) {
 		ep_ll_remote_return<F>(a, op, ch, &side);
 	}
-	if constexpr (F::quantised) {
-		quantised_send<F, REMOTE>(a, op, flag, worker, warps, all);
-	} else {
-		for (uint32_t i = worker; i < all; i += warps) {
-			struct ep_ll_return r = i == worker ? first : return_load<REMOTE>(a, i);
+	/* a row takes long to quantise: few are shared out among warps */
+	while (F::quantised && c.lines && shift < EP_LL_MOST_SHARES &&
+	       all << (shift + 1) <= warps) {
+		shift++;
+	}
+	for (uint32_t i = worker; i < all << shift; i += warps) {
+		struct ep_ll_return r =
+			!F::quantised && i == worker ? first : return_load<REMOTE>(a, i, shift);
 
-			return_item<F>(a, op, flag, r, 0, 1);
-		}
+		return_item<F>(a, op, flag, r, ep_div(i, a.by_peers) & ((1u << shift) - 1),
+			       1u << shift);
 	}
 }
 
@@ -609,23 +587,11 @@ struct ep_ll_term {
 	uint32_t lines; /* ballot: lanes whose row comes as lines, which carry their own flags */
 };
 
-/* Does a row with that route arrive in the heap? Only copied rows of this rank do not. */
-template <class F> EP_DEV bool route_arrives(uint32_t route)
-{
-	return F::quantised ? route != EP_LL_ROUTE_NONE : EP_LL_ROUTE_IS_AWAY(route);
-}
-
-/* Who returns a row that arrives. */
-template <class F> EP_DEV uint32_t route_rank(const struct ep_ll_common &c, uint32_t route)
-{
-	return F::quantised && !EP_LL_ROUTE_IS_AWAY(route) ? c.g.rank : EP_LL_ROUTE_RANK(route);
-}
-
 /*
  * Where the rows of a token come from: lane k learns who returns (token, k). What comes as bytes is
  * awaited, so that it may be read at once.
  */
-template <class F, bool REMOTE>
+template <bool REMOTE>
 EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const struct ep_op &op,
 				   uint32_t flag, uint32_t token, uint32_t part)
 {
@@ -636,13 +602,13 @@ EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const str
 
 	term.route = k < c.topk ? c.h.route[at] : EP_LL_ROUTE_NONE;
 	valid = term.route != EP_LL_ROUTE_NONE;
-	away = valid && route_arrives<F>(term.route);
+	away = valid && EP_LL_ROUTE_IS_AWAY(term.route);
 	term.weight = 1.0f;
 	if (valid && c.layout == EP_LL_EXPERT_MAJOR) {
 		term.weight = a.topk_weights[at];
 	}
 	if (away) {
-		uint32_t r = route_rank<F>(c, term.route);
+		uint32_t r = EP_LL_ROUTE_RANK(term.route);
 
 		remote = REMOTE && ep_rank_remote(c.g, r);
 		valid = ep_mask_active(c.g, r);
@@ -672,29 +638,31 @@ EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const str
 	return term;
 }
 
-/*
- * The lane's vec at `off` of a row that lies here as bytes: our own in the caller's tensor, or one
- * that has arrived. Where rows travel as lines, only those of remote ranks arrive as bytes.
- */
-template <class F, bool LINES, bool REMOTE>
+/* The lane's vec at `off` of a row that has arrived as bytes: where rows travel as lines, from a remote rank. */
+template <bool LINES, bool REMOTE>
+EP_DEV struct ep_vec16 arrived_vec(const struct ep_ll_common &c, const struct ep_op &op,
+				   uint32_t at, uint32_t route, uint32_t off, bool narrow)
+{
+	const unsigned char *row = REMOTE && (LINES || ep_rank_remote(c.g, EP_LL_ROUTE_RANK(route)))
+					   ? c.g.own + ep_ll_remote_row(c, op, at)
+					   : ep_ll_row(c, op, c.g.own, at);
+	struct ep_vec16 v = ep_ld16_fresh(row + (narrow ? off & ~15u : off));
+
+	return narrow ? ep_ll_vec_narrow(v, off) : v;
+}
+
+/* The same of a copied row, or one of our own in the caller's tensor. */
+template <bool LINES, bool REMOTE>
 EP_DEV struct ep_vec16 term_vec(const struct ep_ll_combine_args &a, const struct ep_op &op,
 				uint32_t at, uint32_t route, uint32_t off, bool narrow)
 {
-	const struct ep_ll_common &c = a.c;
 	struct ep_vec16 v = { 0, 0, 0, 0 };
-	const unsigned char *row;
 
-	if (!F::quantised && ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route))) {
+	if ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route)) {
 		return tensor_vec(a, route, off, narrow);
 	}
-	if (off >= (F::quantised ? c.row_quads * EP_LL_QUAD_BYTES : a.token_bytes)) {
-		return v;
-	}
-	row = REMOTE && (LINES || ep_rank_remote(c.g, route_rank<F>(c, route)))
-		      ? c.g.own + ep_ll_remote_row(c, op, at)
-		      : ep_ll_row(c, op, c.g.own, at);
-	v = ep_ld16_fresh(row + (narrow ? off & ~15u : off));
-	return narrow ? ep_ll_vec_narrow(v, off) : v;
+	return off < a.token_bytes ? arrived_vec<LINES, REMOTE>(a.c, op, at, route, off, narrow)
+				   : v;
 }
 
 /* Where the lines of a quad of a token's rows lie: one base, so that rows need no registers each. */
@@ -718,7 +686,6 @@ EP_DEV struct ep_ll_sum_lines sum_lines_make(const struct ep_ll_common &c, const
  * The bits of `batch` are the rows' k, v[j] belongs to the j-th of them. Lane k waits on behalf of
  * row k. Returns the rows whose rank has failed. One warp.
  */
-template <class F>
 EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
 			 const struct ep_ll_term &term, const struct ep_ll_sum_lines &sum_lines,
 			 uint32_t batch, struct ep_vec16 *vec)
@@ -743,7 +710,7 @@ EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, u
 		waits &= ~ep_ballot(EP_FULL_MASK,
 				    missing >> ep_lane() & 1 &&
 					    ep_wait_give_up(c.g, op, &s, EP_WAIT_COMBINE_ROW,
-							    route_rank<F>(c, term.route)));
+							    EP_LL_ROUTE_RANK(term.route)));
 		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
@@ -761,8 +728,8 @@ EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, u
 }
 
 /*
- * Sums the lane's vec of a token's rows in ascending k: at `off` of quad `quad` where rows may come as
- * lines (LINES), or are quantised, and anywhere where all are copied bytes (quad is 0). All lanes call it.
+ * Sums the lane's vec of a token's copied rows in ascending k: at `off` of quad `quad` where rows may come as
+ * lines (LINES), and anywhere where all are bytes (quad is 0). All lanes call it.
  * A row whose rank fails on the way adds nothing here, and may have added to other vecs of the token: such
  * a sum is not defined, and the caller has the error flag.
  */
@@ -793,7 +760,7 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 			if (LINES && term.lines >> k & 1) {
 				ep_ld_line(l.row + k * l.stride, &v[j]);
 			} else {
-				v[j] = term_vec<F, LINES, REMOTE>(
+				v[j] = term_vec<LINES, REMOTE>(
 					a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k),
 					quad * EP_LL_QUAD_BYTES + off, narrow);
 			}
@@ -801,7 +768,7 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 		}
 		batch &= ~left;
 		if (LINES && batch & term.lines) {
-			failed = sum_wait<F>(c, op, flag, term, l, batch, v);
+			failed = sum_wait(c, op, flag, term, l, batch, v);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
@@ -819,6 +786,106 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 		 off, narrow, sum);
 }
 
+/* The lane's part of a row that is quantised: what has arrived of it, or of our own what is to be quantised. */
+template <class F> struct sum_row {
+	float global;
+	struct ep_vec16 v[F::own_vecs]; /* v[0]: what has arrived */
+};
+
+/* That of the first of `rows`. Nothing waits for what is loaded. */
+template <class F, bool LINES, bool REMOTE>
+EP_DEV sum_row<F> sum_row_load(const struct ep_ll_combine_args &a, const struct ep_op &op,
+			       const struct ep_ll_term &term, const struct ep_ll_sum_lines &lines,
+			       uint32_t rows, uint32_t token, uint32_t quad, uint32_t off)
+{
+	uint32_t k = ep_ctz(rows), route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
+	sum_row<F> r = {};
+
+	if (LINES && term.lines >> k & 1) {
+		ep_ld_line(lines.row + k * lines.stride, &r.v[0]);
+	} else if ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route)) {
+		bool there = route != EP_LL_ZERO_ROW;
+
+		r.global = return_global(a, route);
+		F::template own_load<LINES>(r.v,
+					    (const unsigned char *)a.tokens +
+						    (there ? (size_t)route * a.token_bytes : 0),
+					    there ? a.token_bytes : 0, quad, off);
+	} else if (off < EP_LL_QUAD_BYTES) {
+		r.v[0] = arrived_vec<LINES, REMOTE>(a.c, op, token * a.c.topk + k, route,
+						    quad * EP_LL_QUAD_BYTES + off,
+						    LINES && ep_ll_lane_narrow());
+	}
+	return r;
+}
+
+/* Awaits a line; false if its rank has failed. One warp; its lanes poll in step. */
+EP_DEV bool sum_row_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
+			 const unsigned char *line, uint32_t rank, struct ep_spin *s,
+			 struct ep_vec16 *v)
+{
+	while (!ep_all(EP_FULL_MASK, ep_line_has(*v, op.epoch, flag))) {
+		bool given_up = ep_lane() == 0 &&
+				ep_wait_give_up(c.g, op, s, EP_WAIT_COMBINE_ROW, rank);
+
+		if (ep_any(EP_FULL_MASK, given_up)) {
+			return false;
+		}
+		ep_ld_line(line, v);
+	}
+	ep_ld_line_settle(line, v);
+	return true;
+}
+
+/*
+ * The same of rows that are quantised, quad `quad`. A row takes many instructions, so they are added
+ * one by one, and each is loaded while the one before is added.
+ */
+template <class F, bool LINES, bool REMOTE>
+EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			const struct ep_ll_term &term, uint32_t token, uint32_t quad, uint32_t off)
+{
+	const struct ep_ll_common &c = a.c;
+	struct ep_ll_sum_lines lines = sum_lines_make(c, op, token, quad);
+	struct ep_spin s = ep_spin_start(); /* all rows are awaited from now on */
+	uint32_t left = term.valid;
+	sum_row<F> next = {};
+	float sum[F::sums];
+
+	EP_UNROLL()
+	for (uint32_t n = 0; n < F::sums; n++) {
+		sum[n] = left ? -0.0f : 0.0f;
+	}
+	if (left) {
+		next = sum_row_load<F, LINES, REMOTE>(a, op, term, lines, left, token, quad, off);
+	}
+	while (left) {
+		uint32_t k = ep_ctz(left), route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
+		float weight = ep_shfl_f32(EP_FULL_MASK, term.weight, k);
+		bool line = LINES && term.lines >> k & 1;
+		sum_row<F> row = next;
+
+		left &= left - 1;
+		if (left) {
+			next = sum_row_load<F, LINES, REMOTE>(a, op, term, lines, left, token, quad,
+							      off);
+		}
+		if (!line && ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route))) {
+			F::template add_own<LINES>(sum, row.v,
+						   ep_ll_quantiser_make(false, row.global), quad,
+						   off, weight);
+		} else {
+			bool counts = !line ||
+				      sum_row_wait(c, op, flag, lines.row + k * lines.stride,
+						   EP_LL_ROUTE_RANK(route), &s, &row.v[0]);
+
+			F::template add<LINES>(sum, row.v[0], quad, off, weight, counts);
+		}
+	}
+	F::store((unsigned char *)a.out_tokens + (size_t)token * a.token_bytes, a.token_bytes, quad,
+		 off, false, sum);
+}
+
 /* One part of one token. One warp. */
 template <class F, bool REMOTE>
 EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
@@ -831,26 +898,36 @@ EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &
 	if (first == end) {
 		return;
 	}
-	struct ep_ll_term term = term_make<F, REMOTE>(a, op, flag, token, part);
+	struct ep_ll_term term = term_make<REMOTE>(a, op, flag, token, part);
 
-	if (c.lines) {
+	if constexpr (F::quantised) {
+		for (uint32_t q = first; q < end; q++) {
+			uint32_t off = 16 * ep_lane();
+
+			if (c.lines) {
+				reduce_quad<F, true, REMOTE>(a, op, flag, term, token, q,
+							     ep_line_offset(ep_lane()));
+			} else {
+				reduce_quad<F, false, REMOTE>(
+					a, op, flag, term, token, q,
+					off < EP_LL_QUAD_BYTES ? off : EP_LL_NO_OFFSET);
+			}
+		}
+	} else if (c.lines) {
 		for (uint32_t q = first; q < end; q++) {
 			reduce_vec<F, true, REMOTE>(a, op, flag, term, token, q,
 						    ep_line_offset(ep_lane()));
 		}
-		return;
-	}
-	/* lanes past the part's end work on bytes past the row, which are never stored */
-	constexpr uint32_t STEP = F::quantised ? EP_LL_QUAD_BYTES : 16 * EP_WARP_SIZE;
+	} else {
+		/* lanes past the part's end work on bytes past the row, which are never stored */
+		for (uint32_t at = first * EP_LL_QUAD_BYTES; at < end * EP_LL_QUAD_BYTES;
+		     at += 16 * EP_WARP_SIZE) {
+			uint32_t off = at + 16 * ep_lane();
 
-	for (uint32_t at = first * EP_LL_QUAD_BYTES; at < end * EP_LL_QUAD_BYTES; at += STEP) {
-		uint32_t quad = F::quantised ? at / EP_LL_QUAD_BYTES : 0;
-		uint32_t off = (F::quantised ? 0 : at) + 16 * ep_lane();
-
-		reduce_vec<F, false, REMOTE>(a, op, flag, term, token, quad,
-					     off < (F::quantised ? STEP : end * EP_LL_QUAD_BYTES)
-						     ? off
-						     : EP_LL_NO_OFFSET);
+			reduce_vec<F, false, REMOTE>(
+				a, op, flag, term, token, 0,
+				off < end * EP_LL_QUAD_BYTES ? off : EP_LL_NO_OFFSET);
+		}
 	}
 }
 
@@ -864,9 +941,9 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 
 	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
 		if (!F::quantised) {
-			first = return_load<REMOTE>(a, worker);
+			first = return_load<REMOTE>(a, worker, 0);
 		}
-		all = return_most(c) * (F::quantised ? c.g.nranks : a.by_peers.d);
+		all = return_most(c) * a.by_peers.d;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
 	uint32_t origin = ep_step_origin(c.launch, found, op);

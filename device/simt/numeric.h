@@ -21,6 +21,13 @@
 #define EP_MXFP8_GROUP 32 /* channels that share an E8M0 scale */
 #define EP_NVFP4_GROUP 16 /* channels that share an e4m3 scale */
 
+/* Has the code instructions for e4m3? The CPU, which has none, does as if it had. */
+#if defined(__CUDA_ARCH__)
+#define EP_HAS_E4M3 (__CUDA_ARCH__ >= 890)
+#else
+#define EP_HAS_E4M3 1
+#endif
+
 /* Code for sm_100a or sm_100f has instructions for e2m1; code for sm_100 has not. */
 #if defined(__CUDA_ARCH_SPECIFIC__) || defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
 #define EP_HAS_E2M1 (__CUDA_ARCH__ >= 1000)
@@ -202,9 +209,48 @@ EP_DEV uint32_t ep_fp16_pair_add(uint32_t a, uint32_t b)
 #endif
 }
 
+/* Products of pairs. */
+EP_DEV uint32_t ep_fp16_pair_mul(uint32_t a, uint32_t b)
+{
+#ifdef __CUDACC__
+	__half2 p = __hmul2_rn(*(__half2 *)&a, *(__half2 *)&b);
+
+	return *(uint32_t *)&p;
+#else
+	return ep_f32_fp16_pair(ep_fp16_lo_f32(a) * ep_fp16_lo_f32(b),
+				ep_fp16_hi_f32(a) * ep_fp16_hi_f32(b));
+#endif
+}
+
+/* The larger magnitudes of two pairs, NaN if either is NaN. The signs are of no account. */
+EP_DEV uint32_t ep_bf16_pair_amax(uint32_t a, uint32_t b)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 860
+	uint32_t m;
+
+	asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(m) : "r"(a), "r"(b));
+	return m;
+#elif defined(__CUDACC__)
+	__nv_bfloat162 p =
+		__hmax2_nan(__habs2(*(__nv_bfloat162 *)&a), __habs2(*(__nv_bfloat162 *)&b));
+
+	return *(uint32_t *)&p;
+#else
+	uint32_t lo = (a & 0x7fff) > (b & 0x7fff) ? a : b, x = a >> 16, y = b >> 16;
+
+	return (lo & 0x7fff) | ((x & 0x7fff) > (y & 0x7fff) ? x : y) << 16;
+#endif
+}
+
 /* One float to e4m3 (bias 7, no infinity, largest 448), round to nearest even, saturating. */
 EP_DEV uint32_t ep_f32_e4m3(float f)
 {
+#if defined(__CUDA_ARCH__) && EP_HAS_E4M3
+	uint16_t pair;
+
+	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(f));
+	return pair;
+#else
 	uint32_t b = ep_f32_bits(f), sign = b >> 24 & 0x80u, a = b & 0x7fffffffu;
 
 	if (a > 0x7f800000u) {
@@ -219,12 +265,13 @@ EP_DEV uint32_t ep_f32_e4m3(float f)
 	}
 	a += 0x7ffffu + (a >> 20 & 1);
 	return sign | (a - 0x3c000000u) >> 20;
+#endif
 }
 
 /* Four floats to four e4m3 bytes, first in the lowest byte. */
 EP_DEV uint32_t ep_f32x4_e4m3(float f0, float f1, float f2, float f3)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#if defined(__CUDA_ARCH__) && EP_HAS_E4M3
 	uint16_t lo, hi;
 
 	asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(lo) : "f"(f1), "f"(f0));
@@ -239,6 +286,12 @@ EP_DEV uint32_t ep_f32x4_e4m3(float f0, float f1, float f2, float f3)
 /* The float of an e4m3 byte; 0x7f and 0xff are NaN. */
 EP_DEV float ep_e4m3_f32(uint32_t byte)
 {
+#if defined(__CUDA_ARCH__) && EP_HAS_E4M3
+	uint32_t pair;
+
+	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"((uint16_t)byte));
+	return ep_fp16_lo_f32(pair);
+#else
 	uint32_t sign = byte << 24 & 0x80000000u, a = byte & 0x7fu;
 
 	if (a == 0x7fu) {
@@ -246,12 +299,13 @@ EP_DEV float ep_e4m3_f32(uint32_t byte)
 	}
 	/* the bits as they are make a float of the wrong bias, or a subnormal one */
 	return ep_bits_f32(sign | ep_f32_bits(ep_bits_f32(a << 20) * 0x1p120f));
+#endif
 }
 
 /* Four e4m3 bytes to floats, the lowest byte first. */
 EP_DEV void ep_e4m3x4_f32(uint32_t w, float *f)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+#if defined(__CUDA_ARCH__) && EP_HAS_E4M3
 	uint32_t lo, hi;
 
 	asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(lo) : "h"((uint16_t)w));
@@ -275,6 +329,22 @@ EP_DEV float ep_min_f32(float a, float b)
 	return fminf(a, b);
 #else
 	return a < b ? a : b;
+#endif
+}
+
+/* `magnitude`, which has no sign, with that of f. */
+EP_DEV float ep_copysign_f32(float magnitude, float f)
+{
+	return ep_bits_f32(ep_f32_bits(magnitude) | (ep_f32_bits(f) & 0x80000000u));
+}
+
+/* The larger one, or `a` if `b` is NaN. */
+EP_DEV float ep_max_f32(float a, float b)
+{
+#ifdef __CUDACC__
+	return fmaxf(a, b);
+#else
+	return b > a ? b : a;
 #endif
 }
 
@@ -345,24 +415,23 @@ EP_DEV uint32_t ep_permute(uint32_t lo, uint32_t hi, uint32_t select)
 #endif
 
 /*
- * Eight e2m1 values to floats, the lowest 4 bits first. The two bytes of their bf16 come from tables
- * of eight bytes, one look-up for four values.
+ * Eight e2m1 values to floats, the lowest 4 bits first. Moved so that their exponents stand where those of
+ * fp16 end, they are numbers of fp16, 2^14 times smaller.
  */
 EP_DEV void ep_e2m1x8_f32(uint32_t w, float *f)
 {
+	const uint32_t half[2] = { (w << 1 & 0x0e0e0e0eu) | (w << 4 & 0x80808080u),
+				   (w >> 3 & 0x0e0e0e0eu) | (w & 0x80808080u) };
+
 	EP_UNROLL()
-	for (int half = 0; half < 2; half++, w >>= 16) {
-		uint32_t select = w & 0x7777u;
-		uint32_t signs = ep_permute(0x00008000u, 0, w >> 3 & 0x1111u);
-		uint32_t upper = signs | ep_permute(0x3f3f3f00u, 0x40404040u, select);
-		uint32_t lower = ep_permute(0xc0800000u, 0xc0804000u, select);
-
+	for (int odd = 0; odd < 2; odd++) {
 		EP_UNROLL()
-		for (int i = 0; i < 4; i += 2) {
-			uint32_t pair = ep_permute(lower, upper, i ? 0x7362 : 0x5140);
+		for (int i = 0; i < 8; i += 4) {
+			uint32_t pair = ep_permute(half[odd], 0, i ? 0x3424 : 0x1404);
 
-			f[4 * half + i] = ep_bf16_lo_f32(pair);
-			f[4 * half + i + 1] = ep_bf16_hi_f32(pair);
+			pair = ep_fp16_pair_mul(pair, 0x74007400u); /* 2^14 */
+			f[i + odd] = ep_fp16_lo_f32(pair);
+			f[i + odd + 2] = ep_fp16_hi_f32(pair);
 		}
 	}
 }
@@ -439,6 +508,11 @@ EP_DEV float ep_e8m0_f32(uint32_t byte)
 	return ep_bits_f32(byte == 255 ? 0x7fffffffu : b);
 }
 
+EP_DEV uint32_t nvfp4_byte(float amax, float global)
+{
+	return ep_f32_e4m3(global * (amax * (1.0f / 6.0f)));
+}
+
 /*
  * e4m3 scale of a group of NVFP4 whose largest magnitude is `amax`, in a tensor with the scale
  * `global`: global * (amax / 6), saturating. *inverse, global / scale, multiplies the channels before
@@ -451,7 +525,7 @@ EP_DEV float ep_e8m0_f32(uint32_t byte)
  */
 EP_DEV uint32_t ep_nvfp4_scale(float amax, float global, float *inverse)
 {
-	uint32_t byte = ep_f32x4_e4m3(global * (amax * (1.0f / 6.0f)), 0, 0, 0) & 0xffu;
+	uint32_t byte = nvfp4_byte(amax, global);
 	float scale = ep_e4m3_f32(byte);
 
 #ifdef __CUDACC__
@@ -460,6 +534,197 @@ EP_DEV uint32_t ep_nvfp4_scale(float amax, float global, float *inverse)
 	*inverse = scale == 0.0f ? 0.0f : global / scale;
 #endif
 	return byte;
+}
+
+/* The codes of 16 elements of bf16, two of lo's x in the lowest byte: e2m1 of their products with `inverse`. */
+EP_DEV struct ep_vec8 nvfp4_multiply(struct ep_vec16 lo, struct ep_vec16 hi, float inverse)
+{
+	const uint32_t w[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
+	float f[16];
+
+	EP_UNROLL()
+	for (int i = 0; i < 8; i++) {
+		f[2 * i] = ep_bf16_lo_f32(w[i]) * inverse;
+		f[2 * i + 1] = ep_bf16_hi_f32(w[i]) * inverse;
+	}
+	struct ep_vec8 q = { ep_f32x8_e2m1(f), ep_f32x8_e2m1(f + 8) };
+
+	return q;
+}
+
+/* What ep_nvfp4_quantise() needs of 1 / global, which may be infinite: 1.25 times it, of 8 bits. */
+EP_DEV float ep_nvfp4_least(float reciprocal)
+{
+	return ep_bits_f32(ep_f32_bits(reciprocal * 1.25f) & 0xffff0000u);
+}
+
+/* The largest magnitude of 16 elements of bf16, NaN if one is NaN. */
+EP_DEV float nvfp4_amax(struct ep_vec16 lo, struct ep_vec16 hi)
+{
+	uint32_t m = ep_bf16_pair_amax(
+		ep_bf16_pair_amax(ep_bf16_pair_amax(lo.x, lo.y), ep_bf16_pair_amax(lo.z, lo.w)),
+		ep_bf16_pair_amax(ep_bf16_pair_amax(hi.x, hi.y), ep_bf16_pair_amax(hi.z, hi.w)));
+
+	return ep_amax(fabsf(ep_bf16_lo_f32(m)), ep_bf16_hi_f32(m));
+}
+
+#if EP_HAS_E4M3 && !EP_HAS_E2M1
+/* The codes and the scale of any group, out of the way of instruction caches. */
+EP_DEV_COLD struct ep_vec8 nvfp4_any(struct ep_vec16 lo, struct ep_vec16 hi, float amax,
+				     float global)
+{
+	float inverse;
+
+	(void)ep_nvfp4_scale(amax, global, &inverse);
+	return nvfp4_multiply(lo, hi, inverse);
+}
+
+/*
+ * global / scale, rounded as IEEE 754 has it if all numbers on the way are normal: the error of the first
+ * quotient is exact, and no quotient by a number of 4 bits is next to a tie.
+ */
+EP_DEV float nvfp4_divide(float global, float scale)
+{
+#ifdef __CUDACC__
+	float inverse, quotient;
+
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
+	quotient = ep_mul_f32(global, inverse);
+	return ep_fma_f32(ep_fma_f32(-quotient, scale, global), inverse, quotient);
+#else
+	return global / scale;
+#endif
+}
+
+/* How most groups are rounded to e2m1: by sums with large numbers. */
+struct nvfp4_rounding {
+	float scale;
+	float inverse;
+	float least;
+	float step;
+};
+
+/*
+ * Is the group one of those? Not if the scale has saturated, so that an element becomes 7 or more, or is no
+ * number, nor where a number on the way could be none that is normal.
+ */
+EP_DEV bool nvfp4_rounding_make(float amax, float global, float least, uint32_t byte,
+				struct nvfp4_rounding *r)
+{
+	r->scale = ep_e4m3_f32(byte);
+	r->inverse = r->scale == 0.0f ? 0.0f : nvfp4_divide(global, r->scale);
+	r->least = least * r->scale;
+	r->step = ep_bits_f32(ep_f32_bits(r->inverse) & 0xfff00000u) * 0x1p22f;
+	return amax * r->inverse < 7.0f && ep_max_f32(amax, r->inverse) < 0x1p60f;
+}
+
+/*
+ * The magnitude of x times r.inverse as e2m1.
+ *
+ * What is added to the product and comes off again is 2^22 times a number near it, or 1.05 to 1.25
+ * if that is larger: the last digit of the sum is worth 0.5 below 2, 1 below 4 and 2 above, as e2m1
+ * has it. By the near number, which is up to a ninth smaller than the product, 2 begins at 2 to
+ * 2.25 and 4 at 4 to 4.5: there the coarser steps have the same value next to a product as the finer
+ * ones. It has few digits, so that those of the product have room and ties stay even.
+ */
+EP_DEV float nvfp4_round(struct nvfp4_rounding r, float x)
+{
+	float near = ep_max_f32(fabsf(x), r.least);
+	float sum = ep_fma_f32(near, r.step, ep_mul_f32(fabsf(x), r.inverse));
+
+	return ep_fma_f32(near, -r.step, sum);
+}
+
+EP_DEV struct ep_vec8 nvfp4_round_all(struct nvfp4_rounding r, struct ep_vec16 lo,
+				      struct ep_vec16 hi)
+{
+	const uint32_t w[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
+	uint32_t q[2];
+
+	r.inverse *= 0x1p-6f; /* and so all that is rounded: e4m3 of it is the code, times 4 */
+	r.step *= 0x1p-6f;
+	EP_UNROLL()
+	for (int i = 0; i < 2; i++) {
+		const uint32_t *v = w + 4 * i;
+		float even[4], odd[4];
+
+		EP_UNROLL()
+		for (int j = 0; j < 4; j++) {
+			even[j] = nvfp4_round(r, ep_bf16_lo_f32(v[j]));
+			odd[j] = nvfp4_round(r, ep_bf16_hi_f32(v[j]));
+		}
+		/* upper bytes, with signs: of two even elements, of two odd ones */
+		uint32_t first = ep_permute(v[0], v[1], 0x7351);
+		uint32_t second = ep_permute(v[2], v[3], 0x7351);
+
+		q[i] = (ep_f32x4_e4m3(even[0], even[1], even[2], even[3]) >> 2) +
+		       (ep_f32x4_e4m3(odd[0], odd[1], odd[2], odd[3]) << 2);
+		q[i] |= ep_permute(first, second, 0x5410) >> 4 & 0x08080808u;
+		q[i] |= ep_permute(first, second, 0x7632) & 0x80808080u;
+	}
+	struct ep_vec8 codes = { q[0], q[1] };
+
+	return codes;
+}
+#endif
+
+/*
+ * Quantises a group, 16 elements of bf16: returns their codes, the first in the lowest 4 bits, and *scale.
+ * `least`: ep_nvfp4_least().
+ */
+EP_DEV struct ep_vec8 ep_nvfp4_quantise(struct ep_vec16 lo, struct ep_vec16 hi, float global,
+					float least, uint32_t *scale)
+{
+	float amax = nvfp4_amax(lo, hi);
+
+#if EP_HAS_E4M3 && !EP_HAS_E2M1
+	struct nvfp4_rounding r;
+
+	*scale = nvfp4_byte(amax, global);
+	if (nvfp4_rounding_make(amax, global, least, *scale, &r)) {
+		return nvfp4_round_all(r, lo, hi);
+	}
+	return nvfp4_any(lo, hi, amax, global);
+#else
+	float inverse;
+
+	*scale = ep_nvfp4_scale(amax, global, &inverse);
+	return nvfp4_multiply(lo, hi, inverse);
+#endif
+}
+
+/* What a reader makes of these codes: f[16]. Returns the scale. */
+EP_DEV float ep_nvfp4_values(struct ep_vec16 lo, struct ep_vec16 hi, float global, float least,
+			     float *f)
+{
+#if EP_HAS_E4M3 && !EP_HAS_E2M1
+	const uint32_t w[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
+	float amax = nvfp4_amax(lo, hi);
+	struct nvfp4_rounding r;
+
+	if (nvfp4_rounding_make(amax, global, least, nvfp4_byte(amax, global), &r)) {
+		EP_UNROLL()
+		for (int i = 0; i < 8; i++) {
+			float x = ep_bf16_lo_f32(w[i]), y = ep_bf16_hi_f32(w[i]);
+
+			f[2 * i] = ep_copysign_f32(nvfp4_round(r, x), x);
+			f[2 * i + 1] = ep_copysign_f32(nvfp4_round(r, y), y);
+		}
+	} else {
+		struct ep_vec8 q = nvfp4_any(lo, hi, amax, global);
+
+		ep_e2m1x8_f32(q.x, f);
+		ep_e2m1x8_f32(q.y, f + 8);
+	}
+	return r.scale;
+#else
+	uint32_t scale;
+	struct ep_vec8 q = ep_nvfp4_quantise(lo, hi, global, least, &scale);
+
+	ep_e2m1x8_f32(q.x, f);
+	ep_e2m1x8_f32(q.y, f + 8);
+	return ep_e4m3_f32(scale);
+#endif
 }
 
 #endif

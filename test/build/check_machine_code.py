@@ -40,10 +40,10 @@ class Expect:
 # remote ranks may be among them, the first look waits for each row in turn.
 COMBINE = Expect(16, (8, 8), 0, 4)
 COMBINE_REMOTE = Expect(16, (8,), 8, 4)
-# Rows that are quantised arrive in the heap, whoever sends them. A tile has two lines, or one.
-# On sm_100 addresses of an item of work are kept on the stack beside 16 or 32 sums and 8 rows' vecs.
-COMBINE_FP8 = Expect(16, (8, 8), 0, 2, spilled=56)
-COMBINE_NVFP4 = Expect(16, (8, 8), 0, 1, spilled=72)
+# Rows that are quantised are added one by one: the first one, the next one while one is added, and one
+# that has not arrived. A tile has two lines, or one.
+COMBINE_FP8 = Expect(3, (), 3, 2)
+COMBINE_NVFP4 = Expect(3, (), 3, 1)
 # Dispatch looks at 4 lines (of quantised rows: 2) together with their header, and again at these. It
 # would also look at the next ones of a part one by one, but no plan makes parts of more.
 DISPATCH = Expect(12, (5, 4), 4, 4)

@@ -94,7 +94,7 @@ static void check_heap(const struct ep_shape *s, uint32_t most)
 		uint64_t c = (uint64_t)s->max_tokens * topk;
 		uint64_t near = (uint64_t)s->near_ranks * s->max_tokens;
 		uint64_t remote = (uint64_t)s->remote_ranks * s->max_tokens;
-		uint64_t rows = near < c ? c : near;
+		uint64_t rows = near < c && s->near_ranks > 1 ? c : near;
 
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);

@@ -21,6 +21,8 @@ float numeric_e4m3_scale(float amax, bool round_up, float *inverse);
 uint32_t numeric_e8m0_scale(float amax, float *inverse);
 float numeric_e8m0_f32(uint32_t byte);
 uint32_t numeric_nvfp4_scale(float amax, float global, float *inverse);
+uint32_t numeric_nvfp4_quantise(const uint32_t *pairs, float global, uint32_t *codes);
+float numeric_nvfp4_values(const uint32_t *pairs, float global, float *f);
 
 /* The magnitudes of a format, by code. */
 struct format {
@@ -283,6 +285,93 @@ static void test_nvfp4(void)
 	CHECK(numeric_nvfp4_scale(3, 0, &inverse) == 0 && inverse == 0);
 }
 
+/* Bits of a group's elements: the magnitude `amax` at place `at`, and at the others what is in x. */
+static void check_group(const uint16_t *x, uint32_t amax, uint32_t at, float global)
+{
+	uint32_t pairs[8], codes[2], scale, want;
+	uint16_t bits[16];
+	float inverse, value, values[16], f[8], four[4];
+
+	memcpy(bits, x, sizeof(bits));
+	bits[at] = (uint16_t)(amax | (at % 3 ? 0 : 0x8000));
+	memcpy(pairs, bits, sizeof(pairs)); /* of a machine that has the lower half first */
+	scale = numeric_nvfp4_quantise(pairs, global, codes);
+	want = numeric_nvfp4_scale(from_bits(amax << 16), global, &inverse);
+	CHECK(scale == want, "amax %x, global %a: scale %x, not %x", amax, global, scale, want);
+	value = numeric_nvfp4_values(pairs, global, values);
+	numeric_e4m3x4_f32(scale, four);
+	CHECK(to_bits(value) == to_bits(four[0]) || (isnan(value) && isnan(four[0])));
+	for (uint32_t i = 0; i < 16; i++) {
+		numeric_e2m1x8_f32(codes[i / 8], f);
+		CHECK(to_bits(values[i]) == to_bits(f[i % 8]),
+		      "%x of amax %x, global %a: %a, not %a", bits[i], amax, global, values[i],
+		      f[i % 8]);
+	}
+	for (uint32_t i = 0; i < 16; i++) {
+		float product = from_bits((uint32_t)bits[i] << 16) * inverse;
+		uint32_t code = codes[i / 8] >> 4 * (i % 8) & 15;
+
+		CHECK(code == encode(&e2m1, product),
+		      "%x of amax %x, global %a, place %u: %a is %x", bits[i], amax, global, i,
+		      product, code);
+	}
+}
+
+/* Groups of that amax: all elements down to an eighth of the smallest that counts, with both signs. */
+static void check_amax(uint32_t amax, float global, uint32_t step)
+{
+	static uint32_t at;
+	uint16_t x[16] = { 0 };
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i <= amax && i < 9 * 128; i += step) {
+		x[n++ % 16] = (uint16_t)((amax - i) | (i / step % 2 ? 0x8000 : 0));
+		if (n % 15 == 0) {
+			check_group(x, amax, at++ % 16, global);
+		}
+	}
+	check_group(x, amax, at++ % 16, global);
+}
+
+/*
+ * Every mantissa of the amax, with every scale, against every element; and what is large, small, or no
+ * number.
+ */
+static void test_groups(void)
+{
+	static const float globals[] = { 1,  448 * 6.0f,     448 * 6 / 7.25f,
+					 -3, 0x1.fffffep+7f, 0x1.000002p-9f };
+	static const float ends[] = { 0,          -0.0f,    0x1p-149f,  0x1p-140f,  0x1.8p-126f,
+				      0x1.7p-80f, 0x1p-61f, 0x1.3p-30f, 0x1.9p30f,  0x1p61f,
+				      0x1.1p80f,  0x1p100f, 0x1p126f,   0x1.fp127f, INFINITY,
+				      -INFINITY,  NAN };
+	const uint16_t infinite[16] = { 0x7f80, 0xff80, 0x3f80, 0xbf80, 0, 0x8000, 0x7f7f };
+	const uint16_t nan[16] = { 0x7fc0, 0xff80, 0xff80, 0xffc0, 0, 0x8000, 0x3f80 };
+
+	for (uint32_t i = 0; i < sizeof(globals) / sizeof(globals[0]); i++) {
+		/* 6 * 2^-11 to 6 * 512 of scales */
+		uint32_t first = to_bits(0x1p-11f / fabsf(globals[i])) >> 16;
+
+		for (uint32_t amax = first; amax < first + 25 * 128; amax++) {
+			check_amax(amax, globals[i], 1);
+		}
+	}
+	for (uint32_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+		for (uint32_t amax = 0; amax < 0x7f80; amax += 29) {
+			check_amax(amax, ends[i], 23);
+		}
+		check_group(infinite, 0x7f80, 3, ends[i]);
+		check_group(nan, 0x7fff, 3, ends[i]);
+		check_group(nan, 0xffff, 0, ends[i]);
+	}
+	for (uint64_t i = 0, x = 43; i < 40000; i++) {
+		x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+		check_amax(x >> 40 & 0x7fff, from_bits((uint32_t)(x >> 8) & 0x7f7fffffu), 61);
+		check_amax(0x3f00 + (x >> 40 & 0x1ff),
+			   from_bits(0x43000000u + (x >> 8 & 0x3ffffffu)), 29);
+	}
+}
+
 int main(void)
 {
 	make_e4m3();
@@ -292,5 +381,6 @@ int main(void)
 	test_fp8();
 	test_e8m0();
 	test_nvfp4();
+	test_groups();
 	return check_end();
 }

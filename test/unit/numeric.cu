@@ -47,4 +47,26 @@ uint32_t numeric_nvfp4_scale(float amax, float global, float *inverse)
 {
 	return ep_nvfp4_scale(amax, global, inverse);
 }
+
+uint32_t numeric_nvfp4_quantise(const uint32_t *pairs, float global, uint32_t *codes)
+{
+	struct ep_vec16 lo = { pairs[0], pairs[1], pairs[2], pairs[3] };
+	struct ep_vec16 hi = { pairs[4], pairs[5], pairs[6], pairs[7] };
+	float reciprocal = global != 0.0f ? 1.0f / global : 0.0f;
+	uint32_t scale;
+	struct ep_vec8 q = ep_nvfp4_quantise(lo, hi, global, ep_nvfp4_least(reciprocal), &scale);
+
+	codes[0] = q.x;
+	codes[1] = q.y;
+	return scale;
+}
+
+float numeric_nvfp4_values(const uint32_t *pairs, float global, float *f)
+{
+	struct ep_vec16 lo = { pairs[0], pairs[1], pairs[2], pairs[3] };
+	struct ep_vec16 hi = { pairs[4], pairs[5], pairs[6], pairs[7] };
+	float reciprocal = global != 0.0f ? 1.0f / global : 0.0f;
+
+	return ep_nvfp4_values(lo, hi, global, ep_nvfp4_least(reciprocal), f);
+}
 }

@@ -105,8 +105,8 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
 	uint64_t row_bytes = ep_ll_row_stride(quads, 1), packets = 0;
 	uint64_t b = shape->max_tokens;
-	/* of dispatch, and of combine, where rows of this rank itself come here if they are quantised */
-	uint64_t rows = ep_max_u64(shape->near_ranks * b, b * topk);
+	/* dispatch, and combine, where rows of this rank itself do not move */
+	uint64_t rows = ep_max_u64(shape->near_ranks * b, shape->near_ranks > 1 ? b * topk : 0);
 	struct ep_ll_heap h = { .g.topk = topk };
 
 	for (uint32_t layout = EP_LL_EXPERT_MAJOR; layout <= EP_LL_RANK_MAJOR; layout++) {

@@ -17,11 +17,11 @@ static const struct ll_format {
 	enum ep_ll_kernel combine; /* of copied rows, that of the first data type */
 } ll_formats[EP_ROW_FORMATS] = {
 	[EP_ROW_COPIED] = { 1, 4, 3, 2, 2, EP_LL_KERNEL_DISPATCH, EP_LL_KERNEL_COMBINE },
-	[EP_ROW_FP8] = { EP_LL_TILE_QUADS, 2, 2, 2, 4, EP_LL_KERNEL_DISPATCH_FP8,
+	[EP_ROW_FP8] = { EP_LL_TILE_QUADS, 2, 2, 2, 2, EP_LL_KERNEL_DISPATCH_FP8,
 			 EP_LL_KERNEL_COMBINE_FP8 },
 	[EP_ROW_MXFP8] = { EP_LL_TILE_QUADS, 2, 2, 2, 4, EP_LL_KERNEL_DISPATCH_MXFP8,
 			   EP_LL_KERNELS },
-	[EP_ROW_NVFP4] = { 1, 2, 2, 4, 5, EP_LL_KERNEL_DISPATCH_NVFP4, EP_LL_KERNEL_COMBINE_NVFP4 },
+	[EP_ROW_NVFP4] = { 1, 2, 2, 4, 3, EP_LL_KERNEL_DISPATCH_NVFP4, EP_LL_KERNEL_COMBINE_NVFP4 },
 };
 
 /* Tokens of one span: a multiple of 32, at least 32. */
@@ -190,12 +190,13 @@ static void ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation
 		plan->recv_blocks = (uint32_t)ep_min_u64(op->geometry.recv_blocks, op->recv_limit);
 		return;
 	}
-	if (op->num_tokens <= 16 && ll_quads_fit(op, blocks / 4)) {
+	if (op->num_tokens <= 16 && !(op->combine && op->format != EP_ROW_COPIED) &&
+	    ll_quads_fit(op, blocks / 4)) {
 		own = blocks / 4;
 	}
 	if (op->combine) {
 		plan->send_blocks = blocks * ll_formats[op->format].returning / 8;
-		if (op->num_tokens <= (op->format == EP_ROW_COPIED ? 16 : 64)) {
+		if (op->num_tokens <= 16) {
 			plan->send_blocks = (uint32_t)ep_max_u64(plan->send_blocks, half);
 		}
 	} else {
