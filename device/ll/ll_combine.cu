@@ -131,10 +131,10 @@ EP_DEV void return_bytes(const struct ep_ll_combine_args &a, uint32_t row, unsig
 
 /* ---- send half: rows that are quantised ---- */
 
-/* The warp's scratch: a tile. */
-EP_DEV unsigned char *return_scratch(void)
+/* A warp's scratch: a tile. */
+EP_DEV unsigned char *combine_scratch(uint32_t warp)
 {
-	return (unsigned char *)ep_dynamic_shared() + ep_warp() * EP_LL_TILE_BYTES;
+	return (unsigned char *)ep_dynamic_shared() + warp * EP_LL_TILE_BYTES;
 }
 
 /* Tile `tile` of a row of the caller's tensor. Nothing waits for the loads. */
@@ -159,7 +159,7 @@ EP_DEV float return_global(const struct ep_ll_combine_args &a, uint32_t row)
 template <class F, bool LINES>
 EP_DEV void tile_store(const struct ep_op &op, uint32_t flag, unsigned char *out)
 {
-	const unsigned char *scratch = return_scratch();
+	const unsigned char *scratch = combine_scratch(ep_warp());
 	uint32_t off = LINES ? ep_line_offset(ep_lane()) : 16 * ep_lane();
 
 	EP_UNROLL()
@@ -216,7 +216,7 @@ EP_DEV void return_tiles(const struct ep_ll_combine_args &a, const struct ep_op 
 			global = return_global(a, next);
 		}
 		ep_ll_tile_quantise<F>(ep_ll_quantiser_make(false, now_global), now,
-				       return_scratch());
+				       combine_scratch(ep_warp()));
 		tile_store<F, LINES>(op, flag, out);
 	}
 }
@@ -230,7 +230,7 @@ EP_DEV void stage_tiles(const struct ep_ll_combine_args &a, const struct ep_op &
 
 	for (uint32_t q = first; q < end; q += F::tile_quads) {
 		ep_ll_tile_quantise<F>(z, tensor_tile<F>(a, row, q / F::tile_quads),
-				       return_scratch());
+				       combine_scratch(ep_warp()));
 		tile_store<F, false>(op, 0, out + (size_t)q * EP_LL_QUAD_BYTES);
 	}
 }
@@ -792,17 +792,28 @@ template <class F> struct sum_row {
 	struct ep_vec16 v[F::own_vecs]; /* v[0]: what has arrived */
 };
 
-/* That of the first of `rows`. Nothing waits for what is loaded. */
+/*
+ * That of the first of `rows`. Nothing waits for what is loaded. `made`: the n-th of these lies quantised
+ * in the scratch of the n-th warp from this one on.
+ */
 template <class F, bool LINES, bool REMOTE>
 EP_DEV sum_row<F> sum_row_load(const struct ep_ll_combine_args &a, const struct ep_op &op,
 			       const struct ep_ll_term &term, const struct ep_ll_sum_lines &lines,
-			       uint32_t rows, uint32_t token, uint32_t quad, uint32_t off)
+			       uint32_t rows, uint32_t made, uint32_t token, uint32_t quad,
+			       uint32_t off)
 {
 	uint32_t k = ep_ctz(rows), route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
 	sum_row<F> r = {};
 
 	if (LINES && term.lines >> k & 1) {
 		ep_ld_line(lines.row + k * lines.stride, &r.v[0]);
+	} else if (LINES && made >> k & 1) {
+		uint32_t warp = ep_warp() + ep_popc(made & ((1u << k) - 1));
+
+		r.v[0] = *(const struct ep_vec16 *)(combine_scratch(warp) +
+						    quad % F::tile_quads * EP_LL_QUAD_BYTES +
+						    (off & ~15u));
+		r.v[0] = ep_ll_lane_narrow() ? ep_ll_vec_narrow(r.v[0], off) : r.v[0];
 	} else if ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route)) {
 		bool there = route != EP_LL_ZERO_ROW;
 
@@ -843,7 +854,8 @@ EP_DEV bool sum_row_wait(const struct ep_ll_common &c, const struct ep_op &op, u
  */
 template <class F, bool LINES, bool REMOTE>
 EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
-			const struct ep_ll_term &term, uint32_t token, uint32_t quad, uint32_t off)
+			const struct ep_ll_term &term, uint32_t made, uint32_t token, uint32_t quad,
+			uint32_t off)
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_sum_lines lines = sum_lines_make(c, op, token, quad);
@@ -857,7 +869,8 @@ EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &
 		sum[n] = left ? -0.0f : 0.0f;
 	}
 	if (left) {
-		next = sum_row_load<F, LINES, REMOTE>(a, op, term, lines, left, token, quad, off);
+		next = sum_row_load<F, LINES, REMOTE>(a, op, term, lines, left, made, token, quad,
+						      off);
 	}
 	while (left) {
 		uint32_t k = ep_ctz(left), route = ep_shfl_u32(EP_FULL_MASK, term.route, k);
@@ -867,10 +880,11 @@ EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &
 
 		left &= left - 1;
 		if (left) {
-			next = sum_row_load<F, LINES, REMOTE>(a, op, term, lines, left, token, quad,
-							      off);
+			next = sum_row_load<F, LINES, REMOTE>(a, op, term, lines, left, made, token,
+							      quad, off);
 		}
-		if (!line && ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route))) {
+		if (!line && !(LINES && made >> k & 1) &&
+		    ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route))) {
 			F::template add_own<LINES>(sum, row.v,
 						   ep_ll_quantiser_make(false, row.global), quad,
 						   off, weight);
@@ -886,10 +900,36 @@ EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &
 		 off, false, sum);
 }
 
-/* One part of one token. One warp. */
+/*
+ * Warp `member` of 2^shift, a team: quantises one of the token's rows that are this rank's own, if it has as
+ * many, into the warp's scratch. Returns the rows that the team has made.
+ */
+template <class F>
+EP_DEV uint32_t team_quantise(const struct ep_ll_combine_args &a, uint32_t token, uint32_t quad,
+			      uint32_t member, uint32_t shift)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t k = ep_lane();
+	uint32_t route = k < c.topk ? c.h.route[token * c.topk + k] : EP_LL_ROUTE_NONE;
+	uint32_t own = ep_ballot(EP_FULL_MASK, !EP_LL_ROUTE_IS_AWAY(route)), left = own;
+
+	for (uint32_t n = 0; n < 1u << shift; n++, left &= left - 1) {
+		if (n == member && left) {
+			uint32_t row = ep_shfl_u32(EP_FULL_MASK, route, ep_ctz(left));
+
+			ep_ll_tile_quantise<F>(ep_ll_quantiser_make(false, return_global(a, row)),
+					       tensor_tile<F>(a, row, quad / F::tile_quads),
+					       combine_scratch(ep_warp()));
+		}
+	}
+	ep_bar_sync(1 + (ep_warp() >> shift), EP_WARP_SIZE << shift);
+	return own & ~left;
+}
+
+/* One part of one token; `made` as in sum_row_load(). One warp. */
 template <class F, bool REMOTE>
 EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
-			uint32_t token, uint32_t part)
+			uint32_t token, uint32_t part, uint32_t made)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t first, end;
@@ -905,11 +945,11 @@ EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &
 			uint32_t off = 16 * ep_lane();
 
 			if (c.lines) {
-				reduce_quad<F, true, REMOTE>(a, op, flag, term, token, q,
+				reduce_quad<F, true, REMOTE>(a, op, flag, term, made, token, q,
 							     ep_line_offset(ep_lane()));
 			} else {
 				reduce_quad<F, false, REMOTE>(
-					a, op, flag, term, token, q,
+					a, op, flag, term, 0, token, q,
 					off < EP_LL_QUAD_BYTES ? off : EP_LL_NO_OFFSET);
 			}
 		}
@@ -928,6 +968,43 @@ EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &
 				a, op, flag, term, token, 0,
 				off < end * EP_LL_QUAD_BYTES ? off : EP_LL_NO_OFFSET);
 		}
+	}
+}
+
+/*
+ * Parts of tokens in turn, each by one warp. Of few tokens whose rows are quantised each part has a team
+ * of warps in a block, as a row takes long: these share the rank's own rows, and the first one adds all.
+ */
+template <class F, bool REMOTE>
+EP_DEV void combine_receive(const struct ep_ll_combine_args &a, const struct ep_op &op,
+			    uint32_t flag)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t all = c.num_tokens * c.parts, block = ep_block() - c.launch.send_blocks;
+	uint32_t first = block * ep_nwarps() + ep_warp(), shift = 0;
+
+	/* what a team of two saves is what storing and reading takes */
+	if (F::quantised && c.lines && c.part_quads == 1 &&
+	    all <= c.launch.recv_blocks * (ep_nwarps() >> 2)) {
+		shift = all <= c.launch.recv_blocks * (ep_nwarps() >> 3) ? 3 : 2;
+	}
+	if (shift) {
+		uint32_t team = ep_warp() >> shift;
+
+		first = team < ep_nwarps() >> shift ? team * c.launch.recv_blocks + block : all;
+	}
+	for (uint32_t i = first; i < all; i += c.launch.recv_blocks * ep_nwarps()) {
+		uint32_t token = ep_div(i, c.by_parts), part = i - token * c.parts, made = 0;
+
+		if constexpr (F::quantised) {
+			uint32_t member = ep_warp() & ((1u << shift) - 1);
+
+			made = shift ? team_quantise<F>(a, token, part, member, shift) : 0;
+			if (member) {
+				return;
+			}
+		}
+		reduce_item<F, REMOTE>(a, op, flag, token, part, made);
 	}
 }
 
@@ -978,12 +1055,7 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 		}
 		return;
 	}
-	for (uint32_t i = (ep_block() - c.launch.send_blocks) * ep_nwarps() + ep_warp();
-	     i < c.num_tokens * c.parts; i += c.launch.recv_blocks * ep_nwarps()) {
-		uint32_t token = ep_div(i, c.by_parts);
-
-		reduce_item<F, REMOTE>(a, op, flag, token, i - token * c.parts);
-	}
+	combine_receive<F, REMOTE>(a, op, flag);
 	if (ep_block() == 0 && ep_warp() == 0) { /* a receive half alone */
 		ep_signature_close(c.g, op.step);
 	}

@@ -121,14 +121,20 @@ MUTANTS = [
      "tests": ["matrix_formats"]},
     {"name": "ll_scale_own", "file": "device/ll/ll_combine.cu",
      "old": "r.global = return_global(a, route);", "new": "r.global = return_global(a, 0);",
-     "tests": ["matrix_formats", "alike"]},
+     "tests": ["matrix_formats", "alike_ll"]},
     # Of its own rows a rank has what others would get of them: by the scale of the whole group.
     {"name": "ll_own_group", "file": "device/ll/formats.h",
      "old": "own_lane<LINES>(quad, at ^ x)", "new": "own_lane<LINES>(quad, x < 4 ? at ^ x : at)",
-     "tests": ["matrix_formats", "alike"]},
+     "tests": ["matrix_formats", "alike_ll"]},
+    # A team's rows are awaited, and each is where its warp has put it.
+    {"name": "ll_team_wait", "file": "device/ll/ll_combine.cu",
+     "old": "\tep_bar_sync(1 + (ep_warp() >> shift), EP_WARP_SIZE << shift);\n", "new": "",
+     "tests": ["alike_ll", "matrix_formats"]},
+    {"name": "ll_team_row", "file": "device/ll/ll_combine.cu",
+     "old": "ep_warp() + ep_popc(made & ((1u << k) - 1));", "new": "ep_warp();", "tests": ["alike_ll", "matrix_formats"]},
     {"name": "ll_own_other", "file": "device/ll/formats.h",
      "old": "(quad & 1 ? spare - 4 : spare + payload / 16)", "new": "(quad & 1 ? 0 : spare + payload / 16)",
-     "tests": ["matrix_formats", "alike"]},
+     "tests": ["matrix_formats", "alike_ll"]},
     # A token with rows on more than 32 ranks is quantised again for the others.
     {"name": "ll_quantise_once", "file": "device/ll/ll_dispatch.cu",
      "old": "\t\t\tep_ll_token_quantise<F>(a, token, q / F::tile_quads, scratch);\n",
