@@ -12,25 +12,30 @@
 #include "ep_common.h"
 
 /* The row after the expert, or the rank, that has it. */
-__host__ __device__ static inline int EpAnswer(uint32_t seed, int rank, int token, int who,
-                                               size_t col) {
-  return EpNumber(seed ^ 0x5bd1e995u, rank, token, who, col, 3);
-}
+struct EpAnswer {
+  uint32_t seed;
+  int most;
+  float unit;
+
+  __host__ __device__ float operator()(int rank, int token, int who, size_t col) const {
+    return (float)EpNumber(seed ^ 0x5bd1e995u, rank, token, who, col, most) * unit;
+  }
+};
 
 struct EpFillAnswers {
   const EpRow* row;
   void* out;
   ncclDataType_t type;
   size_t size, hidden;
-  uint32_t seed;
+  EpAnswer answer;
   int rank;
 
   __host__ __device__ void operator()(size_t i) const {
     const EpRow& r = row[i / hidden];
     size_t col = i % hidden;
-    int v = EpAnswer(seed, r.src, r.token, r.expert < 0 ? rank : r.expert, col);
+    float v = answer(r.src, r.token, r.expert < 0 ? rank : r.expert, col);
 
-    EpPut(out, (size_t)r.place * hidden + col, size, EpBits(type, (float)v));
+    EpPut(out, (size_t)r.place * hidden + col, size, EpBits(type, v));
   }
 };
 
@@ -39,7 +44,7 @@ struct EpFillSums {
   const int64_t* ids;
   ncclDataType_t type;
   size_t size, hidden;
-  uint32_t seed;
+  EpAnswer answer;
   int rank, topk, local;
   bool weighted, byExpert;
 
@@ -56,9 +61,9 @@ struct EpFillSums {
         again |= (int)id[j] / local == to;
       }
       if (!again) {
-        int v = EpAnswer(seed, rank, token, byExpert ? (int)id[k] : to, i % hidden);
+        float v = answer(rank, token, byExpert ? (int)id[k] : to, i % hidden);
 
-        sum += weighted ? (float)v * EpWeight(rank, token, k) : (float)v;
+        sum += weighted ? v * EpWeight(rank, token, k) : v;
       }
     }
     EpPut(to, i, size, EpBits(type, sum));
@@ -72,13 +77,16 @@ testResult_t EpCombineInitData(struct threadArgs* args, ncclDataType_t type, ncc
   size_t n = args->expectedBytes / wordSize(type);
   cudaStream_t stream = args->streams[0];
   bool byExpert = o.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+  EpAnswer answer;
 
   TESTCHECK(EpSetTokens(s, (int)(n / s->hidden), args->sendbuffs[0], stream));
   s->seed = (uint32_t)rep;
   CUDACHECK(cudaMemsetAsync(args->recvbuffs[0], 0xa5, args->expectedBytes, stream));
-  TESTCHECK(EpForEach(EpFillAnswers{ s->dRows, s->out, type, s->size, s->hidden, s->seed, s->rank },
+  answer = { s->seed, o.format == EP_NONE ? 3 : EpFormats[o.format].most,
+             EpFormats[o.format].unit };
+  TESTCHECK(EpForEach(EpFillAnswers{ s->dRows, s->out, type, s->size, s->hidden, answer, s->rank },
                       s->rows.size() * s->hidden, stream));
-  TESTCHECK(EpForEach(EpFillSums{ args->expected[0], s->ownIds, type, s->size, s->hidden, s->seed,
+  TESTCHECK(EpForEach(EpFillSums{ args->expected[0], s->ownIds, type, s->size, s->hidden, answer,
                                   s->rank, (int)s->topk, s->local, byExpert && !o.ht, byExpert },
                       n, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
@@ -93,8 +101,9 @@ testResult_t EpCombineRunColl(void* sendbuff, size_t sendoffset, void* recvbuff,
   const EpOptions& o = EpGetOptions();
   ncclEpCombineInputs_t in = NCCL_EP_COMBINE_INPUTS_INIT;
   ncclEpCombineOutputs_t out = NCCL_EP_COMBINE_OUTPUTS_INIT;
+  ncclEpCombineConfig_t config = NCCL_EP_COMBINE_CONFIG_INIT;
   bool byExpert = o.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-  EpTensor tokens, sums, weights;
+  EpTensor tokens, sums, weights, scales;
   EpState* s;
   size_t blocks;
 
@@ -110,7 +119,11 @@ testResult_t EpCombineRunColl(void* sendbuff, size_t sendoffset, void* recvbuff,
   if (byExpert && !o.ht) {
     out.topk_weights = EpSetTensor(&weights, ncclFloat32, s->weights, 2, s->tokens, s->topk);
   }
-  EPCHECK(ncclEpCombine(s->handle, &in, &out, NULL, stream));
+  config.quant_recipe = EpFormats[o.format].combine;
+  if (o.format == EP_NVFP4) {
+    in.scales = EpSetTensor(&scales, ncclFloat32, s->globals, 3, blocks, s->maxRows / blocks, 1);
+  }
+  EPCHECK(ncclEpCombine(s->handle, &in, &out, &config, stream));
   return testSuccess;
 }
 

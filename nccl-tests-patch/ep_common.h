@@ -85,12 +85,13 @@ struct EpFillTokens {
   ncclDataType_t type;
   size_t size, hidden;
   uint32_t seed;
-  int rank;
+  int rank, most;
+  float unit;
 
   __host__ __device__ void operator()(size_t i) const {
-    int v = EpNumber(seed, rank, (int)(i / hidden), 0, i % hidden, 7);
+    int v = EpNumber(seed, rank, (int)(i / hidden), 0, i % hidden, most);
 
-    EpPut(to, i, size, EpBits(type, (float)v));
+    EpPut(to, i, size, EpBits(type, (float)v * unit));
   }
 };
 
@@ -115,6 +116,7 @@ struct EpState {
   int maxTokens, tokens; /* room for; routed */
   size_t maxRows;        /* of out */
   uint32_t seed;
+  int sent;             /* how a dispatch sends rows: index of EpFormats */
   bool check;           /* the next call's results are looked at */
   std::vector<int> ids; /* [nranks][maxTokens][topk] */
   std::vector<EpRow> rows;
@@ -122,8 +124,10 @@ struct EpState {
   int* allIds; /* ids */
   EpRow* dRows;
   int64_t *ownIds, *outIds64; /* of the own tokens; flat: received */
-  float *weights, *outWeights, *scales;
-  char* out; /* received rows; combine's input */
+  float *weights, *outWeights;
+  float* globals; /* NVFP4: EP_NVFP4_SCALE of each row */
+  char* out;      /* received rows; combine's input */
+  char* scales;   /* theirs */
   int *outIds, *counts, *wantCounts, *total;
   int ncounts;
   unsigned long long* wrong;
@@ -226,6 +230,7 @@ static testResult_t EpAllocAll(EpState* s) {
   const EpOptions& o = EpGetOptions();
   size_t routing = (size_t)s->maxTokens * s->topk;
   size_t outRouting = o.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? s->maxRows : s->maxRows * s->topk;
+  std::vector<float> globals(o.format == EP_NVFP4 ? s->maxRows : 0, EP_NVFP4_SCALE);
 
   s->ncounts = o.layout == NCCL_EP_LAYOUT_RANK_MAJOR ? s->nranks : s->local;
   TESTCHECK(EpAlloc(&s->allIds, s->nranks * routing));
@@ -233,7 +238,11 @@ static testResult_t EpAllocAll(EpState* s) {
   TESTCHECK(EpAlloc(&s->ownIds, routing));
   TESTCHECK(EpAlloc(&s->weights, routing));
   TESTCHECK(EpAlloc(&s->out, s->maxRows * s->hidden * s->size));
-  TESTCHECK(EpAlloc(&s->scales, o.fp8 ? s->maxRows * s->hidden / EP_FP8_BLOCK : 0));
+  TESTCHECK(EpAlloc(&s->scales, s->maxRows * s->hidden / EpFormats[s->sent].group *
+                                    EpFormats[s->sent].scaleSize));
+  TESTCHECK(EpAlloc(&s->globals, globals.size()));
+  CUDACHECK(cudaMemcpy(s->globals, globals.data(), globals.size() * sizeof(float),
+                       cudaMemcpyHostToDevice));
   TESTCHECK(EpAlloc(&s->outWeights, outRouting));
   TESTCHECK(EpAlloc(&s->outIds, o.ht ? 0 : outRouting));
   TESTCHECK(EpAlloc(&s->outIds64, o.ht ? outRouting : 0));
@@ -262,7 +271,7 @@ static testResult_t EpOpenGroup(EpState* s, ncclComm_t comm) {
 }
 
 /* For the tests of one type. Collective. */
-static testResult_t EpOpen(struct threadArgs* args, ncclDataType_t type) {
+static testResult_t EpOpen(struct threadArgs* args, ncclDataType_t type, bool dispatch) {
   const EpOptions& o = EpGetOptions();
   EpState* s = new EpState();
   ncclComm_t comm = args->comms[0];
@@ -276,6 +285,7 @@ static testResult_t EpOpen(struct threadArgs* args, ncclDataType_t type) {
   s->topk = o.topk;
   s->maxTokens = (int)(args->maxbytes / (s->hidden * s->size));
   s->tokens = -1;
+  s->sent = dispatch ? o.format : EP_NONE;
   s->ids.resize((size_t)s->nranks * s->maxTokens * s->topk);
   for (int r = 0; r < s->nranks; r++) {
     for (int t = 0; t < s->maxTokens; t++) {
@@ -299,7 +309,7 @@ static testResult_t EpClose(ncclComm_t comm) {
   EpState* s = EpFind(comm);
   void* const memory[] = { s->allIds,     s->dRows,      s->ownIds, s->weights,  s->out,
                            s->scales,     s->outWeights, s->outIds, s->outIds64, s->counts,
-                           s->wantCounts, s->total,      s->wrong };
+                           s->wantCounts, s->total,      s->wrong,  s->globals };
 
   EPCHECK(ncclEpHandleDestroy(s->handle));
   EPCHECK(ncclEpGroupDestroy(s->group));
@@ -323,8 +333,8 @@ static testResult_t EpDispatch(EpState* s, void* tokens, cudaStream_t stream) {
   EpTensor t[8];
   bool byExpert = o.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
   size_t blocks = o.ht ? 1 : byExpert ? s->local : s->nranks, each = s->maxRows / blocks;
-  size_t scales = s->hidden / EP_FP8_BLOCK;
-  ncclDataType_t sent = o.fp8 ? ncclFloat8e4m3 : s->type;
+  const EpFormat& f = EpFormats[s->sent];
+  ncclDataType_t sent = s->sent != EP_NONE ? f.tokens : s->type;
 
   in.tokens = EpSetTensor(&t[0], s->type, tokens, 2, s->tokens, s->hidden);
   if (o.ht) {
@@ -338,10 +348,13 @@ static testResult_t EpDispatch(EpState* s, void* tokens, cudaStream_t stream) {
     EPCHECK(ncclEpDispatch(s->handle, &in, &out, NULL, NULL, stream));
     return testSuccess;
   }
-  out.tokens = EpSetTensor(&t[1], sent, s->out, 3, blocks, each, s->hidden);
-  if (o.fp8) {
-    config.quant_recipe = NCCL_EP_DISP_QUANT_DS_FP8E3M4;
-    out.scales = EpSetTensor(&t[5], ncclFloat32, s->scales, 3, blocks, each, scales);
+  out.tokens = EpSetTensor(&t[1], sent, s->out, 3, blocks, each, s->hidden / f.perByte);
+  config.quant_recipe = f.dispatch;
+  if (s->sent != EP_NONE) {
+    out.scales = EpSetTensor(&t[5], f.scales, s->scales, 3, blocks, each, s->hidden / f.group);
+  }
+  if (s->sent == EP_NVFP4) {
+    in.scales = EpSetTensor(&t[7], ncclFloat32, s->globals, 1, 1);
   }
   if (byExpert) {
     info.expert_counters = EpSetTensor(&t[6], ncclInt32, s->counts, 1, blocks);
@@ -426,14 +439,14 @@ static testResult_t EpRefuse(struct threadArgs* args, const char* name, const ch
   return testInvalidUsage;
 }
 
-static testResult_t EpRunType(struct threadArgs* args, const char* name, ncclDataType_t type,
-                              const char* typeName) {
+static testResult_t EpRunType(struct threadArgs* args, const char* name, bool dispatch,
+                              ncclDataType_t type, const char* typeName) {
   const EpOptions& o = EpGetOptions();
   size_t row = (size_t)o.hidden * wordSize(type);
   char text[160];
 
-  if (o.fp8 && type != ncclBfloat16) {
-    return EpRefuse(args, name, "NCCL_TESTS_EP_FP8=1 needs tokens of -d bfloat16");
+  if (o.format != EP_NONE && type != ncclBfloat16) {
+    return EpRefuse(args, name, "NCCL_TESTS_EP_QUANT needs tokens of -d bfloat16");
   }
   if (row % 16 || args->minbytes < row) {
     snprintf(text, sizeof(text),
@@ -441,19 +454,21 @@ static testResult_t EpRunType(struct threadArgs* args, const char* name, ncclDat
     return EpRefuse(args, name, text);
   }
   if (is_main_thread) {
-    printf("# %s: mode %s, layout %s, %ld of %ld experts, %ld elements%s; %zu bytes per token\n",
+    printf("# %s: mode %s, layout %s, %ld of %ld experts, %ld elements, on the way %s; %zu bytes "
+           "per token\n",
            name, o.ht ? "ht" : "ll",
            o.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? "em"
            : o.layout == NCCL_EP_LAYOUT_FLAT       ? "flat"
                                                    : "rm",
-           o.topk, o.experts, o.hidden, o.fp8 ? " (8-bit on the way)" : "", row);
+           o.topk, o.experts, o.hidden, o.format != EP_NONE ? EpFormats[o.format].name : typeName,
+           row);
   }
-  TESTCHECK(EpOpen(args, type));
+  TESTCHECK(EpOpen(args, type, dispatch));
   TESTCHECK(TimeTest(args, type, typeName, (ncclRedOp_t)0, "none", -1));
   return EpClose(args->comms[0]);
 }
 
-static testResult_t EpRunTest(struct threadArgs* args, const char* name, bool bytes,
+static testResult_t EpRunTest(struct threadArgs* args, const char* name, bool dispatch,
                               ncclDataType_t type, const char* typeName) {
   const EpOptions& o = EpGetOptions();
   int nranks = args->nProcs * args->nThreads * args->nGpus;
@@ -461,6 +476,9 @@ static testResult_t EpRunTest(struct threadArgs* args, const char* name, bool by
 
   if (*o.error) {
     return EpRefuse(args, name, o.error);
+  }
+  if (*EpExcludedFormat(o, !dispatch)) {
+    return EpRefuse(args, name, EpExcludedFormat(o, !dispatch));
   }
   if (args->nGpus > 1) {
     return EpRefuse(args, name, "-g 1 alone is possible: take -t, or a process per GPU");
@@ -471,19 +489,19 @@ static testResult_t EpRunTest(struct threadArgs* args, const char* name, bool by
   for (int i = 0; i < test_typenum; i++) {
     ncclDataType_t t = test_types[i];
     bool possible = t == ncclFloat32 || t == ncclFloat16 || t == ncclBfloat16 ||
-                    (bytes && wordSize(t) == 1);
+                    (dispatch && wordSize(t) == 1);
 
     if (((int)type != -1 && t != type) || !possible ||
-        (o.fp8 && t != ncclBfloat16 && (int)type == -1)) {
+        (o.format != EP_NONE && t != ncclBfloat16 && (int)type == -1)) {
       continue;
     }
-    TESTCHECK(EpRunType(args, name, t, test_typenames[i]));
+    TESTCHECK(EpRunType(args, name, dispatch, t, test_typenames[i]));
     done++;
   }
   return done ? testSuccess
               : EpRefuse(args, name,
-                         bytes ? "-d: float, half, bfloat16 and types of one byte are possible"
-                               : "-d: float, half and bfloat16 are possible");
+                         dispatch ? "-d: float, half, bfloat16 and types of one byte are possible"
+                                  : "-d: float, half and bfloat16 are possible");
 }
 
 #endif

@@ -11,7 +11,7 @@
  * NCCL_TESTS_EP_HIDDEN     elements of a token, 7168
  * NCCL_TESTS_EP_TOPK       experts of a token, 8
  * NCCL_TESTS_EP_EXPERTS    experts of all ranks together, 256
- * NCCL_TESTS_EP_FP8        1: -d bfloat16 tokens travel as 8-bit floats with scales (mode ll)
+ * NCCL_TESTS_EP_QUANT      fp8, mxfp8 or nvfp4: how -d bfloat16 tokens travel (mode ll), none
  * NCCL_TESTS_EP_SEED       of the routing, 1
  * NCCL_TESTS_EP_IMBALANCE  share of the choices that goes to rank 0's experts on top, 0
  * NCCL_TESTS_EP_SMS        most SMs of an operation, 0: the library's choice
@@ -35,6 +35,14 @@ __host__ __device__ static inline float EpFromFp8(uint8_t b) {
   return b & 0x80 ? -v : v;
 }
 
+/* 2 bits of exponent, 1 of mantissa. */
+__host__ __device__ static inline float EpFromFp4(int b) {
+  float v = b & 7;
+
+  v = (b & 7) < 4 ? v / 2 : (b & 7) < 6 ? v - 2 : 2 * v - 8;
+  return b & 8 ? -v : v;
+}
+
 __host__ __device__ static inline void EpCountWrong(unsigned long long* wrong, int n) {
 #ifdef __CUDA_ARCH__
   if (n) {
@@ -47,24 +55,36 @@ __host__ __device__ static inline void EpCountWrong(unsigned long long* wrong, i
 
 struct EpCheckRows {
   const EpRow* row;
-  const void* out;
-  const float* scales; /* NULL: rows as they were sent */
+  const void *out, *scales;
+  int sent;
+  EpFormat format;
   ncclDataType_t type;
   size_t size, hidden;
   uint32_t seed;
   unsigned long long* wrong;
 
+  __host__ __device__ float Decode(size_t place, size_t col) const {
+    const uint8_t* bytes = (const uint8_t*)out + place * (hidden / format.perByte);
+    size_t scale = place * (hidden / format.group) + col / format.group;
+
+    switch (sent) {
+    case EP_FP8:
+      return EpFromFp8(bytes[col]) * ((const float*)scales)[scale];
+    case EP_MXFP8:
+      return ldexpf(EpFromFp8(bytes[col]), ((const uint8_t*)scales)[scale] - 127);
+    default:
+      return EpFromFp4(bytes[col / 2] >> 4 * (col & 1)) *
+             EpFromFp8(((const uint8_t*)scales)[scale]) / EP_NVFP4_SCALE;
+    }
+  }
+
   __host__ __device__ void operator()(size_t i) const {
     const EpRow& r = row[i / hidden];
     size_t col = i % hidden, at = (size_t)r.place * hidden + col;
-    float v = (float)EpNumber(seed, r.src, r.token, 0, col, 7);
+    float v = (float)EpNumber(seed, r.src, r.token, 0, col, format.most) * format.unit;
 
-    if (scales) {
-      float got = EpFromFp8(((const uint8_t*)out)[at]) *
-                  scales[(size_t)r.place * (hidden / EP_FP8_BLOCK) + col / EP_FP8_BLOCK];
-      float off = got < v ? v - got : got - v, may = (v < 0 ? -v : v) / 16 + 0.0001f;
-
-      EpCountWrong(wrong, !(off <= may));
+    if (sent != EP_NONE) {
+      EpCountWrong(wrong, Decode(r.place, col) != v);
     } else {
       EpCountWrong(wrong, EpTake(out, at, size) != EpBits(type, v));
     }
@@ -136,17 +156,23 @@ struct EpReport {
   }
 };
 
+static EpFillTokens EpFillOf(const EpState* s, void* to) {
+  const EpFormat& f = EpFormats[s->sent];
+
+  return EpFillTokens{ to, s->type, s->size, s->hidden, s->seed, s->rank, f.most, f.unit };
+}
+
 static testResult_t EpDispatchCheck(EpState* s, void* recv, cudaStream_t stream) {
   const EpOptions& o = EpGetOptions();
   bool byExpert = o.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-  EpCheckRows rows = { s->dRows, s->out,  o.fp8 ? s->scales : NULL, s->type, s->size, s->hidden,
-                       s->seed,  s->wrong };
+  EpCheckRows rows = { s->dRows, s->out,  s->scales, s->sent, EpFormats[s->sent],
+                       s->type,  s->size, s->hidden, s->seed, s->wrong };
   EpCheckRouting routing = { s->dRows,      s->allIds,    s->outIds,         s->outIds64,
                              s->outWeights, s->maxTokens, (int)s->topk,      s->rank * s->local,
                              s->local,      byExpert,     o.ht && !byExpert, s->wrong };
   EpCheckCounts counts = { s->counts, s->wantCounts, s->wrong };
   EpCheckCounts total = { s->total, s->wantCounts + s->ncounts, s->wrong };
-  EpFillTokens fill = { recv, s->type, s->size, s->hidden, s->seed, s->rank };
+  EpFillTokens fill = EpFillOf(s, recv);
   EpReport report = { fill, s->wrong };
 
   TESTCHECK(EpForEach(rows, s->rows.size() * s->hidden, stream));
@@ -170,9 +196,8 @@ testResult_t EpDispatchInitData(struct threadArgs* args, ncclDataType_t type, nc
   CUDACHECK(cudaMemsetAsync(args->recvbuffs[0], 0, args->expectedBytes, stream));
   CUDACHECK(cudaMemsetAsync(s->out, 0xa5, s->maxRows * s->hidden * s->size, stream));
   CUDACHECK(cudaMemsetAsync(s->wrong, 0, sizeof(*s->wrong), stream));
-  TESTCHECK(EpForEach(EpFillTokens{ send, type, s->size, s->hidden, s->seed, s->rank }, n, stream));
-  TESTCHECK(EpForEach(EpFillTokens{ args->expected[0], type, s->size, s->hidden, s->seed, s->rank },
-                      n, stream));
+  TESTCHECK(EpForEach(EpFillOf(s, send), n, stream));
+  TESTCHECK(EpForEach(EpFillOf(s, args->expected[0]), n, stream));
   CUDACHECK(cudaStreamSynchronize(stream));
   s->check = true;
   // We don't support in-place dispatch

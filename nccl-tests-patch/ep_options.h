@@ -6,8 +6,10 @@
 #include <cuda_runtime_api.h>
 #include "common.h"
 #include <nccl_ep.h>
+#include <nccl_ep/ext.h>
 #include <errno.h>
 #include <map>
+#include <math.h>
 #include <mutex>
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,10 +17,45 @@
 #include <vector>
 
 #define EP_MAX_TOPK 32
-#define EP_FP8_BLOCK 128 /* elements that share a scale */
+#define EP_EXACT_TOPK 8 /* sums of so many numbers are exact in each format */
+
+/* How rows travel. Multiples of `unit`, up to `most` of them, come out as they were: their scales are
+ * powers of two. */
+struct EpFormat {
+  const char* name;
+  ncclEpDispQuant_t dispatch;
+  ncclEpCombQuant_t combine;
+  ncclDataType_t tokens, scales;
+  int perByte, group, scaleSize; /* elements of a byte; that share a scale; bytes of one */
+  int multiple;                  /* of HIDDEN */
+  int most;
+  float unit;
+};
+
+#define EP_NVFP4_SCALE 448.0f /* of rows whose largest number is 6 */
+
+enum {
+  EP_NONE,
+  EP_FP8,
+  EP_MXFP8,
+  EP_NVFP4,
+  EP_FORMATS
+};
+
+static const EpFormat EpFormats[EP_FORMATS] = {
+  { "none", NCCL_EP_DISP_QUANT_NONE, NCCL_EP_COMB_QUANT_NONE, ncclBfloat16, ncclUint8, 1, 1, 0, 1,
+    7, 1 },
+  { "fp8", NCCL_EP_DISP_QUANT_DS_FP8E3M4, NCCL_EP_EXT_COMB_QUANT_FP8, ncclFloat8e4m3, ncclFloat32,
+    1, 128, 4, 128, 7, 0.5f },
+  { "mxfp8", NCCL_EP_EXT_DISP_QUANT_MXFP8, NCCL_EP_COMB_QUANT_MXFP8, ncclFloat8e4m3, ncclUint8, 1,
+    32, 1, 128, 2, 1 },
+  { "nvfp4", NCCL_EP_EXT_DISP_QUANT_NVFP4, NCCL_EP_COMB_QUANT_NVFP4, ncclFloat4x2, ncclFloat8e4m3,
+    2, 16, 1, 64, 2, 3 },
+};
 
 struct EpOptions {
-  long hidden, topk, experts, seed, fp8, sms;
+  long hidden, topk, experts, seed, sms;
+  int format; /* of the call that is measured */
   double imbalance;
   bool ht;
   ncclEpLayout_t layout;
@@ -80,6 +117,42 @@ static void EpReadMode(EpOptions* o) {
   }
 }
 
+static void EpReadFormat(EpOptions* o) {
+  const char* text = getenv("NCCL_TESTS_EP_QUANT");
+
+  text = text && *text ? text : "none";
+  o->format = 0;
+  while (o->format < EP_FORMATS && strcmp(text, EpFormats[o->format].name)) {
+    o->format++;
+  }
+  if (o->format == EP_FORMATS) {
+    snprintf(o->error, sizeof(o->error),
+             "NCCL_TESTS_EP_QUANT=%.40s is not none, fp8, mxfp8 or nvfp4", text);
+    o->format = EP_NONE;
+  }
+}
+
+/* Why the call, a combine or a dispatch, cannot have rows of that format, or "". */
+static const char* EpExcludedFormat(const EpOptions& o, bool combine) {
+  if (o.format == EP_NONE) {
+    return "";
+  }
+  if (combine && o.topk > EP_EXACT_TOPK) {
+    return "combine with NCCL_TESTS_EP_QUANT is checked up to TOPK=8";
+  }
+  if (combine && o.format == EP_MXFP8) {
+    return !o.ht || o.layout != NCCL_EP_LAYOUT_EXPERT_MAJOR
+               ? "combine has NCCL_TESTS_EP_QUANT=mxfp8 in mode ht, layout em"
+           : o.hidden % 512 ? "mxfp8 in combine needs a HIDDEN that 512 divides"
+                            : "";
+  }
+  return o.ht ? "NCCL_TESTS_EP_QUANT needs mode ll (in mode ht rows of 8-bit floats are sent by -d "
+                "f8e4m3)"
+         : o.hidden % EpFormats[o.format].multiple
+             ? "NCCL_TESTS_EP_QUANT: HIDDEN is a multiple of 128 with fp8 and mxfp8, 64 with nvfp4"
+             : "";
+}
+
 static EpOptions EpReadOptions(void) {
   EpOptions o = {};
 
@@ -91,19 +164,13 @@ static EpOptions EpReadOptions(void) {
   EpReadNumber(&o, "NCCL_TESTS_EP_TOPK", 1, EP_MAX_TOPK, &o.topk);
   EpReadNumber(&o, "NCCL_TESTS_EP_EXPERTS", 1, 1 << 16, &o.experts);
   EpReadNumber(&o, "NCCL_TESTS_EP_SEED", 0, INT32_MAX, &o.seed);
-  EpReadNumber(&o, "NCCL_TESTS_EP_FP8", 0, 1, &o.fp8);
   EpReadNumber(&o, "NCCL_TESTS_EP_SMS", 0, 1024, &o.sms);
   EpReadImbalance(&o);
   EpReadMode(&o);
+  EpReadFormat(&o);
   if (o.topk > o.experts) {
     snprintf(o.error, sizeof(o.error), "NCCL_TESTS_EP_TOPK=%ld is more than the %ld experts",
              o.topk, o.experts);
-  }
-  if (o.fp8 && (o.ht || o.hidden % EP_FP8_BLOCK)) {
-    snprintf(o.error, sizeof(o.error),
-             "NCCL_TESTS_EP_FP8=1 needs mode ll and a multiple of %d elements (in mode ht rows of "
-             "8-bit floats are sent by -d f8e4m3)",
-             EP_FP8_BLOCK);
   }
   return o;
 }
@@ -210,11 +277,12 @@ static void EpGetBw(size_t count, SIZE typesize, double sec, double* algBw, doub
                     int nranks) {
   const EpOptions& o = EpGetOptions();
   EpTraffic t = EpGetTraffic(nranks, (int)(count / o.hidden));
+  const EpFormat& f = EpFormats[o.format];
   double rowBytes = (double)o.hidden * typesize;
   double rows = COMBINE && EpCombinesByExpert(o) ? t.experts : t.ranks;
 
-  if (o.fp8 && !COMBINE) {
-    rowBytes = (double)o.hidden + (double)o.hidden / EP_FP8_BLOCK * sizeof(float);
+  if (o.format != EP_NONE) {
+    rowBytes = (double)o.hidden / f.perByte + (double)o.hidden / f.group * f.scaleSize;
   }
   *algBw = rows * rowBytes / 1.0E9 / sec;
   *busBw = (COMBINE ? t.busyCombine : t.busyDispatch) * rowBytes / 1.0E9 / sec;
