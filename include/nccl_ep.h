@@ -1052,7 +1052,8 @@ typedef struct {
  *   ncclInvalidUsage: In low latency the handle has dispatched nothing with the present routing, or
  *     ncclEpMaskClean was called since, or the pass is backward. An operation of the handle is
  *     pending, or two of the group, as for ncclEpDispatch. `stream` belongs to another device. A
- *     tensor has only a window, and NCCL does not know its address. Later calls return this code
+ *     tensor has only a window, and NCCL does not know its address. The recipe is NVFP4 in high
+ *     throughput, and the group's config is of API version 1 or 2. Later calls return this code
  *     permanently if a graph ran a combine without a dispatch of as many tokens before it.
  */
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,

@@ -246,6 +246,13 @@ static ncclResult_t combine_check_recipe(struct ep_combine *c)
 {
 	const struct ep_limits *limits = &c->h->group->config.algo->limits;
 
+	/* to these callers a device has that recipe or has it not, in either mode */
+	if (c->config.quant_recipe == NCCL_EP_COMB_QUANT_NVFP4 && c->h->group->config.api < 3 &&
+	    !(limits->combine_formats >> EP_ROW_NVFP4 & 1)) {
+		return ep_fail(ncclInvalidUsage,
+			       "config->quant_recipe: %s mode does not have the recipe NVFP4",
+			       limits->mode);
+	}
 	EP_CHECK(ep_recipe_find(ep_combine_recipes, limits, limits->combine_formats,
 				(int)c->config.quant_recipe, &c->recipe));
 	if (c->recipe->format != EP_ROW_NVFP4) {

@@ -360,8 +360,14 @@ static void late_try(struct ht_bench *b, uint32_t which, bool before)
 	a.info.expert_counters = which & 1 ? &b->counters.t : NULL;
 	a.info.expert_offsets = which & 2 ? &b->offsets.t : NULL;
 	a.info.recv_total_counter = which & 4 ? &b->total.t : NULL;
+	for (int i = 0; i < LATE_COUNTERS; i++) {
+		all[i]->sizes[0] += which == 7; /* one more, which stays as it is */
+	}
 	for (int time = 0; time < 2; time++) { /* nothing adds up */
 		NEED_OK(ncclEpDispatch(b->handle, &a.in, &a.out, &a.info, &a.config, b->w->stream));
+	}
+	for (int i = 0; i < LATE_COUNTERS; i++) {
+		all[i]->sizes[0] -= which == 7;
 	}
 	late_read(b, dispatched);
 	ht_check_dispatch(b, false);

@@ -152,12 +152,19 @@ static void mxfp8_combine(struct call *c, size_t elements)
 }
 
 #define HT_COMBINE(M)                                                                              \
-	M(cno_nvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IA,                       \
-	  "high throughput mode does not have the recipe NVFP4")                                   \
 	M(cempty_narrow, c->t[CI].sizes[0] = c->t[CI].sizes[1] = 0;                                \
 	  c->t[CT].sizes[1] = 0, IA, "a rank without rows passes the others' number of elements")  \
 	M(cno_fp8, c->cconfig.quant_recipe = NCCL_EP_EXT_COMB_QUANT_FP8, IA,                       \
 	  "high throughput mode does not have the recipe FP8")
+
+/* To callers of API version 2 the device lacks it. */
+#define NVFP4_2_COMBINE(M)                                                                         \
+	M(cno_nvfp4_2, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IU,                     \
+	  "high throughput mode does not have the recipe NVFP4")
+
+#define NVFP4_3_COMBINE(M)                                                                         \
+	M(cno_nvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IA,                       \
+	  "high throughput mode does not have the recipe NVFP4")
 
 #define FLAT_COMBINE(M)                                                                            \
 	M(mx_flat, mxfp8_combine(c, 256), IA, "needs an expert-major handle, this one is FLAT")    \
@@ -207,6 +214,8 @@ MISTAKES(fixed_dispatch, FIXED_DISPATCH)
 MISTAKES(forward_dispatch, FORWARD_DISPATCH)
 MISTAKES(any_combine, ANY_COMBINE)
 MISTAKES(ht_combine_recipes, HT_COMBINE)
+MISTAKES(nvfp4_2_combine, NVFP4_2_COMBINE)
+MISTAKES(nvfp4_3_combine, NVFP4_3_COMBINE)
 MISTAKES(flat_combine, FLAT_COMBINE)
 MISTAKES(em_combine, EM_COMBINE)
 MISTAKES(any_update, ANY_UPDATE)
@@ -481,6 +490,7 @@ static void run(struct world *w, void *arg)
 		{ .em = true, .api = 1 },
 		{ .em = true, .drop = true },
 		{ .em = false, .api = 3 },
+		{ .em = false, .api = 3, .eager = true },
 		{ .em = true, .api = 3 },
 	};
 
@@ -524,6 +534,11 @@ static void run(struct world *w, void *arg)
 				TRY(forward_dispatch, dispatch);
 			}
 			TRY(ht_combine_recipes, combine);
+			if (api < 3) {
+				TRY(nvfp4_2_combine, combine);
+			} else {
+				TRY(nvfp4_3_combine, combine);
+			}
 			if (s->em) {
 				TRY(em_combine, combine);
 				TRY(em_dispatch, dispatch);

@@ -62,7 +62,6 @@ struct mistake {
 	M(cout_magic, c->cout.magic = 0, IA, "outputs")                                            \
 	M(cconfig_magic, c->cconfig.magic = 0, IA, "config")                                       \
 	M(crecipe, c->cconfig.quant_recipe = (ncclEpCombQuant_t)3, IA, "quant_recipe is 3")        \
-	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IA, "NVFP4")                 \
 	M(cscales, c->cin.scales = &c->t[IW].t, IA, "inputs->scales")                              \
 	M(cno_tokens, c->cin.tokens = NULL, IA, "inputs->tokens")                                  \
 	M(ctype, c->t[CI].t.datatype = ncclFloat8e4m3;                                             \

@@ -182,6 +182,7 @@ static void fill(struct call *c, void *bench)
 	  "inputs->tokens")                                                                        \
 	M(cfp8_hidden, FP8(c->t[CI].sizes[2] -= 32; c->t[CT].sizes[1] -= 32), IA,                  \
 	  "FP8 needs a multiple of 128")                                                           \
+	M(cnvfp4, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4, IA, "NVFP4")                 \
 	M(cmxfp8, c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_MXFP8, IA, "MXFP8")
 
 #define EM_COMBINE(M)                                                                              \

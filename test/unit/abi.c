@@ -45,6 +45,9 @@ AT(ncclEpGroupConfig_t, padding_v2, 108);
 AT(ncclEpGroupConfig_t, dispatch_num_sms, 112);
 AT(ncclEpGroupConfig_t, combine_num_sms, 116);
 SIZE(ncclEpGroupConfig_t, 120);
+_Static_assert(NCCL_EP_COMB_QUANT_NONE == 0 && NCCL_EP_COMB_QUANT_NVFP4 == 1 &&
+		       NCCL_EP_COMB_QUANT_MXFP8 == 2,
+	       "recipes of combine");
 _Static_assert(NCCL_EP_API_VERSION == 3 && NCCL_EP_GROUP_CONFIG_CURRENT_VERSION == 3,
 	       "API version");
 

@@ -2,6 +2,8 @@
 /* Fields of a group's config: their limits, and what AUTO means. */
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "device/mlx5/mlx5_layout.h"
 #include "peer/peer.h"
 #include "ep/ep.h"
@@ -100,6 +102,35 @@ static void check_sms(const ncclEpGroupConfig_t *c, uint32_t shared, uint32_t di
 		CHECK_INT(made.budget[i].sms, want[i]);
 		CHECK_INT(made.budget[i].automatic, automatic >> i & 1);
 	}
+}
+
+/* A variable that the device cannot give is passed over with a warning, once for each group. */
+static void test_sms_warning(void)
+{
+	static const char want[] =
+		"NCCL_EP_COMBINE_SMS=133 has no effect, it can be 1 to the 132 SMs";
+	char path[] = "/tmp/group_config_XXXXXX", line[400];
+	ncclEpGroupConfig_t c = good();
+	int lines = 0, fd = mkstemp(path);
+	FILE *f;
+
+	NEED(fd >= 0);
+	close(fd);
+	setenv("NCCL_DEBUG", "WARN", 1);
+	setenv("NCCL_DEBUG_FILE", path, 1);
+	params.value[EP_PARAM_COMBINE_SMS] = 133;
+	check_sms(&c, 132, 132, 132, 7);
+	params.value[EP_PARAM_COMBINE_SMS] = 132;
+	check_sms(&c, 132, 132, 132, 3);
+	params.value[EP_PARAM_COMBINE_SMS] = 0;
+	f = fopen(path, "r");
+	NEED(f);
+	while (fgets(line, sizeof(line), f)) {
+		lines += strstr(line, want) != NULL;
+	}
+	fclose(f);
+	unlink(path);
+	CHECK_INT(lines, 1);
 }
 
 /* An operation's variable, that of both, its field, that of both, AUTO; what is impossible is passed over. */
@@ -371,6 +402,7 @@ static int main_group_config(int argc, char **argv)
 	for (int i = 0; i < EP_PARAMS; i++) {
 		params.value[i] = ep_param_table[i].initial;
 	}
+	test_sms_warning(); /* first: the log's file is chosen once */
 	test_nvls();
 	test_limits();
 	test_sms();
