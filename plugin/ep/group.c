@@ -56,8 +56,9 @@ struct group_handshake {
 	struct ep_group_agreed agreed;
 	struct ep_peer_offer offer;
 	uint64_t team;
-	uint32_t sms;      /* that an operation may have */
-	uint32_t no_heaps; /* ep_heap_none() */
+	struct ep_heap_teams heaps; /* of this process */
+	uint32_t sms;               /* that an operation may have */
+	uint32_t pad;
 };
 
 _Static_assert(sizeof(struct group_handshake) <= EP_BOOT_BYTES, "group_handshake");
@@ -262,7 +263,7 @@ static ncclResult_t group_handshake_exchange(struct ncclEpGroup *g, struct ep_bo
 		ep_peer_offer_make(&own.offer, g->comm, g->config.memory, g->config.nvls);
 		own.team = ep_random_u64();
 		own.sms = g->config.budget[EP_BUDGET_COMBINE].sms;
-		own.no_heaps = ep_heap_none();
+		own.heaps = ep_heap_teams_now();
 	}
 	own.verdict = ep_verdict_make(mine);
 	EP_CHECK(ep_boot_verdicts(boot, &own, boot->all, sizeof(own), what));
@@ -271,9 +272,7 @@ static ncclResult_t group_handshake_exchange(struct ncclEpGroup *g, struct ep_bo
 	for (int r = 0; r < g->nranks; r++) {
 		g->idents[r] = all[r].ident;
 		g->config.least_sms = (uint32_t)ep_min_u64(g->config.least_sms, all[r].sms);
-		if (all[r].no_heaps) {
-			ep_heap_let_go(&all[r].ident);
-		}
+		ep_heap_let_go(&all[r].ident, &all[r].heaps);
 	}
 	boot->idents = g->idents;
 	*team = all[0].team;

@@ -429,22 +429,46 @@ static void departed_settle_all(ncclComm_t comm, bool hurry, int device, uint64_
 	}
 }
 
-bool ep_heap_none(void)
+static bool teams_have(const struct ep_heap_teams *teams, uint64_t team)
 {
-	const struct ep_heap_entry *e;
+	uint32_t i = 0;
 
-	pthread_mutex_lock(&heap_lock);
-	for (e = heap_list; e && e->departed; e = e->next) {
+	while (i < teams->count && teams->team[i] != team) {
+		i++;
 	}
-	pthread_mutex_unlock(&heap_lock);
-	return !e;
+	return i < teams->count;
 }
 
-void ep_heap_let_go(const struct ep_ident *process)
+struct ep_heap_teams ep_heap_teams_now(void)
 {
+	struct ep_heap_teams teams = { 0 };
+
+	pthread_mutex_lock(&heap_lock);
+	for (const struct ep_heap_entry *e = heap_list; e; e = e->next) {
+		if (e->departed || teams.count > EP_HEAP_TEAMS ||
+		    teams_have(&teams, e->stamp.team)) {
+			continue;
+		}
+		if (teams.count < EP_HEAP_TEAMS) {
+			teams.team[teams.count] = e->stamp.team;
+		}
+		teams.count++;
+	}
+	pthread_mutex_unlock(&heap_lock);
+	return teams;
+}
+
+void ep_heap_let_go(const struct ep_ident *process, const struct ep_heap_teams *alive)
+{
+	if (alive->count > EP_HEAP_TEAMS) {
+		return; /* a later creation may know more */
+	}
 	pthread_mutex_lock(&heap_lock);
 	for (struct ep_heap_entry *e = heap_list; e; e = e->next) {
-		for (int r = 0; r < e->nranks && e->departed; r++) {
+		if (!e->departed || teams_have(alive, e->stamp.team)) {
+			continue;
+		}
+		for (int r = 0; r < e->nranks; r++) {
 			e->let_go[r] |= ep_ident_same_process(&e->idents[r], process);
 		}
 	}

@@ -51,14 +51,23 @@ void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns);
  */
 void ep_heap_leave(struct ep_heap *heap, uint64_t timeout_ns, const struct ep_heap_remote *remote);
 
-/*
- * Whether this process has no heap that has not departed. Then it has none of its peers' mapped
- * either, also where it could not write a farewell: it had not come to map the heap.
- */
-bool ep_heap_none(void);
+#define EP_HEAP_TEAMS 15
 
-/* Called for a process that has left: departed heaps need not wait for its ranks. */
-void ep_heap_let_go(const struct ep_ident *process);
+/* Groups of which a process has heaps that have not departed. */
+struct ep_heap_teams {
+	uint32_t count; /* EP_HEAP_TEAMS + 1: more than stand below */
+	uint32_t pad;
+	uint64_t team[EP_HEAP_TEAMS];
+};
+
+/* The groups of this process's heaps. It has none of its peers' mapped but of these. */
+struct ep_heap_teams ep_heap_teams_now(void);
+
+/*
+ * Called for a process that has such heaps: departed heaps of other groups need not wait for its ranks. They may have
+ * written no farewell, where they had not come to map the heap.
+ */
+void ep_heap_let_go(const struct ep_ident *process, const struct ep_heap_teams *alive);
 
 /*
  * Frees the departed heaps of this process that nobody can write to any more. Waits for no peer.

@@ -5,6 +5,7 @@
  * processes works; and nothing stays behind.
  *
  *     nth_call ll|mask|ht COUNT [SEED [NAME]]   COUNT calls, drawn from SEED; 0: each call; those of NAME alone, on rank 0
+ *     nth_call beside COUNT [SEED [NAME]]       in low latency, while the processes have another group
  *     nth_call kept 0 1 NAME   rank 0's calls of NAME fail while it leaves a group that the others keep: memory
  *                              that they may write to stays
  */
@@ -43,6 +44,7 @@ static __thread struct subject {
 	int victim; /* the rank on which a call is to fail; -1: none */
 	bool apart; /* it could not tell */
 	bool failed;
+	ncclComm_t alone; /* beside: of this rank */
 } s;
 
 /* ---- both modes ---- */
@@ -367,6 +369,20 @@ struct traces {
 	long fds, threads, mappings, blocks;
 };
 
+/*
+ * Where a process has another group, a destroyed one waits for no rank, and a later creation frees what
+ * it has left.
+ */
+static void free_left(void)
+{
+	ncclEpGroup_t group;
+
+	if (s.alone) {
+		OK(ncclEpCreateGroup(&group, s.alone, &s.config));
+		OK(ncclEpGroupDestroy(group));
+	}
+}
+
 /* Of ranks that are threads the first one looks at what they have in common. */
 static struct traces look(const struct world *w)
 {
@@ -396,7 +412,10 @@ static bool more(const struct traces *now, const struct traces *before)
 static void check_traces(struct world *w, const struct traces *before)
 {
 	double end = world_now() + PATIENCE;
-	struct traces now = look(w);
+	struct traces now;
+
+	free_left();
+	now = look(w);
 
 	while (more(&now, before) && world_now() < end) {
 		usleep(2000);
@@ -442,6 +461,7 @@ static bool fail(struct world *w, const struct plan *plan, int victim, uint64_t 
 	bool made;
 
 	world_meet(w);
+	free_left();
 	before = look(w);
 	world_meet(w);
 	if (w->rank == victim) {
@@ -455,6 +475,10 @@ static bool fail(struct world *w, const struct plan *plan, int victim, uint64_t 
 	world_meet(w);
 	made = !world_look(w, FLAG_QUIT, victim);
 	CHECK(live(w, -1)); /* the next group */
+	if (s.alone) {      /* what a thread has given up meanwhile goes with the one after that */
+		usleep(THREADS_AGAIN_US);
+		CHECK(live(w, -1));
+	}
 	check_traces(w, &before);
 	name_call(w, victim, n, check_failures() > failures, plan->seed);
 	return made;
@@ -514,8 +538,9 @@ static bool leave_kept(struct world *w, const struct plan *plan, uint64_t n)
 static void run(struct world *w, void *arg)
 {
 	const struct plan *plan = arg;
+	bool made = true, beside = !strcmp(plan->mode, "beside");
+	ncclEpGroup_t other = NULL;
 	uint64_t seed = plan->seed;
-	bool made = true;
 
 	if (!strcmp(plan->mode, "kept")) {
 		open_subject(w, "ll");
@@ -528,7 +553,11 @@ static void run(struct world *w, void *arg)
 		close_subject();
 		return;
 	}
-	open_subject(w, plan->mode);
+	open_subject(w, beside ? "ll" : plan->mode);
+	if (beside) {
+		NEED_OK(ncclCommInitAll(&s.alone, 1, &w->device));
+		NEED_OK(ncclEpCreateGroup(&other, w->comm, &s.config));
+	}
 	check_context("rank %d, before any call fails", w->rank);
 	count_calls(w, plan);
 	for (uint64_t i = 0; plan->count ? i < plan->count : made; i++) {
@@ -542,6 +571,8 @@ static void run(struct world *w, void *arg)
 			      victim, w->rank);
 		made = fail(w, plan, victim, n);
 	}
+	OK(ncclEpGroupDestroy(other));
+	OK(ncclCommDestroy(s.alone));
 	close_subject();
 }
 

@@ -41,8 +41,11 @@ MUTANTS = [
     {"name": "stuck_threadless", "file": "plugin/ep/group.c",
      "old": "\tep_group_give_up_again();\n", "new": "", "tests": ["nth_call_each"]},
     # A rank that never mapped a heap, and so could write no farewell there, says so with its next group.
-    {"name": "no_heaps_unheard", "file": "plugin/ep/group.c",
-     "old": "\t\tif (all[r].no_heaps) {", "new": "\t\tif (all[r].no_heaps > 1) {", "tests": ["nth_call_ipc_each"]},
+    {"name": "heaps_unheard", "file": "plugin/ep/group.c",
+     "old": "\t\tep_heap_let_go(&all[r].ident, &all[r].heaps);\n", "new": "", "tests": ["nth_call_ipc_each"]},
+    # ... also where it has other groups.
+    {"name": "heaps_of_others", "file": "plugin/peer/leave.c",
+     "old": "\tif (alive->count > EP_HEAP_TEAMS) {", "new": "\tif (alive->count) {", "tests": ["nth_beside"]},
     # A process that can open no file does not take its peers for dead.
     # A process without /proc is not taken for one that has ended.
     {"name": "gone_unknown", "file": "plugin/core/ident.c",
