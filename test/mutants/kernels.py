@@ -126,10 +126,7 @@ MUTANTS = [
     {"name": "ll_own_group", "file": "device/ll/formats.h",
      "old": "own_lane<LINES>(quad, at ^ x)", "new": "own_lane<LINES>(quad, x < 4 ? at ^ x : at)",
      "tests": ["matrix_formats", "alike_ll"]},
-    # A team's rows are awaited, and each is where its warp has put it.
-    {"name": "ll_team_wait", "file": "device/ll/ll_combine.cu",
-     "old": "\tep_bar_sync(1 + (ep_warp() >> shift), EP_WARP_SIZE << shift);\n", "new": "",
-     "tests": ["alike_ll", "matrix_formats"]},
+    # Of a team's rows each is where its warp has put it.
     {"name": "ll_team_row", "file": "device/ll/ll_combine.cu",
      "old": "ep_warp() + ep_popc(made & ((1u << k) - 1));", "new": "ep_warp();", "tests": ["alike_ll", "matrix_formats"]},
     {"name": "ll_own_other", "file": "device/ll/formats.h",
