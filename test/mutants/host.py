@@ -191,6 +191,18 @@ MUTANTS += [
     {"name": "version_examined", "file": "plugin/ep/group_config.c",
      "old": "out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE   ? 1",
      "new": "out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2 ? 1", "tests": ["ht_config"]},
+    # Callers of earlier versions have counters of dispatch ignored.
+    {"name": "counters_api", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "if (em && config->api >= 3) {",
+     "new": "if (em && config->api >= 2) {", "tests": ["ht_misuse"]},
+    # A rank does not mask itself.
+    {"name": "mask_self", "file": "plugin/ep/mask.c",
+     "old": "if (!mask[g->rank]) {",
+     "new": "if (!mask[0]) {", "tests": ["misuse_calls"]},
+    # NCCL is not too old.
+    {"name": "nccl_least", "file": "plugin/core/nccl_dyn.c",
+     "old": "v >= EP_NCCL_LEAST",
+     "new": "v >= 0", "tests": ["mappings_ancient"]},
     # ---- the library's threads ----
     # A moment without room for a thread passes,
     {"name": "thread_tried_once", "file": "plugin/core/timed_call.c",
