@@ -1191,8 +1191,11 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * shorter. Afterwards every rank is active, including ranks that missed the call. The next
  * operation waits for such a rank and masks it again if it stays away. The error flag is not reset.
  *
- * A rank that missed the call must call ncclEpMaskClean before its next operation, by itself if
- * need be. It then waits those 2 s for the others and continues at their step, unless they have
+ * A rank that missed the call and nothing else goes on with the others. That is so if all ranks have
+ * begun the same operations and none has masked another in them, every dispatch of a handle has had
+ * its combine, no operation was captured, and the next one is a dispatch.
+ *
+ * Otherwise it must call ncclEpMaskClean before its next operation, by itself if need be. It then waits those 2 s for the others and continues at their step, unless they have
  * masked it again. In that case all ranks call once more, together. A rank that continues without
  * the call finds that the others are ahead, and masks them.
  *

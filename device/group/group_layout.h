@@ -203,7 +203,7 @@ struct __attribute__((aligned(16))) ep_dev_seq {
 		[EP_GROUP_BANKS]; /* step that freed the bank; 0: never used; busy: its epoch */
 	uint32_t next;            /* bank of the next operation, */
 	uint32_t next_freed;      /* and the step that freed it */
-	uint32_t clean_round;     /* of the last MaskClean; 0: none */
+	uint32_t clean_round;     /* of the last MaskClean that freed all banks; 0: none */
 };
 
 /* The value of `busy` in a group of that many banks when nothing is pending. */
@@ -434,6 +434,8 @@ struct ep_clean_args {
 	struct ep_dev_group g;
 	struct ep_ranks gone;    /* whose processes have ended */
 	struct ep_ranks *absent; /* mapped host: who did not come */
+	uint32_t paired;         /* every dispatch had its combine, as far as the host knows */
+	uint32_t pad;
 };
 
 /* Ends all that this rank has posted, before its heap is replaced or freed. */
@@ -494,7 +496,7 @@ _Static_assert(sizeof(struct ep_signature) == 64, "ep_signature");
 _Static_assert(sizeof(struct ep_signature_slot) == 80, "ep_signature_slot");
 _Static_assert(sizeof(struct ep_dev_group) == 152 + 8 * EP_GROUP_NEAR_RANKS, "ep_dev_group");
 _Static_assert(sizeof(struct ep_dev_launch) == 112, "ep_dev_launch");
-_Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 136, "ep_clean_args");
+_Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 144, "ep_clean_args");
 _Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");
 _Static_assert(sizeof(struct ep_expert_rows_args) == 56, "ep_expert_rows_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 304, "ep_drain_args");

@@ -23,6 +23,10 @@
  *            rank refuses: its connection with the reader is lost
  *   result   the rank has received all calls of this round that it waited for; the highest step
  *
+ * The common step is far ahead of all others, and all banks are free. But if all ranks are at the same
+ * step, between a combine and a dispatch, nothing changes but the masks: a rank that has not come is
+ * where the others are, and goes on with them.
+ *
  * A rank wants the round in which another one is, or one more than the latest that is over. When it
  * sees a call of a later round, it wants that one: the highest number wins.
  */
@@ -46,6 +50,7 @@ enum ep_clean_word {
 
 /* State of this MaskClean in a block. */
 struct ep_clean_board {
+	uint32_t last; /* round that this rank ended last; 0: none */
 	uint32_t round;
 	uint32_t step;
 	uint32_t raised;  /* a later round was seen */
@@ -72,16 +77,20 @@ EP_DEV uint32_t ep_clean_round(uint64_t word)
 	return (uint32_t)(word >> 33);
 }
 
-/* Has r ended a MaskClean that this rank was not in? */
-EP_DEV bool clean_ahead(const struct ep_clean_args &a, uint32_t r)
+/* Has r ended a MaskClean that this rank was not in, and has not gone on from since? */
+EP_DEV bool clean_ahead(const struct ep_clean_args &a, const struct ep_clean_board *board,
+			uint32_t r)
 {
-	return ep_clean_round(clean_load(a, EP_CLEAN_RESULT, r)) > a.g.seq[0].clean_round;
+	uint64_t word = clean_load(a, EP_CLEAN_RESULT, r);
+
+	return ep_clean_round(word) > board->last &&
+	       (int32_t)((uint32_t)word - a.g.seq[0].step) >= 0;
 }
 
 /* The round that this rank wants. One thread. */
-EP_DEV uint32_t clean_choose(const struct ep_clean_args &a)
+EP_DEV uint32_t clean_choose(const struct ep_clean_args &a, const struct ep_clean_board *board)
 {
-	uint32_t round = a.g.seq[0].clean_round + 1;
+	uint32_t round = board->last + 1;
 
 	for (uint32_t r = 0; r < a.g.nranks; r++) {
 		uint32_t call = ep_clean_round(clean_load(a, EP_CLEAN_CALL, r));
@@ -110,6 +119,39 @@ EP_DEV bool clean_at_once(const struct ep_clean_args &a)
 }
 
 /*
+ * Have all ranks begun this rank's last step, and masked no rank in it? Whoever comes later or not at all
+ * may be in the next one already: it is a dispatch, which waits for all. One thread.
+ */
+EP_DEV bool clean_in_step(const struct ep_clean_args &a, const struct ep_clean_board *board)
+{
+	uint32_t step = a.g.seq[0].step;
+	bool same = a.paired != 0;
+
+	for (uint32_t r = 0; same && r < a.g.nranks; r++) {
+		uint64_t word = ep_progress_load(a.g, r);
+
+		same = board->lost[r] || ep_ranks_has(&a.gone, r) ||
+		       ((uint32_t)word == step && !(word >> 32 & 1));
+	}
+	return same;
+}
+
+/* The latest step that any rank has begun. One thread. */
+EP_DEV uint32_t clean_latest(const struct ep_clean_args &a)
+{
+	uint32_t step = a.g.seq[0].step;
+
+	for (uint32_t r = 0; r < a.g.nranks; r++) {
+		uint64_t word = ep_progress_load(a.g, r);
+
+		if (word && (int32_t)((uint32_t)word - step) > 0) {
+			step = (uint32_t)word;
+		}
+	}
+	return step;
+}
+
+/*
  * Before anything is published to a remote peer, what was posted to it must have arrived: afterwards all
  * banks are free, and the step must be later than any that a rank has published so far. All threads.
  */
@@ -127,16 +169,11 @@ EP_DEV void clean_begin(const struct ep_clean_args &a, struct ep_clean_board *bo
 			board->lost[r] = !reached;
 		}
 	}
+	ep_block_sync();
 	if (ep_tid() == 0) {
-		board->step = a.g.seq[0].step;
-		for (uint32_t r = 0; r < a.g.nranks; r++) {
-			uint64_t word = ep_progress_load(a.g, r);
-
-			if (word && (int32_t)((uint32_t)word - board->step) > 0) {
-				board->step = (uint32_t)word;
-			}
-		}
-		board->step += EP_CLEAN_GAP;
+		board->last = ep_clean_round(clean_load(a, EP_CLEAN_RESULT, a.g.rank));
+		board->step = clean_in_step(a, board) ? a.g.seq[0].step
+						      : clean_latest(a) + EP_CLEAN_GAP;
 		board->at_once = clean_at_once(a);
 	}
 }
@@ -211,9 +248,10 @@ EP_DEV bool clean_over(const struct ep_clean_args &a, struct ep_clean_board *boa
 }
 
 /* How long r is waited for. */
-EP_DEV uint64_t clean_limit(const struct ep_clean_args &a, uint32_t r)
+EP_DEV uint64_t clean_limit(const struct ep_clean_args &a, const struct ep_clean_board *board,
+			    uint32_t r)
 {
-	if ((a.g.mask[r] && !clean_ahead(a, r)) || a.g.timeout_ns < EP_CLEAN_GRACE_NS) {
+	if ((a.g.mask[r] && !clean_ahead(a, board, r)) || a.g.timeout_ns < EP_CLEAN_GRACE_NS) {
 		return a.g.timeout_ns;
 	}
 	return EP_CLEAN_GRACE_NS;
@@ -237,7 +275,7 @@ EP_DEV bool clean_poll(const struct ep_clean_args &a, struct ep_clean_board *boa
 		board->joined[r] = 1;
 		return true;
 	}
-	return clean_over(a, board, r, spin, clean_limit(a, r));
+	return clean_over(a, board, r, spin, clean_limit(a, board, r));
 }
 
 /*
@@ -276,7 +314,7 @@ EP_DEV void clean_collect(const struct ep_clean_args &a, struct ep_clean_board *
 		}
 		if (ep_tid() == 0) {
 			board->raised = 0;
-			board->round = clean_choose(a);
+			board->round = clean_choose(a, board);
 		}
 		clean_publish(a, board, EP_CLEAN_CALL);
 		clean_await(a, board, s);
@@ -291,7 +329,7 @@ EP_DEV void clean_collect(const struct ep_clean_args &a, struct ep_clean_board *
  */
 EP_DEV void clean_decide(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
-	uint32_t missed = a.g.seq[0].clean_round, step = a.g.seq[0].step;
+	uint32_t missed = board->last, step = a.g.seq[0].step;
 	bool here = false, behind = true;
 
 	for (uint32_t r = 0; r < a.g.nranks; r++) {
@@ -357,7 +395,7 @@ EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_bo
 	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
 		bool lost = board->lost[r] || ep_remote_down(a.g, r);
 
-		if (a.g.mask[r] && (lost || (!board->joined[r] && !clean_ahead(a, r)))) {
+		if (a.g.mask[r] && (lost || (!board->joined[r] && !clean_ahead(a, board, r)))) {
 			clean_missed(a, r, lost);
 		}
 		a.g.mask[r] = !lost && !ep_ranks_has(&a.gone, r);
@@ -370,8 +408,10 @@ EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_bo
 		}
 		ep_st_relaxed_sys_u32(&a.absent->words[w], absent);
 	}
-	ep_block_sync(); /* who is ahead of the old round has been asked */
-	for (uint32_t i = ep_tid(); i < EP_GROUP_MAX_BLOCKS; i += ep_nthreads()) {
+	bool goes_on = step == a.g.seq[0].step; /* with the banks as they are */
+
+	ep_block_sync();
+	for (uint32_t i = ep_tid(); !goes_on && i < EP_GROUP_MAX_BLOCKS; i += ep_nthreads()) {
 		struct ep_dev_seq s = {};
 
 		s.busy = ep_seq_busy(a.g.banks);

@@ -378,9 +378,10 @@ struct ncclEpGroup {
 	uint32_t pending;             /* operations sent but not completed, outside of captures */
 	bool captured;                /* a half was: then only the device knows what is pending */
 	uint32_t cleans;              /* MaskCleans that this rank has called */
-	bool failed;                  /* by a device operation, for ever */
-	bool reset;                   /* the device was: nothing of the group is there any more */
-	bool ending;                  /* a thread destroys it; of call_gate */
+	bool unpaired; /* masks: an operation was captured, or a handle ended before its combine */
+	bool failed;   /* by a device operation, for ever */
+	bool reset;    /* the device was: nothing of the group is there any more */
+	bool ending;   /* a thread destroys it; of call_gate */
 	struct ep_error failure;
 	uint32_t unlock_due; /* bit per class: a record that was taken and is to be unlocked, */
 	bool masks_due;      /* these ranks are lost, and to be masked: by ep_group_settle() */
@@ -415,6 +416,7 @@ struct ncclEpHandle {
 
 	bool routed; /* by a call with this handle */
 	bool dispatched;
+	bool combined;              /* since the last dispatch */
 	uint32_t dispatched_tokens; /* num_tokens then, */
 	uint32_t dispatch_cleans;   /* and number of MaskCleans before */
 	uint64_t

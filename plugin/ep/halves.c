@@ -142,6 +142,10 @@ void ep_halves_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, 
 			cudaStream_t stream)
 {
 	ep_halves_forget(handle);
+	handle->combined = kind == EP_PENDING_COMBINE;
+	if (handle->group->config.enable_mask) {
+		handle->group->unpaired |= stream_capture(stream) != 0;
+	}
 	if (send_only) {
 		handle->pending = kind;
 		handle->sent_on = stream;

@@ -206,6 +206,7 @@ static void handle_free(struct ncclEpHandle *handle)
 	if (handle->mem_owned) {
 		ep_pool_put(handle->group, handle->mem, handle->mem_bytes);
 	}
+	handle->group->unpaired |= handle->pending || (handle->dispatched && !handle->combined);
 	ep_halves_forget(handle);
 	ep_handle_delist(handle);
 	ep_handle_free_orphan(handle);

@@ -56,7 +56,8 @@ static ncclResult_t mask_log_missing(struct ncclEpGroup *g, const struct ep_rank
 		if (mask[r] && ep_ranks_has(g->kernel_ranks, (uint32_t)r)) {
 			EP_INFO(EP_LOG_ALL,
 				"ncclEpMaskClean: rank %d did not come and is active again on rank "
-				"%d; it has to call ncclEpMaskClean before its next operation",
+				"%d; if it has missed an operation, too, it has to call "
+				"ncclEpMaskClean before its next one",
 				r, g->rank);
 		}
 		if (mask[r]) {
@@ -74,11 +75,24 @@ static ncclResult_t mask_log_missing(struct ncclEpGroup *g, const struct ep_rank
 	return ncclSuccess;
 }
 
+/* Is what comes next a dispatch, on every rank that has run the same operations? */
+static bool mask_paired(const struct ncclEpGroup *g)
+{
+	bool paired = !g->unpaired;
+
+	for (const struct ncclEpHandle *h = g->handles; h; h = h->next) {
+		paired &= !h->dispatched || h->combined;
+	}
+	return paired;
+}
+
 ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 {
 	uint64_t ranks = ep_round_up((uint64_t)g->nranks, 32);
 	uint32_t threads = (uint32_t)ep_min_u64(ranks, EP_GROUP_MAX_THREADS);
-	struct ep_clean_args args = { .g = g->dev, .absent = g->kernel_ranks_dev };
+	struct ep_clean_args args = { .g = g->dev,
+				      .absent = g->kernel_ranks_dev,
+				      .paired = mask_paired(g) };
 
 	if (g->pending) {
 		return ep_fail(ncclInvalidUsage,

@@ -598,6 +598,21 @@ MUTANTS = [
     {"name": "clean_gap", "file": "device/group/masks.cu",
      "old": "#define EP_CLEAN_GAP (2 * EP_GROUP_MAX_LEAD)",
      "new": "#define EP_CLEAN_GAP 0", "tests": ["clean", "masks", "net_clean"]},
+    # Who has missed MaskClean and no operation goes on with the others, if a dispatch comes next; later it is waited for.
+    {"name": "clean_in_step", "file": "device/group/masks.cu",
+     "old": "\tbool same = a.paired != 0;\n", "new": "\tbool same = false;\n", "tests": ["clean"]},
+    {"name": "clean_paired", "file": "device/group/masks.cu",
+     "old": "\tbool same = a.paired != 0;\n", "new": "\tbool same = true;\n", "tests": ["clean"]},
+    {"name": "clean_banks", "file": "device/group/masks.cu",
+     "old": "!goes_on && i < EP_GROUP_MAX_BLOCKS;", "new": "i < EP_GROUP_MAX_BLOCKS;", "tests": ["clean"]},
+    {"name": "clean_unseen", "file": "device/group/masks.cu",
+     "old": "(int32_t)((uint32_t)word - a.g.seq[0].step) >= 0;", "new": "(uint32_t)word != 1;",
+     "tests": ["clean"]},
+    {"name": "clean_captured", "file": "plugin/ep/halves.c",
+     "old": "handle->group->unpaired |= stream_capture(stream) != 0;", "new": "", "tests": ["clean"]},
+    {"name": "clean_ended", "file": "plugin/ep/handle.c",
+     "old": "handle->group->unpaired |= handle->pending || (handle->dispatched && !handle->combined);\n",
+     "new": "\n", "tests": ["clean"]},
     # Waits of a step count from the first one of it that was in vain.
     {"name": "wait_since", "file": "device/group/wait.h",
      "old": ("\tif (counts) {\n"

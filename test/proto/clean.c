@@ -267,6 +267,77 @@ static void unaware(struct world *w, struct bench *b, int away)
 	joint(w, b, 82);
 }
 
+enum before {
+	COMBINED,
+	DISPATCHED,
+	ENDED,
+	CAPTURED
+};
+
+/* All ranks run the same, which need not end with a combine. */
+static void prepare(struct world *w, struct bench *b, enum before before)
+{
+	struct bench other = { 0 };
+
+	joint(w, b, 100);
+	bench_load(b, 104);
+	if (before == ENDED) {
+		bench_open(&other, w, b->group, &b->p, BENCH_MASK);
+		bench_load(&other, 104);
+		alone(w, &other, 1);
+		bench_close(&other);
+	} else if (before == DISPATCHED) {
+		alone(w, b, 1);
+	} else if (before == CAPTURED) {
+		world_capture(w->stream);
+		OK(bench_update(b, w->stream));
+		OK(bench_dispatch(b, w->stream));
+		OK(bench_combine(b, w->stream));
+		NEED_CUDA(cudaGraphExecDestroy(world_captured(w->stream)));
+	}
+	world_meet(w);
+}
+
+/*
+ * The others leave a rank out by hand and take it back before the next operation. It goes on as if nothing
+ * had been, if a dispatch is what comes next on all ranks; otherwise it has to come, too.
+ */
+static void unneeded(struct world *w, struct bench *b, int away, enum before before)
+{
+	uint32_t others = ((1u << w->nranks) - 1) & ~(1u << away);
+
+	check_context("rank %d does not come, case %d", away, before);
+	prepare(w, b, before);
+	if (w->rank != away) {
+		part(w, b, 1u << away, false);
+		CHECK(clean(w, b, 0) < GRACE_S + slack_s());
+	}
+	if (before == COMBINED) {
+		together(w, b, 106);
+		if (w->rank != away) {
+			usleep((useconds_t)(1.5e6 * GRACE_S));
+		}
+		(void)clean(w, b,
+			    0); /* it waits for the others, whose last round it has not seen */
+		together(w, b, 108);
+		return;
+	}
+	if (w->rank != away) {
+		OK(bench_update(b, w->stream));
+		OK(bench_dispatch(b, w->stream));
+	}
+	world_meet(w);
+	usleep(200000); /* the others' dispatch shows that they are ahead */
+	if (w->rank == away && before == DISPATCHED) {
+		OK(bench_combine(b, w->stream));
+	} else if (w->rank == away) {
+		alone(w, b, 1);
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	CHECK_INT(bench_masked(w, b->group), w->rank == away ? others : 1u << away);
+	joint(w, b, 110);
+}
+
 static void run(struct world *w, void *arg)
 {
 	const bool *race = arg;
@@ -287,6 +358,7 @@ static void run(struct world *w, void *arg)
 	if (*race) {
 		one_by_one(w, &b, 1u << 2, 1, true);
 		awaited(w, &b, 1);
+		unneeded(w, &b, 3, COMBINED);
 		joint(w, &b, 90);
 	} else {
 		survivors(w, &b);
@@ -297,8 +369,18 @@ static void run(struct world *w, void *arg)
 		ahead(w, &b, 1, 0);
 		ahead(w, &b, 2, 30);
 		unaware(w, &b, 3);
+		unneeded(w, &b, 0, COMBINED);
+		unneeded(w, &b, 2, COMBINED);
+		unneeded(w, &b, 1, DISPATCHED);
+		unneeded(w, &b, 1, ENDED);
 	}
 	bench_end(&b);
+	if (!*race) {
+		group = bench_group_bounded(w->comm, &p, BENCH_MASK, ms);
+		bench_open(&b, w, group, &p, BENCH_MASK);
+		unneeded(w, &b, 2, CAPTURED);
+		bench_end(&b);
+	}
 }
 
 /* "race": what is worth a look by ThreadSanitizer, with waits that do not end by themselves. */
