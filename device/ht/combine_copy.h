@@ -29,8 +29,8 @@ template <class F> EP_DEV void sum_load(struct ep_vec16 vec, float *f)
 }
 
 /*
- * Sets all numbers to `zero`: -0 before contributions are added, because -0 + x is x, also where x is
- * -0; 0 where nothing contributes.
+ * Sets all numbers to `zero`: -0 before contributions are added that are coded, because -0 + x is x, also
+ * where x is -0; 0 where nothing contributes. Other sums begin with their first contribution.
  */
 template <class F> EP_DEV void sum_clear(struct ep_ht_sum<F> *sum, float zero)
 {
@@ -49,15 +49,35 @@ template <class F> EP_DEV void sum_clear(struct ep_ht_sum<F> *sum, float zero)
 template <class F, bool WHOLE>
 EP_DEV void sum_add(struct ep_ht_sum<F> *sum, const unsigned char *from, uint32_t vecs)
 {
+	const unsigned char *lane = from + 16 * ep_lane();
+
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
 		uint32_t at = i * EP_WARP_SIZE + ep_lane();
 		float f[F::sums];
 
-		sum_load<F>(ep_shared_ld16(from + 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1))), f);
+		sum_load<F>(ep_shared_ld16(WHOLE ? lane + (size_t)i * 16 * EP_WARP_SIZE
+						 : from + 16 * ep_min_u32(at, vecs - 1)),
+			    f);
 		for (uint32_t j = 0; j < F::sums; j++) {
 			sum->f[i][j] += f[j];
 		}
+	}
+}
+
+/* The same of the first contribution, with which the sum begins. */
+template <class F, bool WHOLE>
+EP_DEV void sum_set(struct ep_ht_sum<F> *sum, const unsigned char *from, uint32_t vecs)
+{
+	const unsigned char *lane = from + 16 * ep_lane();
+
+	EP_UNROLL(EP_HT_SUM_VECS)
+	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
+		uint32_t at = i * EP_WARP_SIZE + ep_lane();
+
+		sum_load<F>(ep_shared_ld16(WHOLE ? lane + (size_t)i * 16 * EP_WARP_SIZE
+						 : from + 16 * ep_min_u32(at, vecs - 1)),
+			    sum->f[i]);
 	}
 }
 
@@ -194,7 +214,15 @@ EP_DEV void sum_slots(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, u
 	uint32_t n = EP_HT_NOTE_SLOTS(what), slot = pipe.out;
 
 	if (what & EP_HT_NOTE_FIRST) {
-		sum_clear<F>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);
+		if (what & EP_HT_NOTE_EMPTY) {
+			sum_clear<F>(sum, 0.0f);
+		} else if (F::coded && what & EP_HT_NOTE_SUM) {
+			sum_clear<F>(sum, -0.0f);
+		} else {
+			sum_set<F, WHOLE>(sum, pipe.stage + (size_t)slot * pipe.stride + at, vecs);
+			slot = ep_ht_pipe_after(&pipe, slot);
+			n--;
+		}
 	}
 	if constexpr (F::coded) {
 		EP_UNROLL(1)

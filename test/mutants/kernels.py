@@ -156,8 +156,8 @@ MUTANTS = [
              "\t\t\t\t\t\t* pipe.stride + at, vecs);\n"), "tests": ["alike_ht"]},
     # ... in fp32 also where the stage does not hold all of a row's contributions.
     {"name": "ht_batch_rounds", "file": "device/ht/combine_copy.h",
-     "old": "\t\tsum_clear<F>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);\n\t}\n",
-     "new": ("\t\tsum_clear<F>(sum, what & EP_HT_NOTE_EMPTY ? 0.0f : -0.0f);\n\t} else {\n"
+     "old": "\t\t\tn--;\n\t\t}\n\t}\n",
+     "new": ("\t\t\tn--;\n\t\t}\n\t} else {\n"
              "\t\tfor (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {\n"
              "\t\t\tfloat *half = sum->f[i] + F::numbers::count;\n"
              "\t\t\tF::numbers::load(F::numbers::store(sum->f[i]), sum->f[i]);\n"
