@@ -1007,7 +1007,7 @@ typedef struct {
  *     scale g per row: fp32 with 1 in place of H. Per 16 elements, with a = largest magnitude, the
  *     scale s is g*a/6 as e4m3, and x becomes x*g/s as e2m1. The sum takes e2m1 * s / g in place
  *     of x. A group so small that s is 0 becomes zeros. A g of 2688 / (largest magnitude of the
- *     row) uses the whole range; it is positive and at most 2^112.
+ *     row) uses the whole range. It is positive; above 2^112, as of a row of zeros, it counts as that.
  *   MXFP8: High throughput only, expert-major, with all ranks in one NVLink domain. Tokens are
  *     bf16, H is a multiple of 512, and `inputs->scales` is NULL. The sum that a rank returns for a
  *     token is not rounded to bf16. Per 32 elements of it, with a = largest magnitude, the scale is

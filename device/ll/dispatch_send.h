@@ -567,8 +567,8 @@ template <class F>
 EP_DEV void ep_ll_token_quantise(const struct ep_ll_dispatch_args &a, uint32_t token, uint32_t tile,
 				 unsigned char *scratch)
 {
-	struct ep_ll_quantiser z = ep_ll_quantiser_make(a.round_scales != 0,
-							a.scales ? *(const float *)a.scales : 1.0f);
+	struct ep_ll_quantiser z = ep_ll_quantiser_make(
+		a.round_scales != 0, a.scales ? ep_nvfp4_global(*(const float *)a.scales) : 1.0f);
 	const unsigned char *row = (const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
 
 	ep_ll_tile_quantise<F>(z, ep_ll_raw_tile_load<F>(row, a.token_bytes, tile), scratch);

@@ -152,7 +152,7 @@ EP_DEV struct ep_ll_raw_tile tensor_tile(const struct ep_ll_combine_args &a, uin
 /* The global scale of a row of the caller's tensor, if it has one. */
 EP_DEV float return_global(const struct ep_ll_combine_args &a, uint32_t row)
 {
-	return a.scales && row != EP_LL_ZERO_ROW ? a.scales[row] : 1.0f;
+	return a.scales && row != EP_LL_ZERO_ROW ? ep_nvfp4_global(a.scales[row]) : 1.0f;
 }
 
 /* The quantised tile that lies in the warp's scratch, to `out`, where its quads are. One warp. */

@@ -20,6 +20,7 @@
 #define EP_FP4_E2M1_MAX 6.0f
 #define EP_MXFP8_GROUP 32 /* channels that share an E8M0 scale */
 #define EP_NVFP4_GROUP 16 /* channels that share an e4m3 scale */
+#define EP_NVFP4_MOST_GLOBAL 0x1p112f
 
 /* Has the code instructions for e4m3? The CPU, which has none, does as if it had. */
 #if defined(__CUDA_ARCH__)
@@ -506,6 +507,12 @@ EP_DEV float ep_e8m0_f32(uint32_t byte)
 	uint32_t b = byte ? byte << 23 : 0x00400000u;
 
 	return ep_bits_f32(byte == 255 ? 0x7fffffffu : b);
+}
+
+/* The scale of an NVFP4 row or tensor that `given` stands for: callers divide by the largest magnitude, also by 0. */
+EP_DEV float ep_nvfp4_global(float given)
+{
+	return given > EP_NVFP4_MOST_GLOBAL ? EP_NVFP4_MOST_GLOBAL : given;
 }
 
 EP_DEV uint32_t nvfp4_byte(float amax, float global)

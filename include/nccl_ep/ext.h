@@ -27,11 +27,11 @@ extern "C" {
  *
  * NVFP4: `outputs->tokens` is fp4x2 (e2m1, two elements to a byte, the first in its low half) with
  * H/2 in place of H, and `outputs->scales` e4m3 with H/16. `inputs->scales` is the tensor's scale
- * g: one fp32 in device memory, positive, at most 2^112. Ranks may pass different ones; a receiver
- * has to know them. H is a multiple of 64. Per 16 elements, with a = largest magnitude, the scale s
- * is g*a/6, and x becomes x*g/s. A reader gets x back from e2m1 * s / g. A group so small that s is
- * 0 becomes zeros. A group that has NaN has scale NaN. An infinite x becomes 6 with the largest
- * scale, 448.
+ * g: one fp32 in device memory, positive; above 2^112 it counts as that. Ranks may pass different
+ * ones; a receiver has to know them. H is a multiple of 64. Per 16 elements, with a = largest
+ * magnitude, the scale s is g*a/6, and x becomes x*g/s. A reader gets x back from e2m1 * s / g. A
+ * group so small that s is 0 becomes zeros. A group that has NaN has scale NaN. An infinite x
+ * becomes 6 with the largest scale, 448.
  *
  * Values are rounded to the nearest, ties to even, and saturate. A zero keeps its sign.
  */

@@ -132,6 +132,9 @@ MUTANTS = [
     {"name": "ll_own_other", "file": "device/ll/formats.h",
      "old": "(quad & 1 ? spare - 4 : spare + payload / 16)", "new": "(quad & 1 ? 0 : spare + payload / 16)",
      "tests": ["matrix_formats", "alike_ll"]},
+    # A row of zeros, whose scale may be infinite, returns zeros.
+    {"name": "ll_scale_zeros", "file": "device/ll/ll_combine.cu",
+     "old": "? ep_nvfp4_global(a.scales[row]) : 1.0f;", "new": "? a.scales[row] : 1.0f;", "tests": ["matrix_formats"]},
     # A token with rows on more than 32 ranks is quantised again for the others.
     {"name": "ll_quantise_once", "file": "device/ll/ll_dispatch.cu",
      "old": "\t\t\tep_ll_token_quantise<F>(a, token, q / F::tile_quads, scratch);\n",

@@ -20,6 +20,7 @@ float numeric_amax(float amax, float f);
 float numeric_e4m3_scale(float amax, bool round_up, float *inverse);
 uint32_t numeric_e8m0_scale(float amax, float *inverse);
 float numeric_e8m0_f32(uint32_t byte);
+float numeric_nvfp4_global(float given);
 uint32_t numeric_nvfp4_scale(float amax, float global, float *inverse);
 uint32_t numeric_nvfp4_quantise(const uint32_t *pairs, float global, uint32_t *codes);
 float numeric_nvfp4_values(const uint32_t *pairs, float global, float *f);
@@ -283,6 +284,10 @@ static void test_nvfp4(void)
 	CHECK(numeric_nvfp4_scale(NAN, 2, &inverse) == 0x7f && isnan(inverse));
 	CHECK(numeric_nvfp4_scale(3, NAN, &inverse) == 0x7f && isnan(inverse));
 	CHECK(numeric_nvfp4_scale(3, 0, &inverse) == 0 && inverse == 0);
+	CHECK(numeric_nvfp4_global(INFINITY) == 0x1p112f &&
+	      numeric_nvfp4_global(0x1p112f) == 0x1p112f);
+	CHECK(numeric_nvfp4_global(3) == 3 && isnan(numeric_nvfp4_global(NAN)));
+	CHECK(numeric_nvfp4_scale(0, 0x1p112f, &inverse) == 0 && inverse == 0);
 }
 
 /* Bits of a group's elements: the magnitude `amax` at place `at`, and at the others what is in x. */

@@ -43,6 +43,11 @@ float numeric_e8m0_f32(uint32_t byte)
 	return ep_e8m0_f32(byte);
 }
 
+float numeric_nvfp4_global(float given)
+{
+	return ep_nvfp4_global(given);
+}
+
 uint32_t numeric_nvfp4_scale(float amax, float global, float *inverse)
 {
 	return ep_nvfp4_scale(amax, global, inverse);

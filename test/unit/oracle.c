@@ -126,6 +126,10 @@ static void test_nvfp4(void)
 	oracle_quantise(ORACLE_NVFP4, x, 32, 0, q, scales);
 	oracle_dequantise(ORACLE_NVFP4, q, scales, 32, 0, back);
 	CHECK(back[17] == 0);
+	memset(x, 0, sizeof(x));
+	oracle_quantise(ORACLE_NVFP4, x, 32, INFINITY, q, scales);
+	oracle_dequantise(ORACLE_NVFP4, q, scales, 32, INFINITY, back);
+	CHECK(scales[0] == 0 && q[0] == 0 && back[0] == 0);
 }
 
 /* The plainest dispatch there is. */

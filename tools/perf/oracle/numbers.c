@@ -257,11 +257,18 @@ static void quantise_nvfp4(const float *x, float global, uint8_t *codes, uint8_t
 	}
 }
 
+/* NVFP4: a larger scale than 2^112 counts as that, such as infinity, of a row of zeros. */
+static float at_most(float global)
+{
+	return global > 0x1p112f ? 0x1p112f : global;
+}
+
 void oracle_quantise(enum oracle_format format, const float *x, uint32_t n, float global, void *row,
 		     void *scales)
 {
 	uint32_t group = oracle_group(format);
 
+	global = at_most(global);
 	for (uint32_t g = 0; g < n / group; g++) {
 		const float *from = x + (size_t)g * group;
 		uint8_t *codes = (uint8_t *)row + g * oracle_format_bytes(format, group);
@@ -282,6 +289,7 @@ void oracle_dequantise(enum oracle_format format, const void *row, const void *s
 	uint32_t group = oracle_group(format);
 	const uint8_t *codes = row, *bytes = scales;
 
+	global = at_most(global);
 	for (uint32_t g = 0; g < n / group; g++, x += group) {
 		double scale = 0;
 

@@ -276,7 +276,7 @@ enum oracle_format oracle_combine_format(const struct oracle_problem *problem)
 								: ORACLE_FP8;
 }
 
-/* What uses the whole range; sometimes twice as much, so that scales saturate, and sometimes 0. */
+/* What uses the whole range; sometimes twice as much, so that scales saturate, and sometimes 0 or infinity. */
 float oracle_answer_scale(const struct oracle_problem *problem, const void *row)
 {
 	const uint16_t *bf16 = row;
@@ -288,8 +288,8 @@ float oracle_answer_scale(const struct oracle_problem *problem, const void *row)
 
 		amax = isfinite(x) && x > amax ? x : amax;
 	}
-	if (amax == 0 || (how & 63) == 0) {
-		return 0;
+	if (amax == 0 || (how & 62) == 0) {
+		return how & 1 ? INFINITY : 0;
 	}
 	return 2688.0f / amax * ((how & 7) == 1 ? 2 : 1);
 }
