@@ -122,6 +122,23 @@ static void create_group_ht(void)
 	CHECK(ncclEpGroupDestroy(prefill));
 }
 
+/* ncclEpExtCreateGroup: The last rank has all experts, and the others bring the tokens. */
+static void ext_create_group(void)
+{
+	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+	ncclEpExtRoles_t roles = NCCL_EP_EXT_ROLES_INIT;
+	ncclEpGroup_t apart;
+
+	config.num_experts = 8;
+	config.max_dispatch_tokens_per_rank = 128;
+	config.max_token_bytes = 7168 * 2;
+	roles.first_holder = (unsigned int)ranks - 1;
+	roles.num_holders = 1;
+	roles.num_senders = ranks > 1 ? (unsigned int)ranks - 1 : 1;
+	CHECK(ncclEpExtCreateGroup(&apart, comm, &config, &roles));
+	CHECK(ncclEpGroupDestroy(apart));
+}
+
 /* ncclEpGroupDestroy: After a failure as well. */
 static void group_destroy(void)
 {
@@ -999,6 +1016,7 @@ static const struct example {
 	{ .name = "ncclEpTensorDestroy", .run = tensor_destroy },
 	{ .name = "ncclEpCreateGroup", .run = create_group },
 	{ .name = "ncclEpCreateGroup", .run = create_group_ht },
+	{ .name = "ncclEpExtCreateGroup", .run = ext_create_group },
 	{ .name = "ncclEpGroupDestroy", .before = dispatch, .run = group_destroy },
 	{ .name = "ncclEpExtDeviceMemory", .run = ext_device_memory },
 	{ .name = "ncclEpExtFeasible", .run = ext_feasible },

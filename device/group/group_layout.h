@@ -359,10 +359,12 @@ struct ep_remote_link {
 /*
  * Rows have places only where they can come: in one area those of the node's ranks, in another those
  * of remote ranks, each in the order of the ranks. A rank's index there depends on whose heap it is.
+ * Only ranks that may bring tokens count there, and in the stage only remote ones that hold experts.
  */
 struct ep_remote_place {
 	uint32_t here; /* index of rank r in this rank's heap: in its node, or among remote ranks */
 	uint32_t there; /* index of this rank in rank r's heap */
+	uint32_t staged; /* index of rank r in this rank's stage */
 };
 
 /* More for kernels of groups with remote ranks: in device memory. */

@@ -21,7 +21,7 @@ enum ep_ll_source_state {
 
 /* Block-shared tables of the receive half. */
 struct ep_ll_recv_tables {
-	uint32_t *base;           /* [R][L] first row of the source among the expert's rows */
+	uint32_t *base;           /* [S][L] first row of the source among the expert's rows */
 	uint32_t *rows;           /* [R] rows from the source */
 	uint32_t *parts;          /* [R] parts of the source's rows */
 	uint32_t *return_parts;   /* [R] and of those that return to it */
@@ -29,11 +29,12 @@ struct ep_ll_recv_tables {
 	uint32_t *channel_tokens; /* [R] of the source */
 };
 
-/* Control packet `which` of source r, and count i, of R * L, in this rank's heap. */
+/* Control packet `which` of source r, and count i, of S * L, in this rank's heap. */
 EP_DEV const unsigned char *ll_ctrl(const struct ep_ll_common &c, const struct ep_op &op,
 				    uint32_t r, uint32_t which)
 {
-	return ep_ll_packets(c, op, c.g.own) + (size_t)r * EP_LL_CTRL_BYTES + 16 * which;
+	return ep_ll_packets(c, op, c.g.own) + (size_t)ep_ll_source_of(c, r) * EP_LL_CTRL_BYTES +
+	       16 * which;
 }
 
 EP_DEV const unsigned char *ll_count(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
@@ -47,7 +48,7 @@ EP_DEV struct ep_ll_recv_tables recv_tables_make(const struct ep_ll_common &c)
 	struct ep_ll_recv_tables t;
 
 	t.base = (uint32_t *)ep_dynamic_shared();
-	t.rows = t.base + c.g.nranks * c.nlocal;
+	t.rows = t.base + c.from.by_count.d * c.nlocal;
 	t.parts = t.rows + c.g.nranks;
 	t.return_parts = t.parts + c.g.nranks;
 	t.state = t.return_parts + c.g.nranks;
@@ -88,7 +89,7 @@ EP_DEV bool counts_poll(const struct ep_ll_dispatch_args &a, const struct ep_op 
 	bool have = true;
 
 	for (uint32_t e = ep_lane(); e < counts; e += EP_WARP_SIZE) {
-		uint32_t i = r * c.nlocal + e;
+		uint32_t i = ep_ll_source_of(c, r) * c.nlocal + e;
 
 		have &= ep_ld_word(ll_count(a, op, i), op.epoch, &tables.base[i]);
 	}
@@ -111,7 +112,7 @@ EP_DEV void recv_remember(const struct ep_ll_dispatch_args &a,
 	c.h.src_rows[r] = tables.rows[r];
 	c.h.src_parts[r] = tables.return_parts[r];
 	if (a.src_counts) {
-		a.src_counts[r] = (int32_t)tables.rows[r];
+		a.src_counts[ep_ll_source_of(c, r)] = (int32_t)tables.rows[r];
 	}
 	s->wait_ns += waited;
 	s->wait_max_ns = waited > s->wait_max_ns ? waited : s->wait_max_ns;
@@ -129,33 +130,33 @@ EP_DEV uint32_t recv_expert(const struct ep_ll_common &c, const struct ep_ll_rec
 {
 	uint32_t sum = 0;
 
-	for (uint32_t r0 = 0; r0 < c.g.nranks; r0 += EP_LL_RECV_BATCH) {
-		uint32_t n[EP_LL_RECV_BATCH];
+	for (uint32_t r0 = c.from.first; r0 < c.from.end; r0 += EP_LL_RECV_BATCH) {
+		uint32_t n[EP_LL_RECV_BATCH], at = ep_ll_source_of(c, r0) * c.nlocal + e;
 
 		EP_UNROLL()
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
 			uint32_t r = r0 + i;
 
-			n[i] = r < c.g.nranks && tables.state[r] == EP_LL_SOURCE_HERE
-				       ? ep_min_u32(tables.base[r * c.nlocal + e],
+			n[i] = r < c.from.end && tables.state[r] == EP_LL_SOURCE_HERE
+				       ? ep_min_u32(tables.base[at + i * c.nlocal],
 						    c.max_tokens * c.topk)
 				       : 0;
 		}
 		EP_UNROLL()
 		for (int i = 0; i < EP_LL_RECV_BATCH; i++) {
-			if (r0 + i < c.g.nranks) {
-				tables.base[(r0 + i) * c.nlocal + e] = sum;
+			if (r0 + i < c.from.end) {
+				tables.base[at + i * c.nlocal] = sum;
 				sum += n[i];
 			}
 		}
 	}
-	return ep_min_u32(sum, c.g.nranks * c.max_tokens);
+	return ep_min_u32(sum, c.expert_rows);
 }
 
 EP_DEV void recv_tables_clear(const struct ep_ll_common &c, const struct ep_op &op,
 			      const struct ep_ll_recv_tables &tables, uint32_t *failed)
 {
-	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
+	for (uint32_t r = c.from.first + ep_tid(); r < c.from.end; r += ep_nthreads()) {
 		tables.state[r] = EP_LL_SOURCE_HERE;
 		if (!ep_mask_active(c.g, r)) {
 			tables.state[r] = ep_arrival_masked_before(c.g, op, r) ? EP_LL_SOURCE_ABSENT
@@ -183,10 +184,11 @@ EP_DEV void recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op 
 			const struct ep_ll_recv_tables &tables, uint32_t *failed)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? c.g.nranks * c.nlocal : 0;
+	uint32_t sources = c.from.end - c.from.first;
+	uint32_t counts = c.layout == EP_LL_EXPERT_MAJOR ? sources * c.nlocal : 0;
 
 	for (uint32_t i = ep_tid(); i < counts; i += ep_nthreads()) {
-		uint32_t r = ep_div(i, c.by_local);
+		uint32_t r = c.from.first + ep_div(i, c.by_local);
 
 		if (ep_shared_ld_u32(&tables.state[r]) == EP_LL_SOURCE_HERE &&
 		    !ep_wait_word(c.g, op, ll_count(a, op, i), &tables.base[i],
@@ -195,8 +197,8 @@ EP_DEV void recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op 
 		}
 	}
 	/* the last threads, which have fewer counts to await; two for each source */
-	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * c.g.nranks; j += ep_nthreads()) {
-		uint32_t r = j >> 1, state = ep_shared_ld_u32(&tables.state[r]);
+	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); j < 2 * sources; j += ep_nthreads()) {
+		uint32_t r = c.from.first + (j >> 1), state = ep_shared_ld_u32(&tables.state[r]);
 		uint32_t d0 = 0, d1 = 0;
 
 		if (state == EP_LL_SOURCE_DOUBT ||
@@ -251,7 +253,8 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 	const struct ep_ll_common &c = a.c;
 	EP_SHARED(uint32_t, stop);
 
-	for (uint32_t r = ep_warp(); c.g.mask_enabled && r < c.g.nranks; r += ep_nwarps()) {
+	for (uint32_t r = c.from.first + ep_warp(); c.g.mask_enabled && r < c.from.end;
+	     r += ep_nwarps()) {
 		uint32_t state = tables.state[r];
 
 		ep_warp_sync(EP_FULL_MASK); /* one lane changes it now */
@@ -266,7 +269,7 @@ EP_DEV_COLD bool ep_ll_recv_settle(const struct ep_ll_dispatch_args &a, struct e
 	if (ep_tid() == 0) {
 		stop = ep_aborted(c.g);
 	}
-	for (uint32_t r = ep_tid(); r < c.g.nranks; r += ep_nthreads()) {
+	for (uint32_t r = c.from.first + ep_tid(); r < c.from.end; r += ep_nthreads()) {
 		tables.rows[r] = tables.state[r] == EP_LL_SOURCE_HERE ? tables.rows[r] : 0;
 	}
 	ep_block_sync();
@@ -285,7 +288,7 @@ EP_DEV bool recv_resolve(const struct ep_ll_dispatch_args &a, const struct ep_op
 	if (*failed && !ep_ll_recv_settle(a, op, tables)) {
 		return false;
 	}
-	for (uint32_t e = ep_tid(); expert_major && e < c.nlocal; e += ep_nthreads()) {
+	for (uint32_t e = ep_tid(); expert_major && e < c.held; e += ep_nthreads()) {
 		uint32_t rows = recv_expert(c, tables, e);
 
 		if (remembers) {
@@ -375,8 +378,7 @@ EP_DEV uint32_t *scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, ui
 	if (!a.scale_columns) {
 		return out + (size_t)row * a.scale_words + g;
 	}
-	uint32_t plane_rows = a.c.layout == EP_LL_EXPERT_MAJOR ? a.c.g.nranks * a.c.max_tokens
-							       : a.c.max_tokens;
+	uint32_t plane_rows = a.c.layout == EP_LL_EXPERT_MAJOR ? a.c.expert_rows : a.c.max_tokens;
 	uint32_t plane = row / plane_rows;
 
 	return out + ((size_t)plane * a.scale_words + g) * plane_rows + (row - plane * plane_rows);
@@ -557,17 +559,14 @@ struct ep_ll_recv_item {
 	uint32_t part;
 };
 
-/*
- * The i-th item of work of all: the sources take turns, and turn j is the j-th part of each, so
- * that no source waits for another's rows.
- */
+/* The i-th item of work of all: turns are parts, so that no source waits for another's rows. */
 EP_DEV struct ep_ll_recv_item recv_item_make(const struct ep_ll_common &c,
 					     const struct ep_ll_recv_tables &tables, uint32_t i)
 {
-	uint32_t j = ep_div(i, c.g.by_ranks), turn = i - j * c.g.nranks + j + c.g.rank;
 	struct ep_ll_recv_item w;
+	uint32_t j;
 
-	w.src = turn - ep_div(turn, c.g.by_ranks) * c.g.nranks;
+	w.src = ep_ll_turn(c, i, c.g.rank, &j);
 	if (c.lines) {
 		w.slot = ep_div(j, c.by_peer_parts);
 		w.part = j - w.slot * c.peer_parts;
@@ -593,7 +592,7 @@ EP_DEV void ll_overflow(const struct ep_ll_common &c, const struct ep_op &op, ui
 	r.token = token;
 	r.k = k;
 	r.value = expert;
-	r.expected = (int64_t)c.g.nranks * c.max_tokens;
+	r.expected = c.expert_rows;
 	ep_record_write(c.g, EP_RECORD_ROUTING, r);
 }
 
@@ -602,8 +601,8 @@ EP_DEV struct ep_ll_placing place_expert_major(const struct ep_ll_common &c, con
 					       const struct ep_ll_recv_tables &tables, uint32_t d0,
 					       uint32_t d1, const struct ep_ll_recv_item &item)
 {
-	uint32_t k = ep_lane(), cap = c.g.nranks * c.max_tokens, src = item.src;
-	uint32_t at = src * c.max_tokens + item.slot;
+	uint32_t k = ep_lane(), cap = c.expert_rows, src = item.src;
+	uint32_t source = ep_ll_source_of(c, src), at = source * c.max_tokens + item.slot;
 	bool remember = item.part == 0;
 	uint32_t token = ep_shfl_u32(EP_FULL_MASK, d0, 0);
 	uint32_t odd = ep_shfl_u32(EP_FULL_MASK, d1, k / 2);
@@ -614,7 +613,7 @@ EP_DEV struct ep_ll_placing place_expert_major(const struct ep_ll_common &c, con
 	w.row = EP_LL_NO_ROW;
 	if (word != EP_LL_NO_ROW) {
 		uint32_t e = word >> 18;
-		uint32_t pos = e < c.nlocal ? tables.base[src * c.nlocal + e] + (word & 0x3ffff)
+		uint32_t pos = e < c.nlocal ? tables.base[source * c.nlocal + e] + (word & 0x3ffff)
 					    : cap;
 
 		if (pos < cap && token < c.max_tokens) {
@@ -645,7 +644,8 @@ EP_DEV struct ep_ll_placing place_rank_major(const struct ep_ll_dispatch_args &a
 					     uint32_t d1, const struct ep_ll_recv_item &item)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t k = ep_lane(), src = item.src, row = src * c.max_tokens + item.slot;
+	uint32_t k = ep_lane(), src = item.src;
+	uint32_t row = ep_ll_source_of(c, src) * c.max_tokens + item.slot;
 	bool remember = item.part == 0;
 	uint32_t token = ep_shfl_u32(EP_FULL_MASK, d0, 0) >> 16;
 	uint32_t local_id = k < c.topk ? d0 & 0xffffu : 0xffffu;
@@ -675,7 +675,9 @@ EP_DEV struct ep_ll_placing place_rank_major(const struct ep_ll_dispatch_args &a
 template <bool REMOTE>
 EP_DEV uint32_t arrival_at(const struct ep_ll_common &c, const struct ep_ll_recv_item &item)
 {
-	return (REMOTE ? c.g.remote->places[item.src].here : item.src) * c.max_tokens + item.slot;
+	return (REMOTE ? c.g.remote->places[item.src].here : ep_ll_source_of(c, item.src)) *
+		       c.max_tokens +
+	       item.slot;
 }
 
 template <class F, bool REMOTE>
@@ -723,7 +725,7 @@ EP_DEV bool header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op 
 			const struct ep_ll_recv_item &item, uint32_t *d0, uint32_t *d1)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t at = item.src * c.max_tokens + item.slot;
+	uint32_t at = ep_ll_source_of(c, item.src) * c.max_tokens + item.slot;
 	const unsigned char *header = ep_ll_packets(c, op, c.g.own) + a.header_off +
 				      (size_t)at * a.header_bytes + 16 * ep_lane();
 	bool ok = true;
@@ -795,8 +797,8 @@ EP_DEV void recv_unused(const struct ep_ll_dispatch_args &a, const struct ep_ll_
 {
 	const struct ep_ll_common &c = a.c;
 
-	for (uint32_t src = 0; src < c.g.nranks; src++) {
-		int32_t *idx = a.out_idx + (size_t)src * c.max_tokens * c.topk;
+	for (uint32_t src = c.from.first; src < c.from.end; src++) {
+		int32_t *idx = a.out_idx + (size_t)ep_ll_source_of(c, src) * c.max_tokens * c.topk;
 
 		for (uint32_t i = tables.rows[src] * c.topk + worker * EP_WARP_SIZE + ep_lane();
 		     i < c.max_tokens * c.topk; i += workers * EP_WARP_SIZE) {
@@ -821,11 +823,11 @@ EP_DEV enum ep_ll_recv_result recv_rows(const struct ep_ll_dispatch_args &a, con
 	    !ep_ll_decisions_beyond(a, op, tables)) {
 		return EP_LL_RECV_AGAIN;
 	}
-	for (uint32_t r = 0; r < c.g.nranks; r++) {
+	for (uint32_t r = c.from.first; r < c.from.end; r++) {
 		most = ep_max_u32(most,
 				  tables.rows[r] * (c.lines ? c.peer_parts : tables.parts[r]));
 	}
-	for (uint32_t i = worker; i < most * c.g.nranks; i += workers) {
+	for (uint32_t i = worker; i < most * c.from.by_count.d; i += workers) {
 		struct ep_ll_recv_item w = recv_item_make(c, tables, i);
 
 		if (w.slot >= tables.rows[w.src]) {
@@ -874,10 +876,10 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 		return;
 	}
 	/* at the end, where nobody waits; the threads that awaited the sources' ctrl packets */
-	for (uint32_t j = ep_nthreads() - 1 - ep_tid(); remembers && j < 2 * c.g.nranks;
-	     j += ep_nthreads()) {
+	for (uint32_t j = ep_nthreads() - 1 - ep_tid();
+	     remembers && j < 2 * (c.from.end - c.from.first); j += ep_nthreads()) {
 		if (j & 1) {
-			recv_remember(a, t, j >> 1, waited);
+			recv_remember(a, t, c.from.first + (j >> 1), waited);
 		}
 	}
 	if (c.layout == EP_LL_RANK_MAJOR) {

@@ -45,7 +45,7 @@ EP_DEV struct ep_ll_span ep_ll_span_make(const struct ep_ll_common &c, uint32_t 
 EP_DEV struct ep_ll_send_tables ep_ll_send_tables_make(const struct ep_ll_common &c,
 						       uint32_t *repeats)
 {
-	uint32_t experts = c.g.nranks * c.nlocal;
+	uint32_t experts = c.experts;
 	struct ep_ll_send_tables t;
 	unsigned char *p = (unsigned char *)ep_dynamic_shared();
 
@@ -73,7 +73,7 @@ EP_DEV void routing_error(const struct ep_ll_common &c, uint32_t step, uint32_t 
 	r.token = token;
 	r.k = k;
 	r.value = id;
-	r.expected = (int64_t)c.g.nranks * c.nlocal;
+	r.expected = c.experts;
 	ep_record_write(c.g, EP_RECORD_ROUTING, r);
 }
 
@@ -106,7 +106,7 @@ EP_DEV struct ep_ll_raw_id ep_ll_span_load(const struct ep_ll_common &c, uint32_
 
 EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
 {
-	for (uint32_t i = ep_tid(); i < c.g.nranks * (c.nlocal + 1) * tables.words;
+	for (uint32_t i = ep_tid(); i < (c.experts + c.g.nranks) * tables.words;
 	     i += ep_nthreads()) {
 		tables.expert_bits[i] = 0; /* and the rank bits, which follow */
 	}
@@ -121,7 +121,7 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 			    const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
 			    struct ep_ll_raw_id raw, bool count)
 {
-	int64_t experts = (int64_t)c.g.nranks * c.nlocal;
+	int64_t experts = c.experts;
 
 	for (uint32_t i = ep_tid(); i < span.n * c.topk; i += ep_nthreads()) {
 		uint32_t local = ep_div(i, c.by_topk), bit = 1u << (local & 31), rank;
@@ -136,7 +136,7 @@ EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 			routing_error(c, step, span.w0 + local, i - local * c.topk, id);
 			id = -1;
 		}
-		rank = id < 0 ? 0 : ep_div((uint32_t)id, c.by_local);
+		rank = id < 0 ? 0 : c.to.first + ep_div((uint32_t)id, c.by_local);
 		if (id < 0 || !ep_mask_active(c.g, rank)) {
 			tables.id[i] = -1;
 			continue;
@@ -251,7 +251,7 @@ EP_DEV uint32_t ll_index(const struct ep_ll_common &c, const struct ep_ll_send_t
 
 EP_DEV void ep_ll_bases_clear(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables)
 {
-	for (uint32_t i = ep_tid(); i < c.g.nranks * (c.nlocal + 1); i += ep_nthreads()) {
+	for (uint32_t i = ep_tid(); i < c.experts + c.g.nranks; i += ep_nthreads()) {
 		tables.expert_base[i] = 0; /* and the rank bases, which follow */
 	}
 }
@@ -277,32 +277,33 @@ EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct 
 			ep_ll_span_take(c, op.step, tables, ep_ll_span_make(c, w0), true);
 		}
 		/* each rank's by the thread that sends it */
-		for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;
+		for (uint32_t d = c.to.first + ep_nthreads() - 1 - ep_tid(); d < c.to.end;
 		     d += ep_nthreads()) {
 			tables.rank_base[d] += rank_rows(tables, d);
 		}
 	}
-	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.g.nranks * c.nlocal;
+	for (uint32_t e = ep_tid(); c.layout == EP_LL_EXPERT_MAJOR && e < c.experts;
 	     e += ep_nthreads()) {
-		uint32_t d = ep_div(e, c.by_local);
+		uint32_t holder = ep_div(e, c.by_local), d = c.to.first + holder;
 
 		if (ep_mask_active(c.g, d)) {
 			unsigned char *counts = REMOTE && ep_rank_remote(c.g, d)
 							? ll_post(c, d) + EP_LL_CTRL_BYTES
 							: ep_ll_packets(c, op, ep_heap_of(c.g, d)) +
 								  a.count_off +
-								  8 * (size_t)c.g.rank * c.nlocal;
+								  8 * (size_t)c.sender * c.nlocal;
 
-			ep_st_word(counts + 8 * (size_t)(e - d * c.nlocal), tables.expert_base[e],
-				   op.epoch);
+			ep_st_word(counts + 8 * (size_t)(e - holder * c.nlocal),
+				   tables.expert_base[e], op.epoch);
 		}
 	}
 	/* the last threads: the others have more counts to send */
-	for (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks; d += ep_nthreads()) {
+	for (uint32_t d = c.to.first + ep_nthreads() - 1 - ep_tid(); d < c.to.end;
+	     d += ep_nthreads()) {
 		bool remote = REMOTE && ep_rank_remote(c.g, d);
 		unsigned char *ctrl = remote ? ll_post(c, d)
 					     : ep_ll_packets(c, op, ep_heap_of(c.g, d)) +
-						       (size_t)c.g.rank * EP_LL_CTRL_BYTES;
+						       (size_t)c.sender * EP_LL_CTRL_BYTES;
 
 		if (REMOTE) {
 			c.h.sent_rows[d] = tables.rank_base[d];
@@ -338,8 +339,10 @@ EP_DEV struct ep_ll_selection ep_ll_selection_make(const struct ep_ll_dispatch_a
 	struct ep_ll_selection s = { token, EP_LL_NO_ROW, 0, 0, 0.0f };
 
 	if (id >= 0) {
-		s.rank = ep_div(id, c.by_local);
-		s.local_id = id - s.rank * c.nlocal;
+		uint32_t holder = ep_div(id, c.by_local);
+
+		s.rank = c.to.first + holder;
+		s.local_id = id - holder * c.nlocal;
 	}
 	if (c.layout == EP_LL_EXPERT_MAJOR) {
 		s.index = ll_index(c, tables, local, id, repeats);
@@ -454,7 +457,7 @@ EP_DEV unsigned char *fanout_row(const struct ep_ll_common &c, const struct ep_o
 	uint32_t slot = ep_shfl_u32(EP_FULL_MASK, fanout.slot, l);
 
 	return ep_ll_row(c, op, ep_heap_of(c.g, fanout.first_rank + l),
-			 c.g.index * c.max_tokens + slot);
+			 c.near_sender * c.max_tokens + slot);
 }
 
 /* Where the wire row of one token comes from. */
@@ -593,12 +596,15 @@ EP_DEV void ep_ll_remote_post_counts(const struct ep_ll_dispatch_args &a, const 
 	const struct ep_ll_common &c = a.c;
 	bool ctrl = ep_lane() == 0;
 	uint64_t to = c.areas.bank_off[op.bank] + c.areas.packet_off +
-		      (ctrl ? (uint64_t)c.g.rank * EP_LL_CTRL_BYTES
-			    : a.count_off + 8 * (uint64_t)c.g.rank * c.nlocal);
+		      (ctrl ? (uint64_t)c.sender * EP_LL_CTRL_BYTES
+			    : a.count_off + 8 * (uint64_t)c.sender * c.nlocal);
 	uint32_t lanes = c.layout == EP_LL_EXPERT_MAJOR ? 2 : 1;
 
 	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
 	     r = ep_remote_peer(c.g, r + ep_nwarps())) {
+		if (!ep_ll_among(c.to, r)) {
+			continue;
+		}
 		struct ep_mlx5_post p = ep_remote_open(c.g, r, c.g.remote->channels);
 		uint64_t from =
 			c.areas.post_off + r * c.areas.post_stride + (ctrl ? 0 : EP_LL_CTRL_BYTES);
@@ -673,15 +679,15 @@ EP_DEV void remote_stage_headers(const struct ep_ll_dispatch_args &a, const stru
 	uint32_t local = batch.first + i;
 	struct ep_ll_selection s = ep_ll_selection_make(a, tables, batch.token + i, local, repeats);
 
-	for (uint32_t d0 = 0; d0 < c.g.nranks; d0 += share.ranks) {
+	for (uint32_t d0 = c.to.first; d0 < c.to.end; d0 += share.ranks) {
 		uint32_t d = d0 + share.rank, slot = EP_LL_NO_ROW;
 		unsigned char *h = NULL;
 
-		if (share.rank < share.ranks && d < c.g.nranks && ep_rank_remote(c.g, d)) {
+		if (share.rank < share.ranks && d < c.to.end && ep_rank_remote(c.g, d)) {
 			slot = ep_ll_slot(tables, local, d);
 		}
 		if (slot != EP_LL_NO_ROW) {
-			uint32_t at = c.g.remote->places[d].here * EP_LL_STAGE_ROWS + slot -
+			uint32_t at = c.g.remote->places[d].staged * EP_LL_STAGE_ROWS + slot -
 				      remote_first_slot(tables, batch, d);
 
 			h = c.g.own + batch.stage + c.areas.stage_header_off +
@@ -697,7 +703,7 @@ EP_DEV bool remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_ta
 {
 	bool goes = false;
 
-	for (uint32_t d = ep_lane(); d < c.g.nranks; d += EP_WARP_SIZE) {
+	for (uint32_t d = c.to.first + ep_lane(); d < c.to.end; d += EP_WARP_SIZE) {
 		goes |= ep_rank_remote(c.g, d) && ep_ll_slot(tables, local, d) != EP_LL_NO_ROW;
 	}
 	return ep_any(EP_FULL_MASK, goes);
@@ -756,7 +762,7 @@ EP_DEV void remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct
 	struct ep_mlx5_post p = ep_remote_open(c.g, d, batch.channel);
 	uint64_t headers =
 		c.areas.bank_off[op.bank] + c.areas.packet_off + a.header_off +
-		(uint64_t)(c.g.rank * c.max_tokens + remote_first_slot(tables, batch, d)) *
+		(uint64_t)(c.sender * c.max_tokens + remote_first_slot(tables, batch, d)) *
 			a.header_bytes;
 
 	struct ep_mlx5_mem from =
@@ -771,7 +777,7 @@ EP_DEV void remote_post_tokens(const struct ep_ll_dispatch_args &a, const struct
 	if (!ep_mlx5_put(&p, ep_lane() == 0, ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, headers),
 			 ep_mlx5_local(&p, EP_MLX5_REGION_HEAP,
 				       batch.stage + c.areas.stage_header_off +
-					       (uint64_t)place->here * EP_LL_STAGE_ROWS *
+					       (uint64_t)place->staged * EP_LL_STAGE_ROWS *
 						       a.header_bytes),
 			 rows * a.header_bytes, true) ||
 	    !ep_mlx5_put_signal(&p, slot != EP_LL_NO_ROW,

@@ -43,7 +43,7 @@ EP_DEV uint32_t return_of(const struct ep_ll_common &c, uint32_t received, uint3
 		row = k == EP_LL_SLOT_K(token) ? received : EP_LL_NO_ROW;
 	}
 	/* a source that failed during dispatch left its slots unwritten */
-	if ((row >= c.nlocal * c.g.nranks * c.max_tokens && row != EP_LL_ZERO_ROW) ||
+	if ((row >= c.nlocal * c.expert_rows && row != EP_LL_ZERO_ROW) ||
 	    EP_LL_SLOT_TOKEN(token) >= c.max_tokens) {
 		return EP_LL_NO_ROW;
 	}
@@ -260,10 +260,10 @@ struct ep_ll_return_batch {
 	uint32_t rows;
 };
 
-/* The slots of source r that channel `ch` returns: *first and, as the result, how many. */
+/* The slots of source r that channel `ch` returns: *first and, as the result, how many. 0: r is no source. */
 EP_DEV uint32_t remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t ch, uint32_t *first)
 {
-	uint32_t rows = ep_rank_remote(c.g, r) ? c.h.src_rows[r] : 0;
+	uint32_t rows = ep_ll_among(c.from, r) && ep_rank_remote(c.g, r) ? c.h.src_rows[r] : 0;
 	uint32_t share = ep_remote_channel_entries(rows, c.g.remote->channels);
 
 	*first = ep_min_u32(ch * share, rows);
@@ -272,7 +272,7 @@ EP_DEV uint32_t remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t 
 
 /*
  * Finds the rows of up to EP_LL_STAGE_ROWS slots, from the channel's position `base` on: position i
- * is slot i / R of source i % R. *taken: slots that the batch covers. Returns its rows. One block;
+ * is slot i / S of the source i % S of S. *taken: slots that the batch covers. Returns its rows. One block;
  * it has two barriers before it writes what is read of the list before, and one at its end.
  */
 EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &list,
@@ -286,10 +286,11 @@ EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remo
 	ep_block_sync();
 	for (uint32_t x = ep_tid(); x < n * c.topk; x += ep_nthreads()) {
 		uint32_t i = ep_div(x, c.by_topk), k = x - i * c.topk, first;
-		uint32_t slot = ep_div(base + i, c.g.by_ranks), r = base + i - slot * c.g.nranks;
+		uint32_t slot = ep_div(base + i, c.from.by_count);
+		uint32_t source = base + i - slot * c.from.by_count.d, r = c.from.first + source;
 
 		if (slot < remote_slots(c, r, ch, &first) && ep_mask_active(c.g, r)) {
-			uint32_t received = r * c.max_tokens + first + slot;
+			uint32_t received = source * c.max_tokens + first + slot;
 
 			if (return_of(c, received, c.h.slot_token[received], k,
 				      return_note(c, received, k)) != EP_LL_NO_ROW) {
@@ -303,7 +304,8 @@ EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remo
 	}
 	for (uint32_t x = ep_tid(); x < take * c.topk; x += ep_nthreads()) {
 		uint32_t i = ep_div(x, c.by_topk), k = x - i * c.topk, first;
-		uint32_t slot = ep_div(base + i, c.g.by_ranks), r = base + i - slot * c.g.nranks;
+		uint32_t slot = ep_div(base + i, c.from.by_count);
+		uint32_t source = base + i - slot * c.from.by_count.d, r = c.from.first + source;
 		uint32_t place = ep_popc(list.ks[i] & ((1u << k) - 1));
 
 		if (!(list.ks[i] >> k & 1)) {
@@ -313,7 +315,7 @@ EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remo
 			place += ep_popc(list.ks[j]);
 		}
 		(void)remote_slots(c, r, ch, &first);
-		uint32_t received = r * c.max_tokens + first + slot;
+		uint32_t received = source * c.max_tokens + first + slot;
 		uint32_t token = c.h.slot_token[received];
 
 		list.row[place] = return_of(c, received, token, k, return_note(c, received, k));
@@ -399,16 +401,16 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 				uint32_t ch, uint32_t *side)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t most = 0, base = 0, taken, first;
+	uint32_t most = 0, base = 0, sources = c.from.by_count.d, taken, first;
 	EP_SHARED(struct ep_ll_remote_list, list);
 
-	for (uint32_t r = 0; r < c.g.nranks; r++) {
+	for (uint32_t r = c.from.first; r < c.from.end; r++) {
 		most = ep_max_u32(most, remote_slots(c, r, ch, &first));
 	}
-	for (; base < most * c.g.nranks; base += taken) {
+	for (; base < most * sources; base += taken) {
 		struct ep_ll_return_batch batch = { ch, *side, 0 };
 
-		batch.rows = remote_list_make(c, list, ch, base, most * c.g.nranks, &taken);
+		batch.rows = remote_list_make(c, list, ch, base, most * sources, &taken);
 		if (!batch.rows) {
 			continue;
 		}
@@ -421,8 +423,9 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 		ep_block_sync();
 		for (uint32_t d = ep_remote_peer(c.g, ep_warp()); d < c.g.nranks;
 		     d = ep_remote_peer(c.g, d + ep_nwarps())) {
-			uint32_t end = base + taken; /* positions, of which every R-th is d's */
-			uint32_t slots = end > d ? (end - d - 1) / c.g.nranks + 1 : 0;
+			uint32_t end = base + taken; /* positions, of which every S-th is d's */
+			uint32_t at = ep_ll_source_of(c, d);
+			uint32_t slots = end > at ? (end - at - 1) / sources + 1 : 0;
 
 			remote_post_rows<F>(a, op, list, batch, d,
 					    ep_min_u32(slots, remote_slots(c, d, ch, &first)));
@@ -456,7 +459,7 @@ EP_DEV struct ep_ll_return return_at(const struct ep_ll_common &c, uint32_t src,
 	if (!counts || (REMOTE && ep_rank_remote(c.g, r.src)) || r.slot >= c.max_tokens) {
 		return r;
 	}
-	received = r.src * c.max_tokens + r.slot;
+	received = ep_ll_source_of(c, r.src) * c.max_tokens + r.slot;
 	r.rows = c.h.src_rows[r.src];
 	r.token = c.h.slot_token[received];
 	if (ep_lane() < c.topk) {
@@ -474,10 +477,10 @@ template <bool REMOTE>
 EP_DEV struct ep_ll_return return_load(const struct ep_ll_combine_args &a, uint32_t i,
 				       uint32_t shift)
 {
-	uint32_t ranks = a.c.g.nranks, j = ep_div(i, a.by_peers);
-	uint32_t src = a.c.g.rank + 1 + i - j * a.by_peers.d;
+	uint32_t j = ep_div(i, a.by_others), src = a.first_return + i - j * a.by_others.d;
 
-	return return_at<REMOTE>(a.c, src < ranks ? src : src - ranks, j >> shift, ranks > 1);
+	src -= src < a.c.from.end ? 0 : a.c.from.by_count.d;
+	return return_at<REMOTE>(a.c, src, j >> shift, a.others != 0);
 }
 
 /*
@@ -495,7 +498,8 @@ EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &
 		return;
 	}
 	if (k < c.topk) {
-		row = return_of(c, ret.src * c.max_tokens + ret.slot, ret.token, k, ret.note);
+		row = return_of(c, ep_ll_source_of(c, ret.src) * c.max_tokens + ret.slot, ret.token,
+				k, ret.note);
 	}
 	if (F::quantised && shares > 1) {
 		uint32_t rows = ep_ballot(EP_FULL_MASK, row != EP_LL_NO_ROW);
@@ -543,7 +547,7 @@ EP_DEV uint32_t return_most(const struct ep_ll_common &c)
 {
 	uint32_t most = 0;
 
-	for (uint32_t r = ep_lane(); r < c.g.nranks; r += EP_WARP_SIZE) {
+	for (uint32_t r = c.from.first + ep_lane(); r < c.from.end; r += EP_WARP_SIZE) {
 		most = ep_max_u32(most,
 				  c.h.src_rows[r] * (c.lines ? c.peer_parts : c.h.src_parts[r]));
 	}
@@ -574,7 +578,7 @@ EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op 
 		struct ep_ll_return r =
 			!F::quantised && i == worker ? first : return_load<REMOTE>(a, i, shift);
 
-		return_item<F>(a, op, flag, r, ep_div(i, a.by_peers) & ((1u << shift) - 1),
+		return_item<F>(a, op, flag, r, ep_div(i, a.by_others) & ((1u << shift) - 1),
 			       1u << shift);
 	}
 }
@@ -1020,7 +1024,7 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 		if (!F::quantised) {
 			first = return_load<REMOTE>(a, worker, 0);
 		}
-		all = return_most(c) * a.by_peers.d;
+		all = return_most(c) * a.by_others.d;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
 	uint32_t origin = ep_step_origin(c.launch, found, op);

@@ -56,23 +56,23 @@ EP_DEV void send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &o
 		      uint32_t worker, uint32_t workers)
 {
 	const struct ep_ll_common &c = a.c;
+	uint32_t count = c.to.by_count.d;
 
 	for (uint32_t i = worker; i < span.n * c.parts; i += workers) {
 		uint32_t local = ep_div(i, c.by_parts), part = i - local * c.parts, first, end;
 
 		ep_ll_part(c.row_quads, c.part_quads, part, &first, &end);
-		for (uint32_t r0 = 0; first < end && r0 < c.g.nranks; r0 += EP_WARP_SIZE) {
+		for (uint32_t r0 = c.to.first; first < end && r0 < c.to.end; r0 += EP_WARP_SIZE) {
 			struct ep_ll_fanout f;
 			uint32_t d = r0 + ep_lane(), turn = c.g.rank + i + 1;
 
 			f.first_rank = r0;
-			f.lanes = ep_min_u32(c.g.nranks - r0, EP_WARP_SIZE);
-			f.slot = d < c.g.nranks && !(REMOTE && ep_rank_remote(c.g, d))
+			f.lanes = ep_min_u32(c.to.end - r0, EP_WARP_SIZE);
+			f.slot = d < c.to.end && !(REMOTE && ep_rank_remote(c.g, d))
 					 ? ep_ll_slot(tables, local, d)
 					 : EP_LL_NO_ROW;
-			turn = c.g.nranks <= EP_WARP_SIZE
-				       ? turn - ep_div(turn, c.g.by_ranks) * c.g.nranks
-				       : turn & (EP_WARP_SIZE - 1);
+			turn = count <= EP_WARP_SIZE ? turn - ep_div(turn, c.to.by_count) * count
+						     : turn & (EP_WARP_SIZE - 1);
 			f.turn = turn < f.lanes ? turn : 0;
 			f.hits = ep_ll_turned_hits(ep_ballot(EP_FULL_MASK, f.slot != EP_LL_NO_ROW),
 						   f.turn, f.lanes);
@@ -84,7 +84,7 @@ EP_DEV void send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &o
 				ep_warp_sync(EP_FULL_MASK);
 				if (f.slot != EP_LL_NO_ROW) {
 					ep_ll_announce(c, op, ep_heap_of(c.g, d),
-						       c.g.index * c.max_tokens + f.slot, part,
+						       c.near_sender * c.max_tokens + f.slot, part,
 						       op.epoch);
 				}
 			}
@@ -107,17 +107,17 @@ EP_DEV void send_headers(const struct ep_ll_dispatch_args &a, const struct ep_op
 			ep_ll_selection_make(a, tables, span.w0 + local, local, repeats);
 		uint32_t away = 0;
 
-		for (uint32_t d0 = 0; d0 < c.g.nranks; d0 += share.ranks) {
+		for (uint32_t d0 = c.to.first; d0 < c.to.end; d0 += share.ranks) {
 			uint32_t d = d0 + share.rank, slot = EP_LL_NO_ROW;
 			unsigned char *h = NULL;
 
-			if (share.rank < share.ranks && d < c.g.nranks &&
+			if (share.rank < share.ranks && d < c.to.end &&
 			    !(REMOTE && ep_rank_remote(c.g, d))) {
 				slot = ep_ll_slot(tables, local, d);
 			}
 			if (slot != EP_LL_NO_ROW) {
 				h = ep_ll_packets(c, op, ep_heap_of(c.g, d)) + a.header_off +
-				    ((size_t)c.g.rank * c.max_tokens + slot) * a.header_bytes;
+				    ((size_t)c.sender * c.max_tokens + slot) * a.header_bytes;
 			}
 			ep_ll_send_packet(a, op, s, d, share.packet, h);
 		}

@@ -33,6 +33,10 @@
  * chose the rank). Rows whose source is this rank stay where they are; the reducer reads them
  * there.
  *
+ * Roles. Ranks [first, first + H) hold experts, and ranks [first, first + S) may bring tokens; as a rule
+ * both are all. Counts, headers, rows, and what a handle notes of a received row have places for the S
+ * alone, by a rank's number among them (its source), rows by its number among those of its node.
+ *
  * Remote peers. A channel's block stages up to EP_LL_STAGE_ROWS rows, each once, and then its
  * warps post them, each warp to its own peers: the headers, the rows, and a signal. Rows that go as
  * they are, out of a tensor that the NICs can read, are posted from there and not staged; then the
@@ -114,9 +118,16 @@ struct ep_ll_dev_handle {
 	uint32_t *src_parts;  /* [R] parts of the rows that return to each source */
 	uint32_t *sent_rows;  /* [R] rows sent to each rank; with remote ranks only */
 	uint32_t *counts;     /* [L] rows of each local expert (expert-major) */
-	uint32_t *slot_token; /* [R][B] what a received row was: EP_LL_SLOT */
-	uint32_t *slot_row; /* expert-major [R][B][K]: output row of (token, k), NO_ROW, ZERO_ROW */
+	uint32_t *slot_token; /* [S][B] what a received row was: EP_LL_SLOT */
+	uint32_t *slot_row; /* expert-major [S][B][K]: output row of (token, k), NO_ROW, ZERO_ROW */
 	uint32_t *route;    /* [B][K]: who returns (token, k), EP_LL_ROUTE_* */
+};
+
+/* The ranks [first, end). */
+struct ep_ll_peers {
+	uint32_t first;
+	uint32_t end;
+	struct ep_div by_count; /* of no ranks: by 1 */
 };
 
 /* Arguments that dispatch and combine have in common. */
@@ -126,7 +137,7 @@ struct ep_ll_common {
 	struct ep_ll_dev_handle h;
 	struct ep_dev_launch launch;
 	const void *topk_idx; /* [T][K], int32 or int64 */
-	uint32_t nlocal;      /* L: experts per rank */
+	uint32_t nlocal;      /* L: experts of a rank that holds some */
 	uint32_t topk;        /* K */
 	uint32_t max_tokens;  /* B */
 	uint32_t num_tokens;  /* T */
@@ -146,6 +157,18 @@ struct ep_ll_common {
 	struct ep_div by_peer_parts;
 	uint32_t span;           /* dispatch: tokens whose routing a block holds at a time */
 	uint32_t channel_tokens; /* our tokens of a channel, at least 1 */
+	/*
+	 * Who holds experts, as far as this rank sends to them: none unless it may bring tokens. And who
+	 * may bring tokens, as far as this rank receives them: none unless it holds experts.
+	 */
+	struct ep_ll_peers to;
+	struct ep_ll_peers from;
+	uint32_t experts;     /* of `to` together */
+	uint32_t held;        /* of this rank: L or 0 */
+	uint32_t sender;      /* number of this rank among those that may bring tokens, */
+	uint32_t near_sender; /* and among those of its node */
+	uint32_t expert_rows; /* S * B: an expert has no more, from S ranks that may bring tokens */
+	uint32_t pad;
 };
 
 struct ep_ll_dispatch_args {
@@ -153,12 +176,12 @@ struct ep_ll_dispatch_args {
 	const void *tokens;        /* [T][token_bytes] */
 	const void *scales;        /* [T][scale_bytes] when scales are forwarded; NVFP4: one fp32 */
 	const float *topk_weights; /* [T][K], rank-major */
-	void *out_tokens;          /* expert-major [L][R*B], rank-major [R][B] rows */
+	void *out_tokens;          /* expert-major [L][S*B], rank-major [S][B] rows */
 	void *out_scales;
-	float *out_weights;       /* [R][B][K] */
-	int32_t *out_idx;         /* [R][B][K] */
+	float *out_weights;       /* [S][B][K] */
+	int32_t *out_idx;         /* [S][B][K] */
 	int32_t *expert_counts;   /* [L] */
-	int32_t *src_counts;      /* [R] or NULL */
+	int32_t *src_counts;      /* [S] or NULL */
 	uint32_t token_bytes;     /* one row in `tokens` */
 	uint32_t out_token_bytes; /* one row in `out_tokens` */
 	uint32_t scale_bytes;     /* one row of scales (wire and output); 0: none */
@@ -167,8 +190,8 @@ struct ep_ll_dispatch_args {
 	uint32_t scale_columns;   /* FP8 scales are stored [H/128][rows], not [rows][H/128] */
 	uint32_t expert_id_base;  /* added to local ids in out_idx */
 	uint32_t combine_parts;   /* parts of the rows that will come back to us */
-	uint32_t count_off;       /* in the packet area: expert counts [R][L] words */
-	uint32_t header_off;      /* headers [R][B] */
+	uint32_t count_off;       /* in the packet area: expert counts [S][L] words */
+	uint32_t header_off;      /* headers [S][B] */
 	uint32_t header_bytes;    /* stride of a header: whole packets */
 	struct ep_div by_packets; /* of a header */
 	uint32_t pad;
@@ -177,12 +200,14 @@ struct ep_ll_dispatch_args {
 
 struct ep_ll_combine_args {
 	struct ep_ll_common c;
-	const void *tokens;           /* expert-major [L][R*B], rank-major [R][B] rows */
-	void *out_tokens;             /* [T] rows */
-	const float *topk_weights;    /* [T][K], expert-major */
-	const float *scales;          /* NVFP4: the global scale of each row of `tokens` */
-	uint32_t token_bytes;         /* one row of `tokens` and of `out_tokens` */
-	struct ep_div by_peers;       /* the ranks but this one, at least 1 */
+	const void *tokens;        /* expert-major [L][S*B], rank-major [S][B] rows */
+	void *out_tokens;          /* [T] rows */
+	const float *topk_weights; /* [T][K], expert-major */
+	const float *scales;       /* NVFP4: the global scale of each row of `tokens` */
+	uint32_t token_bytes;      /* one row of `tokens` and of `out_tokens` */
+	uint32_t others;           /* ranks in c.from but this one, */
+	struct ep_div by_others;   /* at least 1; */
+	uint32_t first_return;     /* and the one to begin with, or c.from.end for c.from.first */
 	struct ep_mlx5_source source; /* as in dispatch */
 };
 
@@ -204,10 +229,10 @@ _Static_assert(EP_LL_ROUTE_RANK(EP_GROUP_MAX_RANKS - 1) == EP_GROUP_MAX_RANKS - 
 	       "EP_LL_ROUTE_AWAY");
 _Static_assert(sizeof(struct ep_ll_areas) == 80, "ep_ll_areas");
 _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
-_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 360, "ep_ll_common");
+_Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 424, "ep_ll_common");
 _Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 176,
 	       "ep_ll_dispatch_args");
-_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 88,
+_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 96,
 	       "ep_ll_combine_args");
 
 #endif

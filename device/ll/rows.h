@@ -9,6 +9,30 @@
 #define EP_LL_BATCH 4 /* vecs that a lane keeps in flight */
 #define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
 
+EP_DEV bool ep_ll_among(const struct ep_ll_peers &peers, uint32_t r)
+{
+	return r >= peers.first && r < peers.end;
+}
+
+/* Rank r's number among the sources of this rank. */
+EP_DEV uint32_t ep_ll_source_of(const struct ep_ll_common &c, uint32_t r)
+{
+	return r - c.from.first;
+}
+
+/*
+ * The i-th item of work, when the sources take turns and turn j, which begins with another one each time,
+ * is the j-th of each: returns its rank. `after`: which source is the first of turn 0.
+ */
+EP_DEV uint32_t ep_ll_turn(const struct ep_ll_common &c, uint32_t i, uint32_t after, uint32_t *j)
+{
+	uint32_t count = c.from.by_count.d, turn;
+
+	*j = ep_div(i, c.from.by_count);
+	turn = i - *j * count + *j + after;
+	return c.from.first + turn - ep_div(turn, c.from.by_count) * count;
+}
+
 /* Packet area of this operation's bank in a heap. */
 EP_DEV unsigned char *ep_ll_packets(const struct ep_ll_common &c, const struct ep_op &op,
 				    unsigned char *heap)

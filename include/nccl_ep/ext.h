@@ -96,7 +96,60 @@ ncclResult_t ncclEpExtGetLastError(ncclEpGroup_t ep_group, ncclResult_t *code, c
  */
 ncclResult_t ncclEpExtVersion(const char **text);
 
-/* Device memory of a group and its handles, in bytes. The caller sets the nodes. */
+/*
+ * Which ranks hold experts (holders), and which may bring tokens (senders). The two ranges may
+ * overlap, and a rank may be in neither.
+ */
+typedef struct {
+	unsigned int size;
+	unsigned int magic;
+	unsigned int first_holder; /* First rank that holds experts. */
+	unsigned int num_holders;  /* How many do. 0, with first_holder 0: all ranks. */
+	unsigned int first_sender; /* First rank that may bring tokens. */
+	unsigned int num_senders;  /* How many may. 0, with first_sender 0: all ranks. */
+} ncclEpExtRoles_t;
+
+#define NCCL_EP_EXT_ROLES_INIT NCCL_EP_STRUCT_INIT(ncclEpExtRoles_t, NCCL_EP_MAGIC)
+#define NCCL_EP_EXT_ROLES_V1_SIZE 24u
+
+/*
+ * Creates a group in which experts and tokens may be on different ranks. Low latency only.
+ *
+ * With `roles` NULL or all counts 0 this is ncclEpCreateGroup. Otherwise, with H holders and S senders,
+ * L = num_experts / H, and expert e is expert e % L of rank first_holder + e / L. num_experts is a
+ * multiple of H. All calls stay collective: each rank makes each of them, in the same order. What
+ * changes, in the words of nccl_ep.h:
+ *
+ * Tensors of received rows are [L][S*B]... in expert-major and [S][B]... in rank-major, where the s-th
+ * block is of rank first_sender + s; src_rank_counters is [S]. On a rank that holds no experts the first
+ * extent of each is 0. Its tensors need no storage, and it may pass no counters.
+ *
+ * The topk_idx of a rank that may bring no tokens has an extent of 0, and so have its inputs->tokens in
+ * dispatch and outputs->tokens in combine.
+ *
+ * Counts and rows go from senders to holders and back alone. A holder waits for no count of a rank that
+ * brings no tokens, and a rank that holds no experts waits for none at all. As ever, a rank begins an
+ * operation when all ranks have begun those of which it uses the memory again, three operations before;
+ * on several nodes two.
+ *
+ * Collective: yes.
+ * Threads: any, but one at a time per communicator.
+ * Capture: not recorded.
+ * Blocks: as ncclEpCreateGroup.
+ * Memory: as ncclEpCreateGroup.
+ * Logs: as ncclEpCreateGroup.
+ * Returns: ncclSuccess, the codes of calls that use the GPU, or
+ *   ncclInvalidArgument: As ncclEpCreateGroup would return. `roles` was not initialised, or a range does not lie in the communicator's ranks.
+ *     Or ranks pass different ranges.
+ *   ncclInvalidUsage: As ncclEpCreateGroup would return. Or high throughput, and not all ranks hold
+ *     experts and may bring tokens.
+ *   ncclRemoteError: As ncclEpCreateGroup would return.
+ *   ncclSystemError: As ncclEpCreateGroup would return.
+ */
+ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+				  const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles);
+
+/* Device memory of a group and its handles, in bytes. The caller sets the nodes, and roles. */
 typedef struct {
 	unsigned int size;
 	unsigned int magic;
@@ -109,11 +162,13 @@ typedef struct {
 	/* Input: the ranks of the largest node. 0: all nodes are alike. High throughput assumes the
 	 * nodes to be as equal as possible; for others leave 0 and set NCCL_EP_NODE_SIZE. */
 	unsigned int node_ranks;
+	const ncclEpExtRoles_t *roles; /* Input: as in ncclEpExtCreateGroup, or NULL. */
 } ncclEpExtMemory_t;
 
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_MEMORY_V1_SIZE 32u
 #define NCCL_EP_EXT_MEMORY_V2_SIZE 40u
+#define NCCL_EP_EXT_MEMORY_V3_SIZE 48u
 
 /*
  * Returns the device memory of a group and its handles, before any exists.
@@ -146,7 +201,8 @@ ncclResult_t ncclEpExtDeviceMemory(const ncclEpGroupConfig_t *config, int nranks
 
 /*
  * The shape of operations and the memory they need. Fields up to and including memory_bytes are
- * inputs.
+ * inputs, and so is roles. With roles, rows and output_bytes are of a rank that holds experts, and
+ * tensor_bytes of the rank that needs most.
  */
 typedef struct {
 	unsigned int size;
@@ -167,10 +223,12 @@ typedef struct {
 	uint64_t output_bytes; /* Of outputs->tokens with that many rows, and their scales. */
 	/* output_bytes, and the tokens of all other tensors of a dispatch and a combine. */
 	uint64_t tensor_bytes;
+	const ncclEpExtRoles_t *roles; /* Input: as in ncclEpExtCreateGroup, or NULL. */
 } ncclEpExtShape_t;
 
 #define NCCL_EP_EXT_SHAPE_INIT NCCL_EP_STRUCT_INIT(ncclEpExtShape_t, NCCL_EP_MAGIC)
 #define NCCL_EP_EXT_SHAPE_V1_SIZE 96u
+#define NCCL_EP_EXT_SHAPE_V2_SIZE 104u
 
 /*
  * Tells whether a group and its operations are possible, and what memory they need.

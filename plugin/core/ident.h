@@ -61,17 +61,44 @@ static inline uint32_t ep_nodes_forwarder(uint32_t index, uint32_t ranks)
 	return index % ranks;
 }
 
+/* Which ranks hold experts, and which may bring tokens: ranges of ranks. */
+struct ep_roles {
+	uint32_t first_holder;
+	uint32_t holders;
+	uint32_t first_sender;
+	uint32_t senders;
+};
+
+static inline bool ep_roles_holds(const struct ep_roles *roles, uint32_t r)
+{
+	return r - roles->first_holder < roles->holders;
+}
+
+static inline bool ep_roles_sends(const struct ep_roles *roles, uint32_t r)
+{
+	return r - roles->first_sender < roles->senders;
+}
+
 /* The most of each kind that a rank has. */
 struct ep_nodes_most {
-	uint32_t near;         /* ranks of its node, itself included */
-	uint32_t remote;       /* and others */
+	uint32_t near;           /* ranks of its node, itself included */
+	uint32_t remote;         /* and others */
+	uint32_t near_senders;   /* of those these that bring tokens to it, who holds experts, */
+	uint32_t remote_senders; /* of both kinds; */
+	uint32_t near_holders;   /* and others that hold experts for it, who brings tokens */
+	uint32_t remote_holders;
 	uint32_t flows;        /* other nodes, or ranks that it forwards for: the larger number */
 	uint32_t return_rings; /* ranks of its node, times itself and those that it forwards for */
 };
 /* `node`: of rank 0; of the others at `stride` bytes. */
-struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks);
+struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks,
+				   const struct ep_roles *roles);
 
-/* The same if all that is known are the first two: the nodes are as equal as they can be. */
-struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks);
+/*
+ * The same if all that is known are the first two: the nodes are as equal as they can be. How roles lie on
+ * them is not known: as many as may be.
+ */
+struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks,
+				    const struct ep_roles *roles);
 
 #endif

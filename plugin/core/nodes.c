@@ -94,10 +94,33 @@ static void nodes_most_flows(struct ep_nodes_most *most, const uint32_t *node, s
 		(uint32_t)ep_max_u64(most->return_rings, (uint64_t)size * (1 + sources));
 }
 
-struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks)
+/* The same for peers by their roles, of rank r. */
+static void nodes_most_roles(struct ep_nodes_most *most, const uint32_t *node, size_t stride,
+			     int nranks, const struct ep_roles *roles, int r)
+{
+	uint32_t senders[2] = { 0, 0 }, holders[2] = { 0, 0 }; /* near, remote */
+
+	for (int i = 0; i < nranks; i++) {
+		bool remote = nodes_at(node, stride, i) != nodes_at(node, stride, r);
+
+		senders[remote] += ep_roles_sends(roles, (uint32_t)i);
+		holders[remote] += i != r && ep_roles_holds(roles, (uint32_t)i);
+	}
+	if (ep_roles_holds(roles, (uint32_t)r)) {
+		most->near_senders = (uint32_t)ep_max_u64(most->near_senders, senders[0]);
+		most->remote_senders = (uint32_t)ep_max_u64(most->remote_senders, senders[1]);
+	}
+	if (ep_roles_sends(roles, (uint32_t)r)) {
+		most->near_holders = (uint32_t)ep_max_u64(most->near_holders, holders[0]);
+		most->remote_holders = (uint32_t)ep_max_u64(most->remote_holders, holders[1]);
+	}
+}
+
+struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nranks,
+				   const struct ep_roles *roles)
 {
 	uint32_t index[EP_PARAM_NODE_MAX], size[EP_PARAM_NODE_MAX];
-	struct ep_nodes_most most = { 0, 0, 0, 0 };
+	struct ep_nodes_most most = { 0 };
 
 	for (int r = 0; r < nranks; r++) {
 		index[r] = size[r] = 0;
@@ -114,13 +137,24 @@ struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nran
 		if (index[r] == 0) {
 			nodes_most_flows(&most, node, stride, nranks, index, r, size[r]);
 		}
+		nodes_most_roles(&most, node, stride, nranks, roles, r);
 	}
 	return most;
 }
 
-struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks)
+struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks,
+				    const struct ep_roles *roles)
 {
 	uint32_t others = remote ? ep_ceil_div((uint32_t)nranks, near) - 1 : 0;
 
-	return (struct ep_nodes_most){ near, remote, others, near * (1 + others) };
+	return (struct ep_nodes_most){
+		.near = near,
+		.remote = remote,
+		.near_senders = (uint32_t)ep_min_u64(near, roles->senders),
+		.remote_senders = (uint32_t)ep_min_u64(remote, roles->senders),
+		.near_holders = (uint32_t)ep_min_u64(near - 1, roles->holders),
+		.remote_holders = (uint32_t)ep_min_u64(remote, roles->holders),
+		.flows = others,
+		.return_rings = near * (1 + others),
+	};
 }

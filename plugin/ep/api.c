@@ -47,17 +47,23 @@ static enum cudaStreamCaptureMode capture_mode(enum cudaStreamCaptureMode mode)
 
 /* ---- groups ---- */
 
-ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
-			       const ncclEpGroupConfig_t *config)
+ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+				  const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles)
 {
 	enum cudaStreamCaptureMode mode;
 	ncclResult_t result;
 
 	ep_error_scope(NULL);
 	mode = capture_mode(cudaStreamCaptureModeRelaxed);
-	result = ep_group_create(ep_group, comm, config);
+	result = ep_group_create(ep_group, comm, config, roles);
 	capture_mode(mode);
 	return result;
+}
+
+ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+			       const ncclEpGroupConfig_t *config)
+{
+	return ncclEpExtCreateGroup(ep_group, comm, config, NULL);
 }
 
 ncclResult_t ncclEpGroupDestroy(ncclEpGroup_t ep_group)

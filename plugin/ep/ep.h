@@ -44,6 +44,7 @@ struct ep_limits {
 	bool halves;   /* operations can be split, and a combine returns what a dispatch brought */
 	bool masks;    /* lost ranks can be left out */
 	bool backward; /* there is a backward pass */
+	bool roles;    /* experts and tokens may be on different ranks */
 	uint32_t dispatch_formats; /* bits 1 << enum ep_row_format: how rows can travel */
 	uint32_t combine_formats;
 };
@@ -51,7 +52,7 @@ struct ep_limits {
 /* The heap's layout depends on this, and on the top-k. Equal on all ranks. */
 struct ep_shape {
 	uint32_t nranks;
-	uint32_t nlocal; /* experts of a rank */
+	uint32_t nlocal; /* experts of a rank that holds some */
 	uint32_t max_tokens;
 	uint32_t max_token_bytes; /* of a row, whatever travels in it */
 	uint32_t near_ranks;      /* of the largest node */
@@ -63,6 +64,11 @@ struct ep_shape {
 		ring_bytes; /* high throughput: of rows on their way, at most if there is a choice */
 	uint32_t flows;     /* as struct ep_nodes_most has them; 0: one node */
 	uint32_t return_rings;
+	struct ep_roles roles;
+	uint32_t near_senders; /* as struct ep_nodes_most has these four */
+	uint32_t remote_senders;
+	uint32_t near_holders;
+	uint32_t remote_holders;
 };
 #define EP_NO_LIMIT UINT32_MAX
 
@@ -130,7 +136,8 @@ struct ep_algo {
 	uint32_t (*channels)(const struct ep_group_config *config);
 
 	/* Checks of a config besides the limits, and of a handle; NULL: none. */
-	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config, uint32_t nranks);
+	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config, uint32_t nranks,
+				     const struct ep_roles *roles);
 	ncclResult_t (*handle_check)(const struct ep_group_config *config, ncclEpLayout_t layout,
 				     const ncclEpHandleConfig_t *handle, uint32_t topk);
 
@@ -181,12 +188,16 @@ extern const struct ep_algo ep_ht_algo;
 
 /* ---- makes a group's config, with all choices, and compares those of ranks ---- */
 
-/* Checks the fields and makes the choices. sm_count 0: unknown, checks against it are left out. */
+/*
+ * Checks the fields and makes the choices. `roles` NULL, or its size 0: all ranks do all. sm_count 0: unknown,
+ * checks against it are left out.
+ */
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *config,
-				  const struct ep_params *params, int nranks, uint32_t sm_count);
+				  const ncclEpExtRoles_t *roles, const struct ep_params *params,
+				  int nranks, uint32_t sm_count);
 
 /* The part of a config in which ranks must agree. */
-#define EP_GROUP_AGREED 18
+#define EP_GROUP_AGREED 22
 struct ep_group_agreed {
 	uint64_t value[EP_GROUP_AGREED];
 };
@@ -543,9 +554,9 @@ void ep_version_log(int rank);
 
 /* ---- makes and ends groups ---- */
 
-/* Collective. *ep_group is written on success. */
+/* Collective. *ep_group is written on success. `roles` may be NULL. */
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
-			     const ncclEpGroupConfig_t *config);
+			     const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles);
 
 /* Ends the call as well, and on success the group. */
 ncclResult_t ep_group_destroy(struct ep_call *call);
@@ -957,8 +968,20 @@ ncclResult_t ep_group_remote_poll(struct ncclEpGroup *group);
 /* Describes the connection with that rank: " (text)" or "". */
 void ep_group_remote_explain(struct ncclEpGroup *group, uint32_t rank, char *text, size_t size);
 
-/* How many ranks below it are of the same node. */
+/* How many ranks below it are of the same node, and how many of those may bring tokens. */
 uint32_t ep_group_remote_index(const struct ncclEpGroup *group, int rank);
+uint32_t ep_group_sender_index(const struct ncclEpGroup *group, int rank);
+
+/* May this rank bring tokens, and does it hold experts? */
+static inline bool ep_group_sends(const struct ncclEpGroup *group)
+{
+	return ep_roles_sends(&group->config.shape.roles, (uint32_t)group->rank);
+}
+
+static inline bool ep_group_holds(const struct ncclEpGroup *group)
+{
+	return ep_roles_holds(&group->config.shape.roles, (uint32_t)group->rank);
+}
 
 static inline bool ep_group_is_remote(const struct ncclEpGroup *group, uint32_t rank)
 {

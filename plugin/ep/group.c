@@ -231,7 +231,8 @@ static struct ncclEpGroup *group_new(ncclComm_t comm, const struct ep_boot *boot
 	return g;
 }
 
-static ncclResult_t group_configure(struct ncclEpGroup *g, const ncclEpGroupConfig_t *config)
+static ncclResult_t group_configure(struct ncclEpGroup *g, const ncclEpGroupConfig_t *config,
+				    const ncclEpExtRoles_t *roles)
 {
 	int sms = 0;
 
@@ -239,7 +240,7 @@ static ncclResult_t group_configure(struct ncclEpGroup *g, const ncclEpGroupConf
 	EP_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, g->device),
 		"counting the device's SMs");
 	g->sm_count = (uint32_t)sms;
-	return ep_group_config_make(&g->config, config, &g->params, g->nranks, g->sm_count);
+	return ep_group_config_make(&g->config, config, roles, &g->params, g->nranks, g->sm_count);
 }
 
 /*
@@ -420,10 +421,11 @@ static void group_p2p_warn(const struct ncclEpGroup *g)
 }
 
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
-			     const ncclEpGroupConfig_t *config)
+			     const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles)
 {
 	struct ncclEpGroup *g = NULL;
 	ncclEpGroupConfig_t own;
+	ncclEpExtRoles_t own_roles;
 	struct ep_times times;
 	struct ep_boot boot;
 	ncclResult_t result, mine;
@@ -440,6 +442,9 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
 			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
 	mine = mine == ncclSuccess ? ep_nccl_check_version("ncclEpCreateGroup") : mine;
+	if (mine == ncclSuccess) {
+		mine = EP_IMPORT_OPTIONAL(&own_roles, roles, NCCL_EP_EXT_ROLES);
+	}
 	mine = group_select_device(comm, &device, mine);
 	/* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
 	timeout_ns = (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
@@ -448,7 +453,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_times_phase(&times, &boot, EP_TIME_MEMORY);
 	if (mine == ncclSuccess) {
 		g = group_new(comm, &boot, device);
-		mine = g ? group_configure(g, &own)
+		mine = g ? group_configure(g, &own, &own_roles)
 			 : ep_fail(ncclSystemError, "ncclEpCreateGroup: out of host memory");
 	}
 	if (mine == ncclSuccess) {

@@ -38,27 +38,73 @@ static ncclResult_t config_check_choices(const ncclEpGroupConfig_t *c)
 	return ncclSuccess;
 }
 
+static ncclResult_t config_check_ranks(const struct ep_limits *limits, int nranks)
+{
+	if (nranks >= 1 && (uint32_t)nranks <= limits->max_ranks) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidUsage, "a group of %d ranks: %s mode takes 1 to %u", nranks,
+		       limits->mode, limits->max_ranks);
+}
+
+/* A range of ranks, of which a count of 0 stands for all. */
+static ncclResult_t config_choose_range(uint32_t *first, uint32_t *count, int nranks,
+					const char *what)
+{
+	if (!*count && !*first) {
+		*count = (uint32_t)nranks;
+	}
+	if (*count && *first < (uint32_t)nranks && *count <= (uint32_t)nranks - *first) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidArgument,
+		       "roles->first_%s is %u and num_%ss is %u: there are %d ranks, and only "
+		       "with both 0 they stand for all",
+		       what, *first, what, *count, nranks);
+}
+
+static ncclResult_t config_choose_roles(struct ep_roles *out, const ncclEpExtRoles_t *roles,
+					const struct ep_limits *limits, int nranks)
+{
+	*out = (struct ep_roles){ 0 };
+	if (roles) {
+		*out = (struct ep_roles){
+			.first_holder = roles->first_holder,
+			.holders = roles->num_holders,
+			.first_sender = roles->first_sender,
+			.senders = roles->num_senders,
+		};
+	}
+	EP_CHECK(config_choose_range(&out->first_holder, &out->holders, nranks, "holder"));
+	EP_CHECK(config_choose_range(&out->first_sender, &out->senders, nranks, "sender"));
+	if (limits->roles || (out->holders == (uint32_t)nranks && out->senders == out->holders)) {
+		return ncclSuccess;
+	}
+	return ep_fail(ncclInvalidUsage,
+		       "roles: in %s mode all ranks hold experts and may bring tokens: use "
+		       "NCCL_EP_ALGO_LOW_LATENCY, or experts that get no tokens",
+		       limits->mode);
+}
+
 static ncclResult_t config_check_sizes(const ncclEpGroupConfig_t *c, const struct ep_limits *limits,
-				       int nranks)
+				       const struct ep_roles *roles, int nranks)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 
-	if (nranks < 1 || (uint32_t)nranks > limits->max_ranks) {
-		return ep_fail(ncclInvalidUsage, "a group of %d ranks: %s mode takes 1 to %u",
-			       nranks, limits->mode, limits->max_ranks);
-	}
-	if (c->num_experts == 0 || c->num_experts % (uint32_t)nranks) {
+	if (c->num_experts == 0 || c->num_experts % roles->holders) {
 		return ep_fail(ncclInvalidArgument,
 			       "config->num_experts is %u: it must be a "
-			       "positive multiple of the %d ranks",
-			       c->num_experts, nranks);
+			       "positive multiple of the %u ranks%s",
+			       c->num_experts, roles->holders,
+			       roles->holders == (uint32_t)nranks ? "" : " that hold experts");
 	}
-	if (c->num_experts / (uint32_t)nranks > limits->max_local_experts) {
+	if (c->num_experts / roles->holders > limits->max_local_experts) {
 		return ep_fail(ncclInvalidArgument,
-			       "config->num_experts is %u: with %d ranks, at "
+			       "config->num_experts is %u: with %u ranks%s, at "
 			       "most %u",
-			       c->num_experts, nranks,
-			       limits->max_local_experts * (uint32_t)nranks);
+			       c->num_experts, roles->holders,
+			       roles->holders == (uint32_t)nranks ? "" : " that hold experts",
+			       limits->max_local_experts * roles->holders);
 	}
 	if (tokens == 0 || tokens > limits->max_tokens) {
 		return ep_fail(ncclInvalidArgument,
@@ -162,13 +208,18 @@ static void config_choose_ht(struct ep_group_config *out, const ncclEpGroupConfi
 }
 
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *c,
-				  const struct ep_params *params, int nranks, uint32_t sm_count)
+				  const ncclEpExtRoles_t *asked, const struct ep_params *params,
+				  int nranks, uint32_t sm_count)
 {
+	struct ep_roles roles;
+
 	memset(out, 0, sizeof(*out));
 	EP_CHECK(config_check_choices(c));
 	out->algo = c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? &ep_ht_algo : &ep_ll_algo;
-	EP_CHECK(config_check_sizes(c, &out->algo->limits, nranks));
-	EP_CHECK(out->algo->config_check(c, (uint32_t)nranks));
+	EP_CHECK(config_check_ranks(&out->algo->limits, nranks));
+	EP_CHECK(config_choose_roles(&roles, asked, &out->algo->limits, nranks));
+	EP_CHECK(config_check_sizes(c, &out->algo->limits, &roles, nranks));
+	EP_CHECK(out->algo->config_check(c, (uint32_t)nranks, &roles));
 	EP_CHECK(config_choose_sms(out, c, params, sm_count));
 	out->algorithm = c->algorithm;
 	out->num_experts = c->num_experts;
@@ -192,7 +243,8 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	out->rdma_mode = (uint32_t)params->value[EP_PARAM_RDMA_MODE];
 	out->shape = (struct ep_shape){
 		.nranks = (uint32_t)nranks,
-		.nlocal = c->num_experts / (uint32_t)nranks,
+		.nlocal = c->num_experts / roles.holders,
+		.roles = roles,
 		.max_tokens = c->max_dispatch_tokens_per_rank,
 		.max_token_bytes = c->max_token_bytes,
 		.limit = EP_NO_LIMIT,
@@ -202,7 +254,7 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	} else {
 		out->explicit_bytes = c->rdma_buffer_size;
 	}
-	ep_group_config_size(out, ep_nodes_alike((uint32_t)nranks, 0, nranks));
+	ep_group_config_size(out, ep_nodes_alike((uint32_t)nranks, 0, nranks, &roles));
 	return ncclSuccess;
 }
 
@@ -212,6 +264,10 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 #define AGREED(FIELD)                                                                              \
 	FIELD(c->algorithm, "config->algorithm", "LOW_LATENCY", "HIGH_THROUGHPUT")                 \
 	FIELD(c->num_experts, "config->num_experts", NULL)                                         \
+	FIELD(c->shape.roles.first_holder, "roles->first_holder", NULL)                            \
+	FIELD(c->shape.roles.holders, "roles->num_holders", NULL)                                  \
+	FIELD(c->shape.roles.first_sender, "roles->first_sender", NULL)                            \
+	FIELD(c->shape.roles.senders, "roles->num_senders", NULL)                                  \
 	FIELD(c->shape.max_tokens, "config->max_dispatch_tokens_per_rank", NULL)                   \
 	FIELD(c->shape.max_token_bytes, "config->max_token_bytes", NULL)                           \
 	FIELD(c->explicit_bytes, "config->rdma_buffer_size", "AUTO")                               \

@@ -30,6 +30,10 @@ void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most n
 
 	config->shape.near_ranks = nodes.near;
 	config->shape.remote_ranks = nodes.remote;
+	config->shape.near_senders = nodes.near_senders;
+	config->shape.remote_senders = nodes.remote_senders;
+	config->shape.near_holders = nodes.near_holders;
+	config->shape.remote_holders = nodes.remote_holders;
 	config->shape.flows = nodes.flows;
 	config->shape.return_rings = nodes.return_rings;
 	config->shape.channels = ep_group_channels(config, nodes.remote);

@@ -34,7 +34,7 @@ static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks
 			       asked->remote_ranks, nranks, nranks - 1);
 	}
 	*most = ep_nodes_alike(asked->node_ranks ? asked->node_ranks : n - asked->remote_ranks,
-			       asked->remote_ranks, nranks);
+			       asked->remote_ranks, nranks, &config->shape.roles);
 	if (most->near > n || most->near < n - most->remote) {
 		return ep_fail(ncclInvalidArgument,
 			       "memory->node_ranks is %u: with %d ranks and %u remote_ranks, the "
@@ -50,7 +50,7 @@ static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks
 		return ep_fail(ncclSystemError, "ncclEpExtDeviceMemory: out of host memory");
 	}
 	EP_CHECK_GOTO(ep_nodes_split(node, &config->node_size, nranks), out);
-	*most = ep_nodes_most(node, sizeof(*node), nranks);
+	*most = ep_nodes_most(node, sizeof(*node), nranks, &config->shape.roles);
 out:
 	free(node);
 	return result;
@@ -64,10 +64,12 @@ static ncclResult_t query_size(struct ep_group_config *made, const ncclEpGroupCo
 	struct ep_params params;
 	ncclEpGroupConfig_t own;
 	struct ep_nodes_most most;
+	ncclEpExtRoles_t roles;
 
 	EP_CHECK(EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG));
+	EP_CHECK(EP_IMPORT_OPTIONAL(&roles, memory->roles, NCCL_EP_EXT_ROLES));
 	EP_CHECK(ep_params_read(&params));
-	EP_CHECK(ep_group_config_make(made, &own, &params, nranks, 0));
+	EP_CHECK(ep_group_config_make(made, &own, &roles, &params, nranks, 0));
 	EP_CHECK(query_nodes(made, nranks, memory, &most));
 	ep_group_config_size(made, most);
 	memory->heap_bytes = made->heap_bytes;
@@ -181,7 +183,7 @@ ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, 
 
 /* Whether a group and its operations are possible, and what they take, before there is any. */
 
-_Static_assert(sizeof(ncclEpExtShape_t) == NCCL_EP_EXT_SHAPE_V1_SIZE, "ncclEpExtShape_t");
+_Static_assert(sizeof(ncclEpExtShape_t) == NCCL_EP_EXT_SHAPE_V2_SIZE, "ncclEpExtShape_t");
 
 /* One row as a tensor has it. */
 struct feasible_row {
@@ -225,6 +227,15 @@ static ncclResult_t feasible_row(const struct ep_group_config *config,
 	return ep_row_check_budget(config, NULL, row->results);
 }
 
+/* Of the rank that needs most: with what a holder of experts has, what a rank with tokens has, or both. */
+static uint64_t feasible_tensors(const struct ep_roles *roles, uint64_t holds, uint64_t sends)
+{
+	bool apart = roles->first_holder + roles->holders <= roles->first_sender ||
+		     roles->first_sender + roles->senders <= roles->first_holder;
+
+	return apart ? ep_max_u64(holds, sends) : holds + sends;
+}
+
 static ncclResult_t feasible_limit(const ncclEpExtShape_t *shape)
 {
 	uint64_t all = shape->group_bytes + shape->handle_bytes + shape->tensor_bytes;
@@ -258,6 +269,7 @@ ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpEx
 	handle.dispatch_output_per_expert_alignment = s.alignment;
 	m.remote_ranks = s.remote_ranks;
 	m.node_ranks = s.node_ranks;
+	m.roles = s.roles;
 	EP_CHECK(query_size(&made, config, nranks, s.layout, s.num_topk, &handle, &m));
 	EP_CHECK(feasible_row(&made, &s, &row));
 	s.group_bytes = m.group_bytes;
@@ -265,8 +277,9 @@ ncclResult_t ep_feasible(const ncclEpGroupConfig_t *config, int nranks, ncclEpEx
 	s.handle_bytes = m.handle_bytes;
 	s.rows = made.algo->most_rows(&made.shape, s.layout, (uint32_t)s.num_topk, s.alignment);
 	s.output_bytes = s.rows * row.out;
-	s.tensor_bytes = s.output_bytes + s.rows * row.results +
-			 (uint64_t)made.shape.max_tokens * ((uint64_t)row.in + row.results);
+	s.tensor_bytes = feasible_tensors(&made.shape.roles, s.output_bytes + s.rows * row.results,
+					  (uint64_t)made.shape.max_tokens *
+						  ((uint64_t)row.in + row.results));
 	EP_CHECK(feasible_limit(&s));
 	ep_struct_export(shape, &s, sizeof(s), s.size);
 	return ncclSuccess;

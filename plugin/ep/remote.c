@@ -26,8 +26,8 @@ void ep_group_remote_plan(struct ncclEpGroup *g)
 	for (int r = 0; r < g->nranks; r++) {
 		g->remote_ranks += ep_group_is_remote(g, (uint32_t)r);
 	}
-	ep_group_config_size(&g->config,
-			     ep_nodes_most(&g->idents[0].node, sizeof(g->idents[0]), g->nranks));
+	ep_group_config_size(&g->config, ep_nodes_most(&g->idents[0].node, sizeof(g->idents[0]),
+						       g->nranks, &g->config.shape.roles));
 }
 
 uint32_t ep_group_remote_index(const struct ncclEpGroup *g, int rank)
@@ -36,6 +36,17 @@ uint32_t ep_group_remote_index(const struct ncclEpGroup *g, int rank)
 
 	for (int r = 0; r < rank; r++) {
 		n += g->idents[r].node == g->idents[rank].node;
+	}
+	return n;
+}
+
+uint32_t ep_group_sender_index(const struct ncclEpGroup *g, int rank)
+{
+	uint32_t n = 0;
+
+	for (int r = 0; r < rank; r++) {
+		n += g->idents[r].node == g->idents[rank].node &&
+		     ep_roles_sends(&g->config.shape.roles, (uint32_t)r);
 	}
 	return n;
 }
@@ -89,25 +100,26 @@ ncclResult_t ep_group_remote_open(struct ncclEpGroup *g, struct ep_boot *boot, n
 static ncclResult_t remote_places_set(struct ncclEpGroup *g)
 {
 	struct ep_remote_place *places = calloc((size_t)g->nranks, sizeof(*places));
-	uint32_t self = ep_group_remote_index(g, g->rank), near = 0;
+	uint32_t self = ep_group_sender_index(g, g->rank), senders[2] = { 0, 0 }, staged = 0;
+	const struct ep_roles *roles = &g->config.shape.roles;
 	ncclResult_t result = ncclSuccess;
 
 	if (!places) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	for (int r = 0; r < g->nranks; r++) {
-		uint32_t theirs = 0; /* ranks of r's node below this rank */
+		bool remote = ep_group_is_remote(g, (uint32_t)r);
+		uint32_t before = 0; /* senders below this rank that are remote for r */
 
 		for (int i = 0; i < g->rank; i++) {
-			theirs += g->idents[i].node == g->idents[r].node;
+			before += g->idents[i].node != g->idents[r].node &&
+				  ep_roles_sends(roles, (uint32_t)i);
 		}
-		if (ep_group_is_remote(g, (uint32_t)r)) {
-			places[r].here = (uint32_t)r - near;
-			places[r].there = (uint32_t)g->rank - theirs;
-		} else {
-			places[r].here = near++;
-			places[r].there = self;
-		}
+		places[r].here = senders[remote];
+		places[r].there = remote ? before : self;
+		places[r].staged = staged;
+		senders[remote] += ep_roles_sends(roles, (uint32_t)r);
+		staged += remote && ep_roles_holds(roles, (uint32_t)r);
 	}
 	EP_CUDA_GOTO(cudaMemcpyAsync(g->places, places, (size_t)g->nranks * sizeof(*places),
 				     cudaMemcpyHostToDevice, g->stream),

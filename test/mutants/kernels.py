@@ -135,6 +135,33 @@ MUTANTS = [
     # A row of zeros, whose scale may be infinite, returns zeros.
     {"name": "ll_scale_zeros", "file": "device/ll/ll_combine.cu",
      "old": "? ep_nvfp4_global(a.scales[row]) : 1.0f;", "new": "? a.scales[row] : 1.0f;", "tests": ["matrix_formats"]},
+    # Rows of combine come to ranks whose node has no rank that brings tokens to it.
+    {"name": "roles_no_room", "file": "plugin/ep/ll/ll_heap.c",
+     "old": "\tuint64_t rows = ll_area_rows(shape, shape->near_senders, shape->near_holders, topk);",
+     "new": "\tuint64_t rows = ll_area_rows(shape, 1, 0, topk);",
+     "tests": ["heap"]},
+    # Counts go to those that hold experts alone, and come from those that bring tokens.
+    {"name": "roles_counts_awaited", "file": "plugin/ep/ll/ll_launch.c",
+     "old": "ll_peers_make(roles->first_sender, roles->senders, ep_group_holds(g));",
+     "new": "ll_peers_make(roles->first_sender, roles->senders, true);",
+     "tests": ["roles"]},
+    {"name": "roles_counts_sent", "file": "plugin/ep/ll/ll_launch.c",
+     "old": "ll_peers_make(roles->first_holder, roles->holders, ep_group_sends(g));",
+     "new": "ll_peers_make(roles->first_holder, roles->holders, true);",
+     "tests": ["roles"]},
+    # A rank's row lies by its number among those of its node that bring tokens.
+    {"name": "roles_place", "file": "plugin/ep/remote.c",
+     "old": "\t\tplaces[r].there = remote ? before : self;", "new": "\t\tplaces[r].there = remote ? (uint32_t)g->rank : self;",
+     "tests": ["net_roles_mixed"]},
+    # The thread that counts a rank's rows also sends the number.
+    {"name": "roles_counts_race", "file": "device/ll/dispatch_send.h",
+     "old": "\t\tfor (uint32_t d = c.to.first + ep_nthreads() - 1 - ep_tid(); d < c.to.end;\n\t\t     d += ep_nthreads()) {\n\t\t\ttables",
+     "new": "\t\tfor (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;\n\t\t     d += ep_nthreads()) {\n\t\t\ttables",
+     "tests": ["roles"]},
+    # Who brings no tokens is refused with tokens.
+    {"name": "roles_tokens", "file": "plugin/ep/ll/ll_algo.c",
+     "old": "if (ids->sizes[0] && !ep_group_sends(handle->group)) {", "new": "if (false) {",
+     "tests": ["roles"]},
     # A token with rows on more than 32 ranks is quantised again for the others.
     {"name": "ll_quantise_once", "file": "device/ll/ll_dispatch.cu",
      "old": "\t\t\tep_ll_token_quantise<F>(a, token, q / F::tile_quads, scratch);\n",

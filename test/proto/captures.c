@@ -50,18 +50,35 @@ static ncclResult_t tensors(struct scene *s, cudaStream_t stream)
 	return result == ncclSuccess ? ncclEpTensorDestroy(tensor) : result;
 }
 
+static ncclResult_t group_end(ncclResult_t made, ncclEpGroup_t group, cudaStream_t stream)
+{
+	world_capture_drop(stream); /* until which the group cannot be destroyed */
+	if (made == ncclSuccess) {
+		OK(ncclEpGroupDestroy(group));
+	}
+	world_capture(stream);
+	return made;
+}
+
 static ncclResult_t create_group(struct scene *s, cudaStream_t stream)
 {
 	ncclEpGroupConfig_t config = bench_group_config(&s->b.p, 0);
 	ncclEpGroup_t group;
 	ncclResult_t result = ncclEpCreateGroup(&group, s->w->comm, &config);
 
-	world_capture_drop(stream); /* until which the group cannot be destroyed */
-	if (result == ncclSuccess) {
-		OK(ncclEpGroupDestroy(group));
-	}
-	world_capture(stream);
-	return result;
+	return group_end(result, group, stream);
+}
+
+static ncclResult_t ext_create_group(struct scene *s, cudaStream_t stream)
+{
+	ncclEpGroupConfig_t config = bench_group_config(&s->b.p, 0);
+	ncclEpExtRoles_t roles = NCCL_EP_EXT_ROLES_INIT;
+	ncclEpGroup_t group;
+	ncclResult_t result;
+
+	roles.num_holders = 1;
+	result = ncclEpExtCreateGroup(&group, s->w->comm, &config, &roles);
+	return group_end(result, group, stream);
 }
 
 static ncclResult_t group_destroy(struct scene *s, cudaStream_t stream)
@@ -217,6 +234,7 @@ static const struct {
 	{ "ncclEpTensorAlloc", "not recorded", tensors },
 	{ "ncclEpTensorDestroy", "not recorded", tensors },
 	{ "ncclEpCreateGroup", "not recorded", create_group },
+	{ "ncclEpExtCreateGroup", "not recorded", ext_create_group },
 	{ "ncclEpGroupDestroy", "refused", group_destroy },
 	{ "ncclEpHandleMemSize", "not recorded", handle_mem_size },
 	{ "ncclEpInitHandle", "not recorded", handles },

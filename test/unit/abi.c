@@ -112,7 +112,12 @@ NCCL_EP_STATIC_ASSERT_STRUCT_ABI_BOUNDARY(ncclEpCombineConfig_t, NCCL_EP_COMBINE
 
 _Static_assert(offsetof(ncclEpExtMemory_t, remote_ranks) == NCCL_EP_EXT_MEMORY_V1_SIZE,
 	       "ncclEpExtMemory_t");
-_Static_assert(sizeof(ncclEpExtMemory_t) == NCCL_EP_EXT_MEMORY_V2_SIZE, "ncclEpExtMemory_t");
+_Static_assert(offsetof(ncclEpExtMemory_t, roles) == NCCL_EP_EXT_MEMORY_V2_SIZE,
+	       "ncclEpExtMemory_t");
+_Static_assert(sizeof(ncclEpExtMemory_t) == NCCL_EP_EXT_MEMORY_V3_SIZE, "ncclEpExtMemory_t");
+_Static_assert(offsetof(ncclEpExtShape_t, roles) == NCCL_EP_EXT_SHAPE_V1_SIZE, "ncclEpExtShape_t");
+_Static_assert(sizeof(ncclEpExtShape_t) == NCCL_EP_EXT_SHAPE_V2_SIZE, "ncclEpExtShape_t");
+_Static_assert(sizeof(ncclEpExtRoles_t) == NCCL_EP_EXT_ROLES_V1_SIZE, "ncclEpExtRoles_t");
 _Static_assert(offsetof(ncclEpExtPeerStats_t, node) == NCCL_EP_EXT_PEER_STATS_V1_SIZE,
 	       "ncclEpExtPeerStats_t");
 _Static_assert(sizeof(ncclEpExtPeerStats_t) == NCCL_EP_EXT_PEER_STATS_V2_SIZE,

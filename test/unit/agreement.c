@@ -14,6 +14,7 @@ enum {
 
 struct passed {
 	ncclEpGroupConfig_t c;
+	ncclEpExtRoles_t roles;
 	struct ep_params params;
 };
 
@@ -99,7 +100,7 @@ static struct ep_group_agreed agreed(const struct passed *p)
 {
 	struct ep_group_config made;
 
-	OK(ep_group_config_make(&made, &p->c, &p->params, 3, 132));
+	OK(ep_group_config_make(&made, &p->c, &p->roles, &p->params, 3, 132));
 	return ep_group_config_agreed(&made);
 }
 
@@ -181,6 +182,31 @@ static uint32_t test_variables(int mode)
 	return found;
 }
 
+/* The ranks that hold experts and bring tokens. */
+static uint32_t test_roles(void)
+{
+	static const struct {
+		ncclEpExtRoles_t roles;
+		const char *text;
+	} theirs[] = {
+		{ { 0, 0, 1, 2, 0, 2 }, "roles->first_holder is 0 on rank 0 but 1 on rank 1" },
+		{ { 0, 0, 0, 1, 0, 2 }, "roles->num_holders is 2 on rank 0 but 1 on rank 1" },
+		{ { 0, 0, 0, 2, 1, 2 }, "roles->first_sender is 0 on rank 0 but 1 on rank 1" },
+		{ { 0, 0, 0, 2, 0, 3 }, "roles->num_senders is 2 on rank 0 but 3 on rank 1" },
+	};
+	uint32_t found = 0;
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(theirs); i++) {
+		struct passed one = right(LOW), other = one;
+
+		check_context("roles %zu", i);
+		one.roles = (ncclEpExtRoles_t){ 0, 0, 0, 2, 0, 2 };
+		other.roles = theirs[i].roles;
+		found |= differ(&one, &other, theirs[i].text);
+	}
+	return found;
+}
+
 /* What only another library could have otherwise. */
 static uint32_t test_library(int mode)
 {
@@ -223,6 +249,7 @@ int main(void)
 	for (int mode = LOW; mode <= HIGH; mode++) {
 		found |= test_config(mode) | test_variables(mode) | test_library(mode);
 	}
+	found |= test_roles();
 	CHECK_INT(found, (1u << EP_GROUP_AGREED) - 1); /* each field has been another one here */
 	test_ranks();
 	return check_end();

@@ -58,7 +58,8 @@ static cudaError_t some_alloc(void **ptr, size_t size, void *context)
 	do {                                                                                       \
 		ncclEpGroupConfig_t c_ = good();                                                   \
 		c_.field = value;                                                                  \
-		CHECK_REASON(ep_group_config_make(&made, &c_, &params, nranks, 132), code, part);  \
+		CHECK_REASON(ep_group_config_make(&made, &c_, NULL, &params, nranks, 132), code,   \
+			     part);                                                                \
 	} while (0)
 
 static void test_limits(void)
@@ -97,7 +98,7 @@ static void check_sms(const ncclEpGroupConfig_t *c, uint32_t shared, uint32_t di
 {
 	const uint32_t want[EP_BUDGETS] = { shared, dispatch, combine };
 
-	OK(ep_group_config_make(&made, c, &params, 8, 132));
+	OK(ep_group_config_make(&made, c, NULL, &params, 8, 132));
 	for (int i = 0; i < EP_BUDGETS; i++) {
 		CHECK_INT(made.budget[i].sms, want[i]);
 		CHECK_INT(made.budget[i].automatic, automatic >> i & 1);
@@ -172,23 +173,23 @@ static void test_product(void)
 
 	c.num_experts = 32768;
 	c.max_dispatch_tokens_per_rank = 65535;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	c.num_experts += 8;
-	CHECK_REASON(ep_group_config_make(&made, &c, &params, 8, 132), ncclInvalidArgument,
+	CHECK_REASON(ep_group_config_make(&made, &c, NULL, &params, 8, 132), ncclInvalidArgument,
 		     "num_experts 32776 times max_dispatch_tokens_per_rank 65535");
 	c.num_experts = 1024;
-	OK(ep_group_config_make(&made, &c, &params, 1024, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 1024, 132));
 	c.max_token_bytes = 33 * 480;
-	CHECK_REASON(ep_group_config_make(&made, &c, &params, 1024, 132), ncclInvalidArgument,
+	CHECK_REASON(ep_group_config_make(&made, &c, NULL, &params, 1024, 132), ncclInvalidArgument,
 		     "1024 ranks times config->max_dispatch_tokens_per_rank 65535 times 33 (quads");
 	/* products that are 0 in 32 bits */
 	c.max_dispatch_tokens_per_rank = 32768;
 	c.max_token_bytes = 128 * 480;
 	CHECK_REASON(
-		ep_group_config_make(&made, &c, &params, 1024, 132), ncclInvalidArgument,
+		ep_group_config_make(&made, &c, NULL, &params, 1024, 132), ncclInvalidArgument,
 		"1024 ranks times config->max_dispatch_tokens_per_rank 32768 times 128 (quads");
 	c.num_experts = 131072;
-	CHECK_REASON(ep_group_config_make(&made, &c, &params, 16, 132), ncclInvalidArgument,
+	CHECK_REASON(ep_group_config_make(&made, &c, NULL, &params, 16, 132), ncclInvalidArgument,
 		     "num_experts 131072 times max_dispatch_tokens_per_rank 32768");
 }
 
@@ -196,16 +197,16 @@ static void test_automatic(void)
 {
 	ncclEpGroupConfig_t c = good();
 
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.heap.topk == 8 && made.heap_bytes >= made.heap.bytes);
 	CHECK(made.heap_bytes % EP_HEAP_ALIGN == 0 && made.timeout_ns == 100000000000ull);
 	CHECK(made.shape.nlocal == 32 && made.shape.max_token_bytes == 14336);
 	c.num_topk = 20;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.heap.topk == 20);
 	c = good();
 	c.num_experts = 3;
-	OK(ep_group_config_make(&made, &c, &params, 3, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 3, 132));
 	CHECK(made.heap.topk == 3);
 }
 
@@ -224,11 +225,11 @@ static void test_timeouts(void)
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(cases); i++) {
 		c.timeout_ns = cases[i].field;
-		OK(ep_group_config_make(&made, &c, &params, 8, 132));
+		OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 		CHECK(made.timeout_ns == cases[i].result);
 	}
 	params.value[EP_PARAM_TIMEOUT_MS] = 7; /* the environment wins */
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.timeout_ns == 7000000);
 	params.value[EP_PARAM_TIMEOUT_MS] = 0;
 }
@@ -238,28 +239,28 @@ static void test_explicit_heap(void)
 	ncclEpGroupConfig_t c = good();
 	uint64_t automatic, small;
 
-	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 2, 132));
 	automatic = made.heap_bytes;
 	c.rdma_buffer_size = 1; /* enough for nothing: as without it */
-	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 2, 132));
 	CHECK(made.heap.topk == 8 && made.heap_bytes == automatic);
 	c.rdma_buffer_size = 0;
 	c.num_topk = 1;
-	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 2, 132));
 	small = made.heap_bytes;
 	CHECK(small < automatic);
 	c.rdma_buffer_size = small; /* enough for some handles */
 	c.num_topk = 0;
-	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 2, 132));
 	CHECK(made.heap.topk >= 1 && made.heap.topk < 9 && made.heap_bytes == small);
 	CHECK(ep_group_heap_bytes(&made, made.heap.topk) == small);
 	CHECK(ep_group_heap_bytes(&made, 32) > automatic);
 	c.num_topk = 12; /* but not for those that there will be */
-	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 2, 132));
 	CHECK(made.heap.topk == 12 && made.heap_bytes > automatic);
 	c.num_topk = 200; /* more than a handle can have */
 	c.rdma_buffer_size = 1ul << 30;
-	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 2, 132));
 	CHECK(made.heap.topk == 32 && made.heap_bytes == 1ul << 30);
 	CHECK(ep_group_heap_bytes(&made, 32) == 1ul << 30);
 }
@@ -268,16 +269,16 @@ static void test_handles(void)
 {
 	ncclEpGroupConfig_t c = good();
 
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 32));
 	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 33),
 		     ncclInvalidArgument, "num_topk is 33: it is 1 to 32");
 	c.num_topk = 4;
 	c.max_dispatch_tokens_per_rank = 65535;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4));
 	c.num_topk = 2; /* no limit */
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	OK(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 4));
 	CHECK_REASON(ep_handle_check(&made, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 5), ncclInvalidUsage,
 		     "exceeds 262144");
@@ -310,7 +311,7 @@ static void test_channels(void)
 	ncclEpGroupConfig_t c = good();
 	uint64_t alone;
 
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	alone = made.heap_bytes;
 	CHECK(made.shape.channels == 0 && made.rdma_depth == 256 && made.rdma_mode == 0);
 	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 1) == 8);
@@ -327,16 +328,16 @@ static void test_channels(void)
 	made.rdma_queues = 15;
 	CHECK(ep_group_channels(&made, 0) == 0 && ep_group_channels(&made, 63) == 15);
 	made.rdma_queues = 3;
-	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8));
+	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8, &made.shape.roles));
 	CHECK(made.shape.channels == 3 && made.heap_bytes > alone && made.heap.topk == 8);
 	CHECK(made.heap_bytes >= made.heap.bytes && made.heap.signal_off);
 	made.rdma_queues = 0;
-	ep_group_config_size(&made, ep_nodes_alike(8, 0, 8));
+	ep_group_config_size(&made, ep_nodes_alike(8, 0, 8, &made.shape.roles));
 	CHECK(made.heap_bytes == alone);
 	c.rdma_buffer_size = alone; /* with RDMA, the same memory is not enough */
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.heap.topk >= 8);
-	ep_group_config_size(&made, ep_nodes_alike(7, 7, 8));
+	ep_group_config_size(&made, ep_nodes_alike(7, 7, 8, &made.shape.roles));
 	CHECK(made.heap.topk == 8 && made.heap_bytes > alone);
 }
 
@@ -349,12 +350,12 @@ static void test_query(void)
 	uint64_t all;
 
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &one));
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(one.heap_bytes == made.heap_bytes);
 	CHECK(one.group_bytes == one.heap_bytes + ep_group_workspace_bytes(&made));
 	m.remote_ranks = 4;
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
-	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8));
+	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8, &made.shape.roles));
 	CHECK(m.heap_bytes == made.heap_bytes);
 	/* 36 queues, a table of 8 x 9, keys of 8 NICs of each peer and this rank */
 	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(&made) + (2 << 20) +
@@ -375,7 +376,7 @@ static void test_query(void)
 	m.remote_ranks = 0;
 	setenv("NCCL_EP_NODE_SIZE", "7,1", 1);
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
-	ep_group_config_size(&made, ep_nodes_alike(7, 7, 8));
+	ep_group_config_size(&made, ep_nodes_alike(7, 7, 8, &made.shape.roles));
 	CHECK(m.heap_bytes == made.heap_bytes);
 	unsetenv("NCCL_EP_NODE_SIZE");
 	said.remote_ranks = said.node_ranks = 7;
@@ -437,7 +438,8 @@ static ncclEpGroupConfig_t ht_good(void)
 	do {                                                                                       \
 		ncclEpGroupConfig_t c_ = ht_good();                                                \
 		c_.field = value;                                                                  \
-		CHECK_REASON(ep_group_config_make(&made, &c_, &params, nranks, 132), code, part);  \
+		CHECK_REASON(ep_group_config_make(&made, &c_, NULL, &params, nranks, 132), code,   \
+			     part);                                                                \
 	} while (0)
 
 static void ht_test_limits(void)
@@ -474,38 +476,38 @@ static void test_choices(void)
 
 	c.enable_mask = 1;
 	c.rdma_buffer_size = 1 << 20;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.shape.limit == EP_NO_LIMIT && !made.drop && made.api == 3);
 	check_sms(&c, 105, 105, 105, 7);
 	CHECK(!made.enable_mask && made.explicit_bytes == 0 && made.shape.banks == 1);
 	CHECK(made.heap.topk == 32 && made.shape.ring_bytes == 1 << 27);
-	OK(ep_group_config_make(&made, &c, &params, 8, 10));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 10));
 	CHECK(made.budget[EP_BUDGET_DISPATCH].sms == 8);
-	OK(ep_group_config_make(&made, &c, &params, 8, 1));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 1));
 	CHECK(made.budget[EP_BUDGET_COMBINE].sms == 1);
 	c.max_num_sms = 64;
 	c.max_recv_tokens_per_rank = 4096;
 	c.overflow_policy = NCCL_EP_OVERFLOW_DROP;
 	c.num_topk = 200;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.shape.limit == 4096 && made.drop);
 	CHECK(made.heap.topk == 32);
 	for (c.version = 0; c.version < 2;
 	     c.version++) { /* is not examined: the size says what is there */
-		OK(ep_group_config_make(&made, &c, &params, 8, 132));
+		OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 		CHECK(made.api == 3 && made.drop);
 	}
 	c = ht_good();
 	c.size = NCCL_EP_GROUP_CONFIG_V1_SIZE;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.api == 1);
 	c.size = NCCL_EP_GROUP_CONFIG_V2_SIZE;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(made.api == 2);
 	c = ht_good();
 	c.max_dispatch_tokens_per_rank = 65536; /* no limit of low latency counts */
 	c.num_experts = 1024;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 }
 
 static void ht_test_handles(void)
@@ -513,7 +515,7 @@ static void ht_test_handles(void)
 	ncclEpHandleConfig_t h = NCCL_EP_HANDLE_CONFIG_INIT;
 	ncclEpGroupConfig_t c = ht_good();
 
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	OK(ep_handle_check(&made, FLAT, NULL, 32));
 	CHECK_REASON(ep_handle_check(&made, FLAT, NULL, 33), ncclInvalidArgument, "1 to 32");
 	CHECK_REASON(
@@ -522,7 +524,7 @@ static void ht_test_handles(void)
 	CHECK_REASON(ep_handle_check(&made, EM, NULL, 8), ncclInvalidUsage,
 		     "eager mode (max_recv_tokens_per_rank AUTO) need a group with num_topk");
 	c.num_topk = 8;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	OK(ep_handle_check(&made, EM, NULL, 8));
 	CHECK_REASON(ep_handle_check(&made, EM, NULL, 9), ncclInvalidUsage,
 		     "num_topk is 9, the group's is 8");
@@ -539,11 +541,11 @@ static void ht_test_handles(void)
 	OK(ep_handle_check(&made, EM, &h, 8));
 	c.num_topk = 32;
 	c.max_dispatch_tokens_per_rank = 1 << 24;
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK_REASON(ep_handle_check(&made, FLAT, NULL, 32), ncclInvalidUsage, "exceed 2147483647");
-	OK(ep_group_config_make(&made, &c, &params, 2, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 2, 132));
 	OK(ep_handle_check(&made, FLAT, NULL, 32));
-	ep_group_config_size(&made, ep_nodes_alike(1, 1, 2));
+	ep_group_config_size(&made, ep_nodes_alike(1, 1, 2, &made.shape.roles));
 	OK(ep_handle_check(&made, FLAT, NULL, 16));
 	CHECK_REASON(ep_handle_check(&made, FLAT, NULL, 17), ncclInvalidUsage,
 		     "take 1140850688 bytes, and a message to another node has at most 1073741824");
@@ -555,14 +557,14 @@ static void ht_test_query(void)
 	ncclEpGroupConfig_t c = ht_good();
 
 	OK(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m));
-	OK(ep_group_config_make(&made, &c, &params, 8, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 	CHECK(m.heap_bytes == made.heap_bytes && m.heap_bytes < 160000000);
 	CHECK(m.group_bytes == m.heap_bytes + ep_group_workspace_bytes(&made));
 	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
 	CHECK(m.group_bytes + m.handle_bytes < 300000000);
 	m.remote_ranks = 4;
 	OK(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m));
-	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8));
+	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8, &made.shape.roles));
 	CHECK(made.shape.flows == 1);
 	CHECK(m.heap_bytes == made.heap_bytes);
 	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
@@ -577,13 +579,14 @@ static void ht_test_channels(void)
 		     { 2, 1, 1 }, { 2, 3, 2 }, { 8, 8, 8 }, { 2, 15, 8 } };
 	ncclEpGroupConfig_t c = ht_good();
 
-	OK(ep_group_config_make(&made, &c, &params, 64, 132));
+	OK(ep_group_config_make(&made, &c, NULL, &params, 64, 132));
 	CHECK_INT(made.shape.channels, 0);
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
 		uint32_t n = rows[i].nodes;
 
 		made.rdma_queues = rows[i].asked;
-		ep_group_config_size(&made, ep_nodes_alike(8, 8 * (n - 1), 8 * n));
+		ep_group_config_size(&made,
+				     ep_nodes_alike(8, 8 * (n - 1), 8 * n, &made.shape.roles));
 		CHECK_INT(made.shape.flows, n - 1);
 		CHECK_INT(made.shape.channels, EP_HT_ROWS + rows[i].queues);
 	}

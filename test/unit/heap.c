@@ -6,22 +6,37 @@
 #include "support/check.h"
 #include "ep/ht/ht.h"
 
+/* With so many senders, and of those, and holders, near and remote ones. */
+#define ROLES(nranks, nlocal, tokens, bytes, near, remote, channels, banks, senders, ...)          \
+	{                                                                                          \
+		nranks, nlocal, tokens, bytes, near, remote, channels, banks, 0, 0, 0, 0,          \
+			{ 0, nranks, 0, senders }, __VA_ARGS__                                     \
+	}
+#define ALL_ROLES(nranks, nlocal, tokens, bytes, near, remote, channels, banks)                    \
+	ROLES(nranks, nlocal, tokens, bytes, near, remote, channels, banks, nranks, near, remote,  \
+	      (near)-1, remote)
+
 static const struct ep_shape shapes[] = {
-	{ 1, 1, 1, 480, 1, 0, 0, 3, 0, 0, 0, 0 },
-	{ 2, 4, 16, 1440, 2, 0, 0, 3, 0, 0, 0, 0 },
-	{ 3, 5, 7, 5280, 3, 0, 0, 3, 0, 0, 0, 0 },
-	{ 7, 1, 129, 14336, 7, 0, 0, 3, 0, 0, 0, 0 },
-	{ 8, 32, 128, 14336, 8, 0, 0, 3, 0, 0, 0, 0 },
-	{ 8, 32, 8192, 14336, 8, 0, 0, 3, 0, 0, 0, 0 },
-	{ 64, 256, 1, 480, 64, 0, 0, 3, 0, 0, 0, 0 },
-	{ 64, 4, 4096, 960, 64, 0, 0, 3, 0, 0, 0, 0 },
-	{ 8, 16383, 64, 48000, 8, 0, 0, 3, 0, 0, 0, 0 },
+	ALL_ROLES(1, 1, 1, 480, 1, 0, 0, 3),
+	ALL_ROLES(2, 4, 16, 1440, 2, 0, 0, 3),
+	ALL_ROLES(3, 5, 7, 5280, 3, 0, 0, 3),
+	ALL_ROLES(7, 1, 129, 14336, 7, 0, 0, 3),
+	ALL_ROLES(8, 32, 128, 14336, 8, 0, 0, 3),
+	ALL_ROLES(8, 32, 8192, 14336, 8, 0, 0, 3),
+	ALL_ROLES(64, 256, 1, 480, 64, 0, 0, 3),
+	ALL_ROLES(64, 4, 4096, 960, 64, 0, 0, 3),
+	ALL_ROLES(8, 16383, 64, 48000, 8, 0, 0, 3),
 	/* with remote ranks */
-	{ 2, 1, 1, 480, 1, 1, 1, 2, 0, 0, 0, 0 },
-	{ 8, 32, 128, 14336, 4, 4, 8, 2, 0, 0, 0, 0 },
-	{ 64, 256, 33, 1440, 8, 56, 15, 2, 0, 0, 0, 0 },
-	{ 6, 3, 200, 3360, 3, 5, 3, 2, 0, 0, 0, 0 },
-	{ 8, 16383, 64, 4320, 4, 4, 4, 2, 0, 0, 0, 0 },
+	ALL_ROLES(2, 1, 1, 480, 1, 1, 1, 2),
+	ALL_ROLES(8, 32, 128, 14336, 4, 4, 8, 2),
+	ALL_ROLES(64, 256, 33, 1440, 8, 56, 15, 2),
+	ALL_ROLES(6, 3, 200, 3360, 3, 5, 3, 2),
+	ALL_ROLES(8, 16383, 64, 4320, 4, 4, 4, 2),
+	/* experts and tokens on different ranks, which may overlap */
+	ROLES(8, 32, 128, 14336, 8, 0, 0, 3, 6, 6, 0, 2, 0),
+	ROLES(8, 1, 7, 1440, 8, 0, 0, 3, 1, 1, 0, 8, 0),
+	ROLES(16, 64, 64, 14336, 8, 8, 4, 2, 8, 0, 8, 0, 8),
+	ROLES(16, 64, 64, 14336, 8, 8, 4, 2, 9, 1, 8, 7, 8),
 };
 
 static bool aligned(uint64_t v, uint64_t to)
@@ -35,12 +50,14 @@ static void check_dispatch(const struct ep_shape *s, const struct ep_ll_heap *h,
 	struct ep_ll_dispatch_packets p = ep_ll_dispatch_packets_make(s, layout, topk);
 	uint64_t words = layout == EP_LL_EXPERT_MAJOR ? 1 + topk : 2 * topk;
 
-	CHECK(p.count_off >= s->nranks * EP_LL_CTRL_BYTES && aligned(p.count_off, 16));
-	CHECK(p.header_off >= p.count_off + 8ull * s->nranks * s->nlocal);
+	uint32_t senders = s->roles.senders;
+
+	CHECK(p.count_off >= senders * EP_LL_CTRL_BYTES && aligned(p.count_off, 16));
+	CHECK(p.header_off >= p.count_off + 8ull * senders * s->nlocal);
 	CHECK(p.header_bytes >= 8 * words && aligned(p.header_bytes, 16));
 	CHECK(p.header_bytes < 8 * words + 16);
 	CHECK(aligned(p.header_off, 16));
-	CHECK(p.bytes == p.header_off + (uint64_t)s->nranks * s->max_tokens * p.header_bytes);
+	CHECK(p.bytes == p.header_off + (uint64_t)senders * s->max_tokens * p.header_bytes);
 	CHECK(h->areas.packet_off + p.bytes <= h->areas.flag_off);
 }
 
@@ -56,7 +73,7 @@ static uint64_t check_stage(const struct ep_shape *s, const struct ep_ll_heap *h
 		uint64_t words = 2 * topk > 1 + topk ? 2 * topk : 1 + topk;
 
 		CHECK(h->areas.stage_header_off +
-			      32ull * s->remote_ranks * ep_round_up(8 * words, 16) <=
+			      32ull * s->remote_holders * ep_round_up(8 * words, 16) <=
 		      h->g.stage_side_bytes);
 	}
 	CHECK(h->areas.post_off >= h->g.stage_off + 2ull * s->channels * h->g.stage_side_bytes);
@@ -92,9 +109,9 @@ static void check_heap(const struct ep_shape *s, uint32_t most)
 	      aligned(h.areas.row_off, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t c = (uint64_t)s->max_tokens * topk;
-		uint64_t near = (uint64_t)s->near_ranks * s->max_tokens;
-		uint64_t remote = (uint64_t)s->remote_ranks * s->max_tokens;
-		uint64_t rows = near < c && s->near_ranks > 1 ? c : near;
+		uint64_t near = (uint64_t)s->near_senders * s->max_tokens;
+		uint64_t remote = (uint64_t)s->remote_senders * s->max_tokens;
+		uint64_t rows = near < c && s->near_holders ? c : near;
 
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
@@ -140,7 +157,8 @@ static void test_memory_budget(void)
 			.shape = { .nranks = n,
 				   .nlocal = 256 / n,
 				   .max_tokens = budgets[i].tokens,
-				   .max_token_bytes = 14336 },
+				   .max_token_bytes = 14336,
+				   .roles = { 0, n, 0, n } },
 		};
 		/* the API's formula for rdma_buffer_size, by ranks: by experts it gives more */
 		uint64_t dispatch = (1 + n) * b * (bytes + (4 + 8 * k + 15) / 16 * 16);
@@ -148,12 +166,12 @@ static void test_memory_budget(void)
 		uint64_t formula = 2 * ((4 * experts + 127) / 128 * 128) +
 				   2 * (dispatch > combine ? dispatch : combine);
 
-		ep_group_config_size(&c, ep_nodes_alike(near, n - near, (int)n));
+		ep_group_config_size(&c, ep_nodes_alike(near, n - near, (int)n, &c.shape.roles));
 		check_context("%u ranks, %u tokens: heap of %llu bytes", n, budgets[i].tokens,
 			      (unsigned long long)c.heap_bytes);
 		CHECK(c.heap_bytes <= budgets[i].mb * 1000000);
 		c.explicit_bytes = formula;
-		ep_group_config_size(&c, ep_nodes_alike(near, n - near, (int)n));
+		ep_group_config_size(&c, ep_nodes_alike(near, n - near, (int)n, &c.shape.roles));
 		CHECK(c.heap.topk >= 8 && c.heap_bytes <= ep_heap_alloc_bytes(formula));
 	}
 }
@@ -168,9 +186,14 @@ static void test_explicit_size(void)
 		};
 
 		c.rdma_queues = shapes[i].channels;
-		ep_group_config_size(&c,
-				     ep_nodes_alike(shapes[i].near_ranks, shapes[i].remote_ranks,
-						    (int)shapes[i].nranks));
+		ep_group_config_size(&c, (struct ep_nodes_most){
+						 .near = shapes[i].near_ranks,
+						 .remote = shapes[i].remote_ranks,
+						 .near_senders = shapes[i].near_senders,
+						 .remote_senders = shapes[i].remote_senders,
+						 .near_holders = shapes[i].near_holders,
+						 .remote_holders = shapes[i].remote_holders,
+					 });
 		CHECK(c.heap.topk >= 8 && c.heap.bytes <= c.heap_bytes);
 		CHECK(c.heap.topk == EP_LL_MAX_TOPK ||
 		      ep_ll_heap_make(&shapes[i], c.heap.topk + 1).g.bytes > c.heap_bytes);
@@ -180,7 +203,7 @@ static void test_explicit_size(void)
 static void check_handle(const struct ep_shape *s, uint32_t layout, uint32_t topk)
 {
 	struct ep_ll_handle_layout h = ep_ll_handle_layout_make(s, layout, topk);
-	uint64_t rows = (uint64_t)s->nranks * s->max_tokens;
+	uint64_t rows = (uint64_t)s->roles.senders * s->max_tokens;
 
 	CHECK(h.src_rows_off >= h.head_off + sizeof(struct ep_dev_handle));
 	CHECK(h.src_parts_off >= h.src_rows_off + 4ull * s->nranks);
@@ -240,19 +263,19 @@ static int main_heap(int argc, char **argv)
 /* ---- high throughput: where things lie in a heap, in handle memory and in the group's own ---- */
 
 static const struct ep_shape ht_shapes[] = {
-	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
-	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0, 0, 0 },
-	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000, 0, 0 },
-	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
-	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27, 0, 0 },
-	{ 64, 4, 8192, 14336, 64, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
-	{ 72, 14, 1024, 4096, 72, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0 },
-	{ 1024, 1, 33, 1024, 1024, 0, 0, 1, EP_NO_LIMIT, 1 << 20, 0, 0 },
+	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 64, 4, 8192, 14336, 64, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 72, 14, 1024, 4096, 72, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 1024, 1, 33, 1024, 1024, 0, 0, 1, EP_NO_LIMIT, 1 << 20, 0, 0, { 0 }, 0, 0, 0, 0 },
 	/* of several nodes */
-	{ 2, 3, 5, 48, 1, 1, 2, 1, EP_NO_LIMIT, 0, 1, 2 },
-	{ 6, 2, 100, 5280, 3, 5, 3, 1, 250, 100000, 3, 9 },
-	{ 16, 16, 4096, 14336, 8, 8, 5, 1, EP_NO_LIMIT, 1 << 27, 1, 16 },
-	{ 64, 4, 8192, 14336, 8, 56, 2, 1, 100000, 1 << 27, 7, 64 },
+	{ 2, 3, 5, 48, 1, 1, 2, 1, EP_NO_LIMIT, 0, 1, 2, { 0 }, 0, 0, 0, 0 },
+	{ 6, 2, 100, 5280, 3, 5, 3, 1, 250, 100000, 3, 9, { 0 }, 0, 0, 0, 0 },
+	{ 16, 16, 4096, 14336, 8, 8, 5, 1, EP_NO_LIMIT, 1 << 27, 1, 16, { 0 }, 0, 0, 0, 0 },
+	{ 64, 4, 8192, 14336, 8, 56, 2, 1, 100000, 1 << 27, 7, 64, { 0 }, 0, 0, 0, 0 },
 };
 
 struct area {
@@ -424,14 +447,14 @@ static void test_budget(void)
 	uint64_t handle, all;
 
 	check_context("budget");
-	ep_group_config_size(&c, ep_nodes_alike(8, 0, 8));
+	ep_group_config_size(&c, ep_nodes_alike(8, 0, 8, &c.shape.roles));
 	CHECK(c.heap.topk == 32 && c.shape.banks == 1);
 	handle = ep_ht_algo.handle_bytes(&c.shape, NCCL_EP_LAYOUT_EXPERT_MAJOR, 8);
 	all = c.heap_bytes + ep_ht_algo.group_bytes(&c.shape) + 2 * handle;
 	CHECK(all < 160000000);
 	check_context("top-k of the config");
 	c.num_topk = 8;
-	ep_group_config_size(&c, ep_nodes_alike(8, 0, 8));
+	ep_group_config_size(&c, ep_nodes_alike(8, 0, 8, &c.shape.roles));
 	CHECK(c.heap.topk == 8);
 }
 

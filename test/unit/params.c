@@ -153,7 +153,8 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 {
 	struct ep_ident idents[RANKS];
 	uint32_t node[RANKS];
-	struct ep_nodes_most most = { 0, 0, 0, 0 };
+	const struct ep_roles roles = { 0, (uint32_t)nranks, 0, (uint32_t)nranks };
+	struct ep_nodes_most most = { 0 }, found;
 	struct ep_params p;
 
 	setenv("NCCL_EP_NODE_SIZE", text, 1);
@@ -181,8 +182,9 @@ static bool nodes_are(const char *text, int nranks, const char *expected)
 		most.near = near > most.near ? near : most.near;
 		most.remote = nranks - near > most.remote ? nranks - near : most.remote;
 	}
-	CHECK(ep_nodes_most(node, sizeof(*node), nranks).near == most.near);
-	CHECK(ep_nodes_most(node, sizeof(*node), nranks).remote == most.remote);
+	found = ep_nodes_most(node, sizeof(*node), nranks, &roles);
+	CHECK(found.near == most.near && found.near_senders == most.near);
+	CHECK(found.remote == most.remote && found.remote_holders == most.remote);
 	return true;
 }
 

@@ -7,7 +7,11 @@
 
 /* Eight ranks of an H200 node, 256 experts, top-8, rows of 7168 bf16. */
 static const struct ep_ll_operation usual = {
-	.shape = { .nranks = 8, .nlocal = 32, .max_tokens = 8192, .max_token_bytes = 14336 },
+	.shape = { .nranks = 8,
+		   .nlocal = 32,
+		   .max_tokens = 8192,
+		   .max_token_bytes = 14336,
+		   .roles = { 0, 8, 0, 8 } },
 	.geometry = { 66, 66, 512, false },
 	.returns = { 66, 66, 512, false },
 	.lines = true,

@@ -118,7 +118,8 @@ struct ep_ht_handle {
 
 /* ---- ht_launch.c: what high throughput wants besides, put into the arguments ---- */
 
-ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *config, uint32_t nranks);
+ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks,
+				const struct ep_roles *roles);
 ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
 				const ncclEpHandleConfig_t *handle, uint32_t topk);
 

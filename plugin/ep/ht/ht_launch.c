@@ -127,7 +127,8 @@ ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_hea
 
 /* Checks of configs, handles, counters and operations that only high throughput has. */
 
-ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
+ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks,
+				const struct ep_roles *roles)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank, most = c->max_recv_tokens_per_rank;
 

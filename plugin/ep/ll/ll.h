@@ -91,7 +91,9 @@ struct ep_ll_operation {
 	struct ep_ll_geometry geometry;
 	struct ep_ll_geometry returns; /* combine's: a dispatch announces in how many parts */
 	bool lines;
-	bool remote; /* the group has remote ranks */
+	bool remote;    /* the group has remote ranks */
+	bool send_idle; /* this rank's role leaves it nothing to send, */
+	bool recv_idle; /* or to receive */
 	bool combine;
 	uint32_t layout; /* enum ep_ll_layout */
 	uint32_t topk;
@@ -135,6 +137,7 @@ struct ep_ll {
 	struct ep_ll_geometry dispatch;
 	struct ep_ll_geometry combine;
 	struct ep_ll_areas areas; /* of the heap */
+	uint32_t near_sender;     /* as in struct ep_ll_common */
 	const char *copied_why
 		[EP_LL_SOURCES]; /* the log has it: NICs do not read rows in place, or NULL */
 	uint32_t shared_bytes;   /* of a block of dispatch, at most */

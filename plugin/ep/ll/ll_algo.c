@@ -40,23 +40,28 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 }
 
 /* Rows of all local experts are numbered with 31 bits, and so are quads. */
-static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks)
+static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks,
+				    const struct ep_roles *roles)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 	uint32_t quads = ep_ll_row_quads(EP_ROW_COPIED, c->max_token_bytes);
+	uint64_t sent = (uint64_t)roles->senders * tokens;
 
-	if ((uint64_t)c->num_experts * tokens > INT32_MAX) {
-		return ep_fail(ncclInvalidArgument,
-			       "config->num_experts %u times max_dispatch_tokens_per_rank %u "
-			       "exceeds %d: lower one of them",
-			       c->num_experts, tokens, INT32_MAX);
+	if (sent > INT32_MAX || c->num_experts / roles->holders * sent > INT32_MAX) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"config->num_experts %u times max_dispatch_tokens_per_rank %u "
+			"%sexceeds %d: lower one of them",
+			c->num_experts, tokens,
+			roles->senders == roles->holders ? "" : "times num_senders / num_holders ",
+			INT32_MAX);
 	}
-	if ((uint64_t)nranks * tokens * quads > INT32_MAX) {
+	if (sent * quads > INT32_MAX) {
 		return ep_fail(
 			ncclInvalidArgument,
 			"%u ranks times config->max_dispatch_tokens_per_rank %u times %u (quads "
 			"of %u bytes in config->max_token_bytes) exceeds %d: lower one of them",
-			nranks, tokens, quads, EP_LL_QUAD_BYTES, INT32_MAX);
+			roles->senders, tokens, quads, EP_LL_QUAD_BYTES, INT32_MAX);
 	}
 	return ncclSuccess;
 }
@@ -87,6 +92,7 @@ static ncclResult_t ll_group_open(struct ncclEpGroup *g)
 static void ll_group_bind(struct ncclEpGroup *g)
 {
 	g->ll->areas = ep_ll_heap_make(&g->config.shape, g->heap.topk).areas;
+	g->ll->near_sender = ep_group_sender_index(g, g->rank);
 }
 
 static void ll_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
@@ -113,25 +119,31 @@ static ncclResult_t ll_handle_open(struct ncclEpHandle *handle, const ncclEpHand
 	return ep_ll_shared_check(handle);
 }
 
-/* Shapes of tensors with received rows. */
-static struct ep_received ll_received_make(const struct ep_shape *shape, ncclEpLayout_t layout)
+/* Shapes of tensors with received rows; `holds`: on a rank that holds experts. */
+static struct ep_received ll_received_make(const struct ep_shape *shape, ncclEpLayout_t layout,
+					   bool holds)
 {
 	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-	uint64_t b = shape->max_tokens;
-
-	return (struct ep_received){
+	uint64_t b = shape->max_tokens, senders = shape->roles.senders;
+	struct ep_received r = {
 		.ndim = 2,
-		.extent = { em ? shape->nlocal : shape->nranks, em ? shape->nranks * b : b },
+		.extent = { em ? shape->nlocal : senders, em ? senders * b : b },
 		.meaning = { em ? "experts per rank" : "ranks",
 			     em ? "ranks times max_dispatch_tokens_per_rank"
 				: "max_dispatch_tokens_per_rank" },
 	};
+
+	if (!holds) {
+		r.extent[0] = 0;
+		r.meaning[0] = "this rank holds no experts";
+	}
+	return r;
 }
 
 static uint64_t ll_most_rows(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk,
 			     uint64_t alignment)
 {
-	struct ep_received received = ll_received_make(shape, layout);
+	struct ep_received received = ll_received_make(shape, layout, true);
 
 	return received.extent[0] * received.extent[1];
 }
@@ -152,7 +164,7 @@ static void ll_handle_bind(struct ncclEpHandle *handle)
 		.slot_row = (void *)(handle->mem + l.slot_row_off),
 		.route = (void *)(handle->mem + l.route_off),
 	};
-	handle->received = ll_received_make(shape, handle->layout);
+	handle->received = ll_received_make(shape, handle->layout, ep_group_holds(handle->group));
 }
 
 /* The ids stay where they are: dispatch and combine read them there. */
@@ -163,6 +175,15 @@ static ncclResult_t ll_update(struct ncclEpHandle *handle, const struct ep_view 
 		return ep_fail(ncclInvalidArgument,
 			       "layout_info must be NULL here in low latency mode: pass it to "
 			       "ncclEpDispatch");
+	}
+	if (ids->sizes[0] && !ep_group_sends(handle->group)) {
+		const struct ep_roles *roles = &handle->group->config.shape.roles;
+
+		return ep_fail(ncclInvalidArgument,
+			       "topk_idx: %zu tokens, but of the group's roles only ranks %u to %u "
+			       "may bring tokens, and this is rank %d",
+			       ids->sizes[0], roles->first_sender,
+			       roles->first_sender + roles->senders - 1, handle->group->rank);
 	}
 	handle->topk_idx = ids->data;
 	handle->id_bytes = ids->elem_bytes;
@@ -192,6 +213,7 @@ static ncclResult_t ll_received(const struct ncclEpHandle *handle, uint64_t *tok
 				cudaStream_t stream)
 {
 	const struct ep_shape *shape = &handle->group->config.shape;
+	bool holds = ep_group_holds(handle->group);
 	struct ep_dev_receipt receipt;
 
 	if (!handle->dispatched) {
@@ -204,7 +226,12 @@ static ncclResult_t ll_received(const struct ncclEpHandle *handle, uint64_t *tok
 			       "ncclEpExtNumRecvTokens: no dispatch with the handle has run: it "
 			       "was captured, so launch the graph first, or it has failed");
 	}
-	EP_CHECK(counts_sum(handle->ll->dev.src_rows, shape->nranks, tokens, stream));
+	*tokens = *rows = 0;
+	if (!holds) {
+		return ncclSuccess;
+	}
+	EP_CHECK(counts_sum(handle->ll->dev.src_rows + shape->roles.first_sender,
+			    shape->roles.senders, tokens, stream));
 	*rows = *tokens; /* each has one */
 	return handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
 		       ? counts_sum(handle->ll->dev.counts, shape->nlocal, rows, stream)
@@ -236,6 +263,7 @@ const struct ep_algo ep_ll_algo = {
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_RANK_MAJOR",
 		.halves = true,
 		.masks = true,
+		.roles = true,
 		.dispatch_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_FP8 | 1u << EP_ROW_MXFP8 |
 				    1u << EP_ROW_NVFP4,
 		.combine_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_FP8 | 1u << EP_ROW_NVFP4,

@@ -65,14 +65,14 @@ struct ep_ll_dispatch_packets ep_ll_dispatch_packets_make(const struct ep_shape 
 							  uint32_t layout, uint32_t topk)
 {
 	struct ep_ll_dispatch_packets p;
-	uint64_t r = shape->nranks, at;
+	uint64_t s = shape->roles.senders, at;
 
 	p.header_bytes = ll_header_bytes(layout, topk);
-	at = ep_round_up(r * EP_LL_CTRL_BYTES, EP_LL_LINE);
+	at = ep_round_up(s * EP_LL_CTRL_BYTES, EP_LL_LINE);
 	p.count_off = (uint32_t)at;
-	at = ep_round_up(at + r * shape->nlocal * 8, EP_LL_LINE);
+	at = ep_round_up(at + s * shape->nlocal * 8, EP_LL_LINE);
 	p.header_off = (uint32_t)at;
-	p.bytes = at + r * shape->max_tokens * p.header_bytes;
+	p.bytes = at + s * shape->max_tokens * p.header_bytes;
 	return p;
 }
 
@@ -86,7 +86,7 @@ static void ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape,
 
 	(void)ep_group_heap_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(quads, 0), 1);
 	heap->areas.stage_header_off = ep_group_heap_take(
-		&side, (uint64_t)shape->remote_ranks * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
+		&side, (uint64_t)shape->remote_holders * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
 	heap->g.stage_side_bytes = ep_round_up(side, EP_LL_LINE);
 	heap->g.stage_off = ep_group_heap_take(
 		&heap->g.bytes, 2 * shape->channels * heap->g.stage_side_bytes, EP_LL_PAGE);
@@ -97,6 +97,18 @@ static void ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape,
 }
 
 /*
+ * Of dispatch, from `senders` at most, and of combine, from any of `holders`: the larger number. All heaps of
+ * a group are alike, whatever their ranks' roles are.
+ */
+static uint64_t ll_area_rows(const struct ep_shape *shape, uint32_t senders, uint32_t holders,
+			     uint32_t topk)
+{
+	uint64_t b = shape->max_tokens;
+
+	return ep_max_u64(senders * b, holders ? b * topk : 0);
+}
+
+/*
  * Rows are given the room of lines, which is the larger, so that the size of the heap does not
  * depend on how the GPUs are connected.
  */
@@ -104,9 +116,7 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 {
 	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
 	uint64_t row_bytes = ep_ll_row_stride(quads, 1), packets = 0;
-	uint64_t b = shape->max_tokens;
-	/* dispatch, and combine, where rows of this rank itself do not move */
-	uint64_t rows = ep_max_u64(shape->near_ranks * b, shape->near_ranks > 1 ? b * topk : 0);
+	uint64_t rows = ll_area_rows(shape, shape->near_senders, shape->near_holders, topk);
 	struct ep_ll_heap h = { .g.topk = topk };
 
 	for (uint32_t layout = EP_LL_EXPERT_MAJOR; layout <= EP_LL_RANK_MAJOR; layout++) {
@@ -118,7 +128,7 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	h.areas.row_off = ep_round_up(h.areas.flag_off + rows * 8 * EP_LL_MAX_PARTS, EP_LL_LINE);
 	h.bank_bytes = h.areas.row_off + rows * row_bytes;
 	if (shape->remote_ranks) {
-		rows = ep_max_u64(shape->remote_ranks * b, b * topk);
+		rows = ll_area_rows(shape, shape->remote_senders, shape->remote_holders, topk);
 		h.areas.remote_row_off = ep_group_heap_take(
 			&h.bank_bytes, rows * ep_ll_row_stride(quads, 0), EP_LL_LINE);
 	}
@@ -147,7 +157,7 @@ static uint64_t ll_slice(uint64_t *at, uint64_t bytes)
 struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
 						    uint32_t topk)
 {
-	uint64_t rows = (uint64_t)shape->nranks * shape->max_tokens;
+	uint64_t rows = (uint64_t)shape->roles.senders * shape->max_tokens;
 	struct ep_ll_handle_layout h;
 	uint64_t at = 0;
 

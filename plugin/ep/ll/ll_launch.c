@@ -32,6 +32,9 @@ static ncclResult_t ll_check_expert_major(const struct ep_dispatch *dispatch,
 	EP_CHECK(ep_tensor_expect_absent(dispatch->info.src_rank_counters,
 					 "layout_info->src_rank_counters",
 					 "expert-major counts per expert"));
+	if (!ep_group_holds(dispatch->h->group)) {
+		return ncclSuccess;
+	}
 	return ll_check_counter(dispatch, dispatch->info.expert_counters,
 				dispatch->h->group->config.shape.nlocal, "experts per rank",
 				"layout_info->expert_counters", &args->expert_counts);
@@ -64,9 +67,9 @@ static ncclResult_t ll_check_rank_major(const struct ep_dispatch *dispatch,
 	EP_CHECK(ep_tensor_expect_absent(dispatch->info.expert_counters,
 					 "layout_info->expert_counters",
 					 "rank-major counts per source rank"));
-	if (dispatch->info.src_rank_counters) {
+	if (dispatch->info.src_rank_counters && ep_group_holds(g)) {
 		EP_CHECK(ll_check_counter(dispatch, dispatch->info.src_rank_counters,
-					  (uint32_t)g->nranks, "ranks",
+					  g->config.shape.roles.senders, "ranks",
 					  "layout_info->src_rank_counters", &args->src_counts));
 	}
 	args->topk_weights = in.data;
@@ -81,7 +84,8 @@ static ncclResult_t ll_dispatch_check(const struct ep_dispatch *dispatch,
 	const struct ncclEpGroup *g = dispatch->h->group;
 
 	if (dispatch->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL) {
-		args->expert_id_base = (uint32_t)g->rank * g->config.shape.nlocal;
+		args->expert_id_base = ((uint32_t)g->rank - g->config.shape.roles.first_holder) *
+				       g->config.shape.nlocal;
 	}
 	return dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR
 		       ? ll_check_expert_major(dispatch, args)
@@ -189,6 +193,8 @@ static struct ep_ll_operation ll_operation_of(const struct ncclEpHandle *handle,
 		.combine = combine,
 		.lines = g->lines,
 		.remote = g->remote_ranks != 0,
+		.send_idle = !(combine ? ep_group_holds(g) : ep_group_sends(g)),
+		.recv_idle = !(combine ? ep_group_sends(g) : ep_group_holds(g)),
 		.layout = handle->layout,
 		.topk = handle->topk,
 		.num_tokens = handle->num_tokens,
@@ -215,10 +221,18 @@ ncclResult_t ep_ll_shared_check(const struct ncclEpHandle *handle)
 	return ncclSuccess;
 }
 
+static struct ep_ll_peers ll_peers_make(uint32_t first, uint32_t count, bool any)
+{
+	uint32_t n = any ? count : 0;
+
+	return (struct ep_ll_peers){ first, first + n, ep_div_make(n ? n : 1) };
+}
+
 static void ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *handle,
 			   const struct ep_ll_plan *plan)
 {
 	const struct ncclEpGroup *g = handle->group;
+	const struct ep_roles *roles = &g->config.shape.roles;
 
 	c->g = g->dev;
 	c->areas = g->ll->areas;
@@ -244,6 +258,13 @@ static void ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *ha
 	c->by_peer_parts = ep_div_make(c->peer_parts);
 	c->span = plan->span;
 	c->channel_tokens = plan->channel_tokens;
+	c->to = ll_peers_make(roles->first_holder, roles->holders, ep_group_sends(g));
+	c->from = ll_peers_make(roles->first_sender, roles->senders, ep_group_holds(g));
+	c->experts = (c->to.end - c->to.first) * c->nlocal;
+	c->held = ep_group_holds(g) ? c->nlocal : 0;
+	c->sender = (uint32_t)g->rank - roles->first_sender;
+	c->near_sender = g->ll->near_sender;
+	c->expert_rows = roles->senders * c->max_tokens;
 }
 
 static ncclResult_t ll_launch(const struct ep_ll_plan *plan, union ep_ll_args *args,
@@ -334,6 +355,19 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	return ll_begin(dispatch->h, &p, &args, dispatch->config.send_only, stream);
 }
 
+/* To whom rows return that travel, in turn: each rank begins with another one. */
+static void ll_returns_fill(struct ep_ll_combine_args *args, const struct ncclEpGroup *g)
+{
+	const struct ep_roles *roles = &g->config.shape.roles;
+	uint32_t rank = (uint32_t)g->rank;
+	bool self = ep_group_sends(g);
+
+	args->others = ep_group_holds(g) ? roles->senders - self : 0;
+	args->by_others = ep_div_make(args->others ? args->others : 1);
+	args->first_return = self || !args->others ? rank + 1
+						   : roles->first_sender + rank % roles->senders;
+}
+
 ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 {
 	struct ep_ll_operation operation = ll_operation_of(c->h, true);
@@ -352,8 +386,7 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	args.combine.tokens = c->tokens.data;
 	args.combine.out_tokens = c->out_tokens.data;
 	args.combine.token_bytes = c->token_bytes;
-	args.combine.by_peers =
-		ep_div_make((uint32_t)ep_max_u64(1, c->h->group->config.shape.nranks - 1));
+	ll_returns_fill(&args.combine, c->h->group);
 	args.combine.scales = c->scales.data;
 	if (operation.format == EP_ROW_COPIED) {
 		ep_ll_source_choose(c->h->group, EP_LL_SOURCE_COMBINE, c->in.tokens, &c->tokens,

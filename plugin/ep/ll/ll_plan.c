@@ -40,10 +40,10 @@ static uint32_t ll_span_tokens(uint32_t topk, uint32_t experts)
  */
 static uint32_t ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, uint32_t span)
 {
-	uint32_t r = shape->nranks, experts = r * shape->nlocal;
+	uint32_t r = shape->nranks, experts = shape->roles.holders * shape->nlocal;
 	uint32_t scratch = EP_GROUP_MAX_THREADS / 32 * EP_LL_TILE_BYTES;
 	uint32_t send = 4 * (span * topk + (experts + r) * (span / 32 + 1)) + 2 * span * topk;
-	uint32_t recv = 4 * (experts + 5 * r);
+	uint32_t recv = 4 * (shape->roles.senders * shape->nlocal + 5 * r);
 
 	return (uint32_t)ep_max_u64(send + scratch, recv) + 64;
 }
@@ -96,7 +96,7 @@ static uint32_t ll_warp_quads(uint32_t quads, uint64_t rows, uint32_t warps, uin
  */
 static uint32_t ll_return_quads(const struct ep_ll_operation *op, uint32_t quads, uint32_t warps)
 {
-	uint64_t all = quads * ll_plan_tokens(op) * (op->shape.nranks - 1);
+	uint64_t all = quads * ll_plan_tokens(op) * (op->shape.roles.senders - 1);
 
 	if (2 * all <= warps) {
 		return 1;
@@ -120,7 +120,7 @@ static void ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operati
 		uint64_t rows = ll_plan_tokens(op);
 		uint32_t sent =
 			ll_warp_quads(quads, rows, plan->send_blocks * warps, format->most_sent);
-		uint32_t received = ll_warp_quads(quads, rows * op->shape.nranks,
+		uint32_t received = ll_warp_quads(quads, rows * op->shape.roles.senders,
 						  plan->recv_blocks * warps, format->most_received);
 
 		plan->parts = ep_ceil_div(quads, ep_max_u64(tile, sent));
@@ -174,6 +174,26 @@ static bool ll_quads_fit(const struct ep_ll_operation *op, uint32_t blocks)
 }
 
 /*
+ * A half that a rank's role leaves without work has one block, which takes the step. The other half has the
+ * rest, unless `few` blocks have all of its work.
+ */
+static void ll_plan_idle(struct ep_ll_plan *plan, const struct ep_ll_operation *op, bool few)
+{
+	uint32_t most = few ? 0 : plan->send_blocks + plan->recv_blocks - 1;
+
+	if (op->send_idle) {
+		plan->send_blocks = 1;
+		plan->recv_blocks = (uint32_t)ep_max_u64(plan->recv_blocks, most);
+	}
+	if (op->recv_idle) {
+		plan->recv_blocks = 1;
+		plan->send_blocks = op->send_idle ? 1
+						  : (uint32_t)ep_max_u64(plan->send_blocks, most);
+	}
+	plan->recv_blocks = (uint32_t)ep_min_u64(plan->recv_blocks, op->recv_limit);
+}
+
+/*
  * Which blocks send and which receive, out of those of both halves. Of many rows, receivers, who
  * wait for lines, need more warps than senders. Of few, the half that handles this rank's own (it
  * sends them in dispatch and receives them in combine) takes a quarter and the other half what it
@@ -187,7 +207,8 @@ static void ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation
 
 	if (op->geometry.fixed) {
 		plan->send_blocks = op->geometry.send_blocks;
-		plan->recv_blocks = (uint32_t)ep_min_u64(op->geometry.recv_blocks, op->recv_limit);
+		plan->recv_blocks = op->geometry.recv_blocks;
+		ll_plan_idle(plan, op, true);
 		return;
 	}
 	if (op->num_tokens <= 16 && !(op->combine && op->format != EP_ROW_COPIED) &&
@@ -208,14 +229,14 @@ static void ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation
 	if (own < half) {
 		plan->recv_blocks = op->combine ? own : half;
 	}
-	plan->recv_blocks = (uint32_t)ep_min_u64(plan->recv_blocks, op->recv_limit);
+	ll_plan_idle(plan, op, own < half);
 }
 
 struct ep_ll_plan ep_ll_plan_make(const struct ep_ll_operation *op)
 {
 	struct ep_ll_plan p = {
 		.lines = op->lines,
-		.span = ll_span_tokens(op->topk, op->shape.nranks * op->shape.nlocal),
+		.span = ll_span_tokens(op->topk, op->shape.roles.holders * op->shape.nlocal),
 		.channel_tokens = ep_remote_channel_entries(op->num_tokens, op->shape.channels),
 		.threads = op->geometry.threads,
 	};
