@@ -14,6 +14,7 @@ static int usage(void)
 	      "       ep_info --live [--json | --prometheus]\n"
 	      "       ep_info --memory --experts N --hidden N --tokens N --ranks N [--topk N]\n"
 	      "               [--mode ll|ht] [--layout em|rm|flat] [--node-ranks N]\n"
+	      "               [--holders FIRST:N] [--senders FIRST:N]\n"
 	      "               [--quant none|fp8|mxfp8|nvfp4] [--recv-tokens N] [--gpu-memory GIB] [--json]\n"
 	      "       ep_info -h | -V\n\n",
 	      stdout);

@@ -37,6 +37,27 @@ static const char *layout_of(const struct ep_info_shape *shape)
 	return shape->layout >= 0 ? names[shape->layout] : shape->ht ? "flat" : "em";
 }
 
+/* Reads a range of ranks; the library checks the numbers. */
+static int read_range(const char *option, const char *text, unsigned int *first, unsigned int *n)
+{
+	char more;
+
+	if (text && sscanf(text, "%u:%u%c", first, n, &more) != 2) {
+		return refuse(option, text, "the first rank and how many, FIRST:N");
+	}
+	return -1;
+}
+
+static int read_roles(const struct ep_info_shape *shape, ncclEpExtRoles_t *roles)
+{
+	int status =
+		read_range("--holders", shape->holders, &roles->first_holder, &roles->num_holders);
+
+	return status >= 0 ? status
+			   : read_range("--senders", shape->senders, &roles->first_sender,
+					&roles->num_senders);
+}
+
 /* Checks the options that have no default, and those that one mode has and the other has not. */
 static int check(const struct ep_info_shape *shape)
 {
@@ -85,6 +106,9 @@ static void put_options(char *to, size_t room, const char *why)
 		{ "NCCL_EP_AUTO", "0" },
 		{ "a group of", "--ranks:" },
 		{ "inputs->tokens", "--hidden" },
+		{ "roles->first_holder", "--holders: the first rank" },
+		{ "roles->first_sender", "--senders: the first rank" },
+		{ "roles:", "--holders, --senders:" },
 		{ "shape->memory_bytes", "--gpu-memory in bytes" },
 	};
 	size_t at = 0;
@@ -188,6 +212,11 @@ static void print_text(const struct ep_info_shape *shape, const ncclEpExtShape_t
 	       shape->hidden, shape->quant ? ", received as " : "",
 	       shape->quant ? recipes[shape->quant].name : "", shape->topk, layout_of(shape),
 	       shape->ranks, node_ranks_of(shape));
+	if (shape->holders || shape->senders) {
+		printf("  experts on ranks %s, tokens from ranks %s (first:number)\n",
+		       shape->holders ? shape->holders : "all",
+		       shape->senders ? shape->senders : "all");
+	}
 	if (why) {
 		printf("  not possible: %s\n", why);
 		return;
@@ -217,6 +246,12 @@ static void print_json(const struct ep_info_shape *shape, const ncclEpExtShape_t
 	ep_json_print(&json, "topk", "%u", shape->topk);
 	ep_json_print(&json, "ranks", "%u", shape->ranks);
 	ep_json_print(&json, "node_ranks", "%u", node_ranks_of(shape));
+	if (shape->holders) {
+		ep_json_text(&json, "holders", shape->holders);
+	}
+	if (shape->senders) {
+		ep_json_text(&json, "senders", shape->senders);
+	}
 	ep_json_bool(&json, "possible", !why);
 	if (why) {
 		ep_json_text(&json, "reason", why);
@@ -234,6 +269,7 @@ static void print_json(const struct ep_info_shape *shape, const ncclEpExtShape_t
 
 int ep_info_memory(const struct ep_info_shape *asked, bool json)
 {
+	ncclEpExtRoles_t roles = NCCL_EP_EXT_ROLES_INIT;
 	int status = check(asked);
 	ncclEpGroupConfig_t config;
 	ncclEpExtShape_t shape;
@@ -241,6 +277,9 @@ int ep_info_memory(const struct ep_info_shape *asked, bool json)
 	char text[1024] = "";
 	struct calls calls;
 
+	if (status < 0) {
+		status = read_roles(asked, &roles);
+	}
 	if (status >= 0) {
 		return status;
 	}
@@ -249,6 +288,7 @@ int ep_info_memory(const struct ep_info_shape *asked, bool json)
 	}
 	config = make_config(asked);
 	shape = make_shape(asked);
+	shape.roles = &roles;
 	if (calls.feasible(&config, (int)asked->ranks, &shape) != ncclSuccess) {
 		why = "";
 		(void)calls.last_error(NULL, NULL, &why);

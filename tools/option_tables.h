@@ -9,7 +9,8 @@
 
 /* The shape of a group, from the command line. 0: not given. Two are compared as bytes: it has no gaps. */
 struct ep_info_shape {
-	double gpu_memory; /* GiB */
+	double gpu_memory;             /* GiB */
+	const char *holders, *senders; /* FIRST:NUMBER */
 	uint32_t experts, hidden, tokens, ranks, topk, node_ranks, recv_tokens;
 	int ht, quant;
 	int layout; /* em, rm, flat; -1: the mode's own */

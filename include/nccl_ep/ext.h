@@ -162,7 +162,9 @@ typedef struct {
 	/* Input: the ranks of the largest node. 0: all nodes are alike. High throughput assumes the
 	 * nodes to be as equal as possible; for others leave 0 and set NCCL_EP_NODE_SIZE. */
 	unsigned int node_ranks;
-	const ncclEpExtRoles_t *roles; /* Input: as in ncclEpExtCreateGroup, or NULL. */
+	/* Input: as in ncclEpExtCreateGroup, or NULL. The ranks of a node are then taken to follow one
+	 * another. */
+	const ncclEpExtRoles_t *roles;
 } ncclEpExtMemory_t;
 
 #define NCCL_EP_EXT_MEMORY_INIT NCCL_EP_STRUCT_INIT(ncclEpExtMemory_t, NCCL_EP_MAGIC)

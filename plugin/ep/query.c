@@ -20,7 +20,7 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 	return ncclSuccess;
 }
 
-/* The nodes: those of the caller, else of the environment. */
+/* The nodes: those of the caller, with roles as ranks follow one another; else of the environment. */
 static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks,
 				const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
 {
@@ -42,14 +42,20 @@ static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks
 			       asked->node_ranks, nranks, most->remote, n - most->remote, nranks,
 			       n - most->remote);
 	}
-	if (asked->remote_ranks || !config->node_size.count) {
+	if (asked->remote_ranks ? !asked->roles : !config->node_size.count) {
 		return ncclSuccess;
 	}
 	node = malloc(n * sizeof(*node));
 	if (!node) {
 		return ep_fail(ncclSystemError, "ncclEpExtDeviceMemory: out of host memory");
 	}
-	EP_CHECK_GOTO(ep_nodes_split(node, &config->node_size, nranks), out);
+	if (asked->remote_ranks) {
+		for (uint32_t r = 0; r < n; r++) {
+			node[r] = r / most->near;
+		}
+	} else {
+		EP_CHECK_GOTO(ep_nodes_split(node, &config->node_size, nranks), out);
+	}
 	*most = ep_nodes_most(node, sizeof(*node), nranks, &config->shape.roles);
 out:
 	free(node);

@@ -73,6 +73,18 @@ def check_formats():
             complain("%s: %d bytes of %d rows" % (quant, answer["output_bytes"], answer["rows"]))
 
 
+def check_roles():
+    """With experts and tokens on different ranks: rows of those that bring tokens alone, and less of everything."""
+    plain, apart = (json.loads(run(*GOOD, *more, "--json")[1]) for more in ([], ["--holders", "56:8", "--senders", "0:56"]))
+    if apart["rows"] != 256 // 8 * 56 * 128 or (apart["holders"], apart["senders"]) != ("56:8", "0:56"):
+        complain("roles: %s" % apart)
+    if apart["heap_bytes"] >= plain["heap_bytes"] or apart["handle_bytes"] >= plain["handle_bytes"]:
+        complain("roles take more: %s, %s" % (plain, apart))
+    status, out, err = run(*GOOD, "--holders", "56:8")
+    if status or "experts on ranks 56:8, tokens from ranks all" not in out:
+        complain("roles: %s%s" % (out, err))
+
+
 def check_refused():
     """Why not, and status 1."""
     for args, why in ((["--experts", "250"], "--experts is 250"), (["--topk", "40"], "--topk is 40"),
@@ -81,6 +93,8 @@ def check_refused():
                       (["--hidden", "7104", "--quant", "mxfp8"], "a multiple of 128 elements"),
                       (["--hidden", "7072", "--quant", "nvfp4"], "a multiple of 64 elements"),
                       (["--mode", "ht", "--recv-tokens", "5"], "--recv-tokens is 5: it is 0, or from --tokens 128"),
+                      (["--holders", "60:8"], "--holders: the first rank is 60 and num_holders is 8: there are 64 ranks"),
+                      (["--senders", "0:8", "--mode", "ht"], "--holders, --senders: in high throughput mode all ranks"),
                       (["--gpu-memory", "1"], "--gpu-memory in bytes is 1073741824: lower --tokens")):
         status, out, _ = run(*GOOD, *args)
         if status != 1 or "\n  not possible: " not in out or why not in out:
@@ -102,6 +116,7 @@ def check_usage():
                       ([*GOOD, "--mode", "ht", "--quant", "fp8"], "--quant: got 'fp8', allowed is none"),
                       ([*GOOD, "--quant", "fwd"], "--quant: got 'fwd', allowed is one of none fp8 mxfp8 nvfp4"),
                       ([*GOOD, "--recv-tokens", "200"], "--recv-tokens: got '--mode ll'"), ([*GOOD, "--ranks", "8x"], "--ranks: got '8x'"),
+                      ([*GOOD, "--holders", "8"], "--holders: got '8', allowed is the first rank"), ([*GOOD, "--senders", "0:8x"], "--senders: got '0:8x'"),
                       ([*GOOD, "--gpu-memory", "0"], "--gpu-memory: got '0'"), ([*GOOD, "--live"], "--live or --memory"),
                       ([*GOOD, "-v"], "print nothing else"), ([*GOOD, "--prometheus"], "--prometheus needs --live"),
                       (["--json"], "--json needs")):
@@ -113,6 +128,7 @@ def check_usage():
 check_sizes(ctypes.CDLL(VCLUSTER + "/libnccl_ep.so.0"))
 check_text()
 check_formats()
+check_roles()
 check_refused()
 check_usage()
 sys.exit(problems != 0)
