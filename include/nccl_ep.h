@@ -1195,9 +1195,10 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * begun the same operations and none has masked another in them, every dispatch of a handle has had
  * its combine, no operation was captured, and the next one is a dispatch.
  *
- * Otherwise it must call ncclEpMaskClean before its next operation, by itself if need be. It then waits those 2 s for the others and continues at their step, unless they have
- * masked it again. In that case all ranks call once more, together. A rank that continues without
- * the call finds that the others are ahead, and masks them.
+ * Otherwise it must call ncclEpMaskClean before its next operation, by itself if need be. It then
+ * waits those 2 s for the others and continues at their step, unless they have masked it again. In
+ * that case all ranks call once more, together. A rank that continues without the call finds that the
+ * others are ahead, and masks them.
  *
  * A rank stays masked if its connection is lost or its process has ended. Only a new group brings
  * it back.

@@ -392,6 +392,8 @@ EP_DEV void clean_missed(const struct ep_clean_args &a, uint32_t r, bool lost)
 EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_board *board,
 			 uint32_t step)
 {
+	bool goes_on = step == a.g.seq[0].step; /* with the banks as they are */
+
 	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
 		bool lost = board->lost[r] || ep_remote_down(a.g, r);
 
@@ -399,6 +401,9 @@ EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_bo
 			clean_missed(a, r, lost);
 		}
 		a.g.mask[r] = !lost && !ep_ranks_has(&a.gone, r);
+		if (goes_on) { /* the round stays: words "masked" of this step would count */
+			ep_mask_ignored(a.g.mask, a.g.nranks)[r] = ep_progress_load(a.g, r);
+		}
 	}
 	for (uint32_t w = ep_tid(); w < EP_RANKS_WORDS; w += ep_nthreads()) {
 		uint32_t absent = 0;
@@ -408,8 +413,6 @@ EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_bo
 		}
 		ep_st_relaxed_sys_u32(&a.absent->words[w], absent);
 	}
-	bool goes_on = step == a.g.seq[0].step; /* with the banks as they are */
-
 	ep_block_sync();
 	for (uint32_t i = ep_tid(); !goes_on && i < EP_GROUP_MAX_BLOCKS; i += ep_nthreads()) {
 		struct ep_dev_seq s = {};

@@ -196,7 +196,7 @@ struct ep_ht_areas {
 	uint32_t parts; /* most parts of a row, for the areas' strides */
 	uint32_t
 		chunk_shift; /* a chunk has 1 << chunk_shift tokens; of several nodes EP_HT_CHUNK */
-	uint32_t pad;
+	uint32_t list_stride; /* ep_ht_list_bytes() of the widest handle */
 	/* Groups of several nodes; F = flows: the most that any rank has, of either kind. */
 	uint32_t net_chunks;
 	uint32_t stage_chunks;

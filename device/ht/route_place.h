@@ -102,10 +102,13 @@ EP_DEV bool masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, 
 	return ok;
 }
 
-/* Offset in a heap of what rank r's rows are, and of where its chunks begin: r writes there. */
+/*
+ * Offset in a heap of what rank r's rows are, and of where its chunks begin: r writes there. All handles have
+ * the same regions: packets and raw lists, whose words could look like packets, never share one.
+ */
 EP_DEV uint64_t sel_off(const struct ep_ht_common &c, uint32_t r)
 {
-	return c.areas.sel_off + (uint64_t)r * c.max_tokens * ep_ht_list_bytes(c.width);
+	return c.areas.sel_off + (uint64_t)r * c.max_tokens * c.areas.list_stride;
 }
 
 EP_DEV uint64_t start_off(const struct ep_ht_common &c, uint32_t r)

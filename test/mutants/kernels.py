@@ -447,7 +447,7 @@ MUTANTS = [
      "old": "\t\ta.out_weights[i] = 0.0f;\n", "new": "", "tests": ["ht_flat", "ht_forward", "ht_drop"]},
     # Rows are cut for the SMs that NCCL_EP_OVERLAP leaves, as if the caller had asked for so many.
     {"name": "ht_overlap_units", "file": "plugin/ep/ht/ht_plan.c",
-     "old": "\tuint64_t sms = op->overlap ?", "new": "\tuint64_t sms = op->direct ?", "tests": ["ht_plan"]},
+     "old": "op->overlap && !op->shape.flows", "new": "op->direct", "tests": ["ht_plan"]},
     # Senders do not run ahead of receivers by more than the ring holds.
     {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
      "old": "uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);",
@@ -512,6 +512,9 @@ MUTANTS = [
     {"name": "ht_head_early", "file": "device/ht/route.cu",
      "old": "\tcut = keeper && route.all[route.experts + c.g.rank] > c.limit;",
      "new": "\tcut = false;", "tests": ["ht_cut", "ht_route", "ht_drop"]},
+    # Lists of remote ranks and packets of near ones have regions of their own, whatever the handles' top-k.
+    {"name": "ht_list_regions", "file": "device/ht/route_place.h",
+     "old": "c.max_tokens * c.areas.list_stride;", "new": "c.max_tokens * ep_ht_list_bytes(c.width);", "tests": ["net_widths"]},
     # A list that is not full ends in a packet of its own,
     {"name": "ht_list_end", "file": "device/ht/route_place.h",
      "old": "first >= c.width || first > count", "new": "first >= c.width || first >= count",
@@ -624,6 +627,9 @@ MUTANTS = [
     {"name": "nd_read", "file": "device/ll/ll_combine.cu",
      "old": "\t\t\tep_remote_read(c.g, op, ep_block(), c.launch.send_blocks);\n",
      "new": "", "tests": ["net_in_place_overwrite_mode1", "net_in_place", "net_em_in_place"]},
+    # A word "masked" of the step at which a rank is clean says nothing about the steps behind.
+    {"name": "clean_stale", "file": "device/group/masks.cu",
+     "old": "\t\tif (goes_on) { /* the round stays:", "new": "\t\tif (false) { /* the round stays:", "tests": ["clean"]},
     # MaskClean's common step lies beyond all that ranks may have begun.
     {"name": "clean_gap", "file": "device/group/masks.cu",
      "old": "#define EP_CLEAN_GAP (2 * EP_GROUP_MAX_LEAD)",

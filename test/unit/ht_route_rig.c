@@ -107,6 +107,7 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->nlocal = s->nlocal;
 	c->topk = s->topk;
 	c->width = s->topk < s->nlocal ? s->topk : s->nlocal;
+	c->areas.list_stride = ep_ht_list_bytes(c->width);
 	c->limit = s->limit;
 	c->by_local = ep_div_make(s->nlocal);
 	c->by_width = ep_div_make(c->width);

@@ -112,7 +112,8 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->count_off = ep_group_heap_take(at, 8 * 2 * r * counts, EP_HT_LINE);
 	a->start_off = ep_group_heap_take(
 		at, 8 * r * (ep_ht_chunks(shape->max_tokens, a->chunk_shift) + 1ull), EP_HT_LINE);
-	a->sel_off = ep_group_heap_take(at, r * b * ep_ht_list_bytes((uint32_t)w), EP_HT_LINE);
+	a->list_stride = ep_ht_list_bytes((uint32_t)w);
+	a->sel_off = ep_group_heap_take(at, r * b * a->list_stride, EP_HT_LINE);
 	a->weight_off = ep_group_heap_take(at, 4 * r * b * w, EP_HT_LINE);
 	a->arrived_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);

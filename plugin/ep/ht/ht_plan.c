@@ -75,8 +75,9 @@ static uint32_t ht_shape_chunks(const struct ep_shape *shape, uint32_t layout)
 /* Units that a rank's rows are cut into, at least: the same on all ranks. */
 static uint32_t ht_units(const struct ep_ht_operation *op)
 {
-	uint64_t sms = op->overlap ? ep_min_u64(op->least_sms, ht_overlap_sms(op->layout))
-				   : op->least_sms;
+	uint64_t sms = op->overlap && !op->shape.flows
+			       ? ep_min_u64(op->least_sms, ht_overlap_sms(op->layout))
+			       : op->least_sms;
 
 	return (uint32_t)ep_min_u64(EP_HT_SM_UNITS * sms, EP_HT_UNITS);
 }
