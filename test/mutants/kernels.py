@@ -129,6 +129,9 @@ MUTANTS = [
     # Of a team's rows each is where its warp has put it.
     {"name": "ll_team_row", "file": "device/ll/ll_combine.cu",
      "old": "ep_warp() + ep_popc(made & ((1u << k) - 1));", "new": "ep_warp();", "tests": ["alike_ll", "matrix_formats"]},
+    # ... and a row that no warp has taken is quantised by the one that adds.
+    {"name": "ll_team_few", "file": "device/ll/ll_combine.cu",
+     "old": "\treturn own & ~left;\n", "new": "\treturn own;\n", "tests": ["sizes_rows"]},
     {"name": "ll_own_other", "file": "device/ll/formats.h",
      "old": "(quad & 1 ? spare - 4 : spare + payload / 16)", "new": "(quad & 1 ? 0 : spare + payload / 16)",
      "tests": ["matrix_formats", "alike_ll"]},
@@ -448,6 +451,14 @@ MUTANTS = [
     # Rows are cut for the SMs that NCCL_EP_OVERLAP leaves, as if the caller had asked for so many.
     {"name": "ht_overlap_units", "file": "plugin/ep/ht/ht_plan.c",
      "old": "op->overlap && !op->shape.flows", "new": "op->direct", "tests": ["ht_plan"]},
+    # A group has what NCCL_EP_OVERLAP says,
+    {"name": "ht_overlap_heard", "file": "plugin/ep/ht/ht_launch.c",
+     "old": ".overlap = handle->group->config.overlap,",
+     "new": ".overlap = false,", "tests": ["steady"]},
+    # ... which leaves alone how many SMs the caller asks for.
+    {"name": "ht_overlap_asked", "file": "plugin/ep/ht/ht_plan.c",
+     "old": "} else if (op->device.auto_sms && op->overlap) {",
+     "new": "} else if (op->overlap) {", "tests": ["ht_plan"]},
     # Senders do not run ahead of receivers by more than the ring holds.
     {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
      "old": "uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);",

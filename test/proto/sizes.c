@@ -13,14 +13,17 @@ struct size_case {
 	enum oracle_layout layout;
 	enum oracle_dtype dtype;
 	enum oracle_quant quant;
+	enum oracle_combine_quant back;
 	uint32_t sms;
 	const char *threads;
 };
 
 #define EM ORACLE_EXPERT_MAJOR
 #define RM ORACLE_RANK_MAJOR
-#define PLAIN ORACLE_BF16, ORACLE_QUANT_NONE
-#define FP8 ORACLE_BF16, ORACLE_QUANT_FP8
+#define PLAIN ORACLE_BF16, ORACLE_QUANT_NONE, ORACLE_COMBINE_NONE
+#define FP8 ORACLE_BF16, ORACLE_QUANT_FP8, ORACLE_COMBINE_NONE
+#define BACK8 ORACLE_BF16, ORACLE_QUANT_NONE, ORACLE_COMBINE_FP8
+#define BACK4 ORACLE_BF16, ORACLE_QUANT_NONE, ORACLE_COMBINE_NVFP4
 
 static const struct size_case windows[] = {
 	{ 2, 2, 2, 8, 255, EM, PLAIN, 2, "64" },    { 2, 2, 2, 8, 256, RM, PLAIN, 2, "64" },
@@ -33,6 +36,7 @@ static const struct size_case windows[] = {
 	{ 2, 300, 32, 8, 70, EM, PLAIN, 2, "512" },
 };
 
+/* Of the last two's tokens more rows are their rank's own than warps share them. */
 static const struct size_case rows[] = {
 	{ 3, 2, 3, 8, 9, EM, PLAIN, 0, "64" },      { 3, 2, 3, 24, 9, RM, PLAIN, 0, "64" },
 	{ 3, 2, 3, 120, 9, EM, PLAIN, 0, "64" },    { 3, 2, 3, 248, 9, RM, PLAIN, 0, "64" },
@@ -41,6 +45,7 @@ static const struct size_case rows[] = {
 	{ 4, 2, 4, 7168, 3, EM, FP8, 0, "128" },    { 2, 2, 2, 1792, 5, EM, FP8, 0, "64" },
 	{ 2, 2, 2, 1920, 5, RM, FP8, 0, "64" },     { 2, 2, 2, 128, 5, EM, FP8, 0, "64" },
 	{ 2, 2, 2, 12288, 2, RM, PLAIN, 0, "128" }, { 5, 2, 3, 7168, 2, RM, FP8, 0, "512" },
+	{ 1, 24, 20, 896, 1, EM, BACK8, 0, "512" }, { 2, 16, 32, 832, 1, EM, BACK4, 0, "512" },
 };
 
 /* More ranks than a warp has lanes. */
@@ -86,6 +91,7 @@ static void run_case(struct world *w, void *arg)
 
 	p.dtype = c->dtype;
 	p.quant = c->quant;
+	p.combine_quant = c->back;
 	p.seed = c->tokens * 31 + c->hidden;
 	bench_describe(&p, 0, text, sizeof(text));
 	check_context("%s, lines %s, threads %s", text, getenv("NCCL_EP_LL_LINES"), c->threads);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steady state: no call of the data path allocates, synchronises, copies or talks to NCCL; an
- * operation is one ordinary launch of at most max_num_sms blocks, or as many as it has of its own; new
- * handles come from the pool.
+ * operation is one ordinary launch of at most max_num_sms blocks, or as many as it has of its own, or as
+ * many as NCCL_EP_OVERLAP leaves it; new handles come from the pool.
  */
 #include "support/bench.h"
 #include "support/ht_bench.h"
@@ -141,6 +141,38 @@ static void run_budgets(struct world *w, void *arg)
 	high_budgets(w);
 }
 
+/* AUTO is four fifths of the device's 64 SMs, and with NCCL_EP_OVERLAP what its layout has then. */
+static void run_automatic(struct world *w, void *arg)
+{
+	const bool *overlap = arg;
+
+	for (int i = 0; i < 2; i++) {
+		struct oracle_ht h = { .p = bench_problem(w->nranks, 4, 2, 256, 40,
+							  ORACLE_EXPERT_MAJOR),
+				       .expert_major = i };
+		ncclEpGroupConfig_t config = ht_group_config(&h, 0);
+		uint32_t blocks = !*overlap ? 51 : i ? 40 : 24;
+		ncclEpGroup_t group;
+		struct ht_bench b;
+
+		check_context("overlap %d, layout %d, rank %d", *overlap, i, w->rank);
+		config.max_num_sms = NCCL_EP_AUTO;
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		ht_open(&b, w, group, &h, 0);
+		OK(ht_update(&b, w->stream));
+		watch_start();
+		OK(ht_dispatch(&b, false, w->stream));
+		CHECK_INT(watch.most_blocks, blocks);
+		watch_start();
+		OK(ht_combine(&b, false, w->stream));
+		CHECK_INT(watch.most_blocks, blocks);
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		ht_step(&b);
+		CHECK_LAST(group, ncclSuccess, "");
+		ht_end(&b);
+	}
+}
+
 static void run(struct world *w, void *arg)
 {
 	static const uint32_t sms[] = { 2, 5, 0 };
@@ -176,6 +208,13 @@ int main(void)
 	for (int lines = 0; lines <= 1; lines++) {
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(3, run_budgets, NULL);
+	}
+	setenv("VC_SMS", "64", 1);
+	for (int i = 0; i <= 1; i++) {
+		bool overlap = i != 0;
+
+		setenv("NCCL_EP_OVERLAP", overlap ? "1" : "0", 1);
+		world_run(2, run_automatic, &overlap);
 	}
 	CHECK_INT(watch_live(), before);
 	return check_end();

@@ -357,6 +357,9 @@ static void test_auto(void)
 		o.device.max_blocks = 105;
 		CHECK_INT(ep_ht_plan_make(&o).blocks, 105);
 		CHECK_INT(ep_ht_plan_make(&o).threads, rows[i].threads_of_all);
+		o.overlap = true; /* the caller's own number stands */
+		CHECK_INT(ep_ht_plan_make(&o).blocks, 105);
+		o.overlap = false;
 		o.device.auto_sms = true;
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
 		CHECK_INT(ep_ht_plan_make(&o).threads, rows[i].threads);
