@@ -654,13 +654,13 @@ static void mask_query(void)
 	}
 }
 
-/* ncclEpMaskUpdate: Without the last rank. */
+/* ncclEpMaskUpdate: Without the last rank, which keeps itself: no rank masks itself. */
 static void mask_update(void)
 {
 	static int mask[64];
 
 	for (int r = 0; r < ranks; r++) {
-		mask[r] = r != ranks - 1;
+		mask[r] = r != ranks - 1 || r == rank;
 	}
 	CHECK(ncclEpMaskUpdate(group, mask, stream));
 	CHECK(cudaStreamSynchronize(stream)); /* before mask changes */

@@ -363,7 +363,7 @@ struct ep_remote_link {
  */
 struct ep_remote_place {
 	uint32_t here; /* index of rank r in this rank's heap: in its node, or among remote ranks */
-	uint32_t there; /* index of this rank in rank r's heap */
+	uint32_t there;  /* index of this rank in rank r's heap */
 	uint32_t staged; /* index of rank r in this rank's stage */
 };
 
