@@ -138,6 +138,9 @@ MUTANTS = [
     # A row of zeros, whose scale may be infinite, returns zeros.
     {"name": "ll_scale_zeros", "file": "device/ll/ll_combine.cu",
      "old": "? ep_nvfp4_global(a.scales[row]) : 1.0f;", "new": "? a.scales[row] : 1.0f;", "tests": ["matrix_formats"]},
+    # A lone rank returns rows to itself nowhere: its heap has no room for them.
+    {"name": "ll_lone_return", "file": "device/ll/ll_combine.cu",
+     "old": "j >> shift, a.others != 0);", "new": "j >> shift, true);", "tests": ["sizes_rows"]},
     # Rows of combine come to ranks whose node has no rank that brings tokens to it.
     {"name": "roles_no_room", "file": "plugin/ep/ll/ll_heap.c",
      "old": "\tuint64_t rows = ll_area_rows(shape, shape->near_senders, shape->near_holders, topk);",

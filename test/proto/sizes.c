@@ -36,7 +36,10 @@ static const struct size_case windows[] = {
 	{ 2, 300, 32, 8, 70, EM, PLAIN, 2, "512" },
 };
 
-/* Of the last two's tokens more rows are their rank's own than warps share them. */
+/*
+ * Of two cases' tokens more rows are their rank's own than warps share them. The last one is of a lone
+ * rank: its heap has no room for what returns, and would end long before.
+ */
 static const struct size_case rows[] = {
 	{ 3, 2, 3, 8, 9, EM, PLAIN, 0, "64" },      { 3, 2, 3, 24, 9, RM, PLAIN, 0, "64" },
 	{ 3, 2, 3, 120, 9, EM, PLAIN, 0, "64" },    { 3, 2, 3, 248, 9, RM, PLAIN, 0, "64" },
@@ -46,6 +49,7 @@ static const struct size_case rows[] = {
 	{ 2, 2, 2, 1920, 5, RM, FP8, 0, "64" },     { 2, 2, 2, 128, 5, EM, FP8, 0, "64" },
 	{ 2, 2, 2, 12288, 2, RM, PLAIN, 0, "128" }, { 5, 2, 3, 7168, 2, RM, FP8, 0, "512" },
 	{ 1, 24, 20, 896, 1, EM, BACK8, 0, "512" }, { 2, 16, 32, 832, 1, EM, BACK4, 0, "512" },
+	{ 1, 4, 4, 7168, 64, EM, PLAIN, 0, "128" },
 };
 
 /* More ranks than a warp has lanes. */
