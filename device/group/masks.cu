@@ -238,7 +238,8 @@ EP_DEV bool clean_over(const struct ep_clean_args &a, struct ep_clean_board *boa
 	if ((spin->polls & 63) == 0) {
 		struct ep_op op = {};
 
-		op.step = board->step;
+		op.step = a.g.seq[0].step +
+			  EP_CLEAN_GAP; /* no operation's: the log has a step once */
 		ep_wait_show(a.g, op, *spin, EP_WAIT_CLEAN, r);
 		if (ep_remote_down(a.g, r)) {
 			board->lost[r] = 1;
