@@ -43,22 +43,27 @@ template <class F> EP_DEV void sum_clear(struct ep_ht_sum<F> *sum, float zero)
 }
 
 /*
- * Adds a contribution, of which each lane has every 32nd vec. Of vecs behind the part's end the last
- * one is taken, and nobody stores what comes of it.
+ * The lane's i-th vec of a contribution: each lane has every 32nd one. Of vecs behind the part's end the
+ * last one is taken, and nobody stores what comes of it.
  */
+template <bool WHOLE>
+EP_DEV struct ep_vec16 sum_vec(const unsigned char *from, uint32_t i, uint32_t vecs)
+{
+	uint32_t at = i * EP_WARP_SIZE + ep_lane();
+
+	return ep_shared_ld16(WHOLE ? from + 16 * ep_lane() + (size_t)i * 16 * EP_WARP_SIZE
+				    : from + 16 * ep_min_u32(at, vecs - 1));
+}
+
+/* Adds a contribution. */
 template <class F, bool WHOLE>
 EP_DEV void sum_add(struct ep_ht_sum<F> *sum, const unsigned char *from, uint32_t vecs)
 {
-	const unsigned char *lane = from + 16 * ep_lane();
-
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-		uint32_t at = i * EP_WARP_SIZE + ep_lane();
 		float f[F::sums];
 
-		sum_load<F>(ep_shared_ld16(WHOLE ? lane + (size_t)i * 16 * EP_WARP_SIZE
-						 : from + 16 * ep_min_u32(at, vecs - 1)),
-			    f);
+		sum_load<F>(sum_vec<WHOLE>(from, i, vecs), f);
 		for (uint32_t j = 0; j < F::sums; j++) {
 			sum->f[i][j] += f[j];
 		}
@@ -69,15 +74,9 @@ EP_DEV void sum_add(struct ep_ht_sum<F> *sum, const unsigned char *from, uint32_
 template <class F, bool WHOLE>
 EP_DEV void sum_set(struct ep_ht_sum<F> *sum, const unsigned char *from, uint32_t vecs)
 {
-	const unsigned char *lane = from + 16 * ep_lane();
-
 	EP_UNROLL(EP_HT_SUM_VECS)
 	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
-		uint32_t at = i * EP_WARP_SIZE + ep_lane();
-
-		sum_load<F>(ep_shared_ld16(WHOLE ? lane + (size_t)i * 16 * EP_WARP_SIZE
-						 : from + 16 * ep_min_u32(at, vecs - 1)),
-			    sum->f[i]);
+		sum_load<F>(sum_vec<WHOLE>(from, i, vecs), sum->f[i]);
 	}
 }
 
