@@ -141,6 +141,10 @@ MUTANTS = [
     # A lone rank returns rows to itself nowhere: its heap has no room for them.
     {"name": "ll_lone_return", "file": "device/ll/ll_combine.cu",
      "old": "j >> shift, a.others != 0);", "new": "j >> shift, true);", "tests": ["sizes_rows"]},
+    # Of a rank that fails while a quantised row of it is awaited nothing is added.
+    {"name": "ll_quad_failed", "file": "device/ll/ll_combine.cu",
+     "old": "row.v[0], quad, off, weight, counts);", "new": "row.v[0], quad, off, weight, counts || true);",
+     "tests": ["masks_quantised"]},
     # Rows of combine come to ranks whose node has no rank that brings tokens to it.
     {"name": "roles_no_room", "file": "plugin/ep/ll/ll_heap.c",
      "old": "\tuint64_t rows = ll_area_rows(shape, shape->near_senders, shape->near_holders, topk);",

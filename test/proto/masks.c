@@ -20,6 +20,7 @@ struct plan {
 	bool late;
 	bool hand;
 	bool overtaken;
+	bool quantised;
 };
 
 static void expect_error(ncclEpGroup_t group, int want)
@@ -104,6 +105,29 @@ static void between(struct world *w, struct bench *b, int away)
 		expect_error(b->group, 0);
 	}
 	all_back(w, b, 61);
+}
+
+/* The last rank stays away from a combine: of its rows, which come as lines, nothing is added. */
+static void returns_nothing(struct world *w, struct bench *b)
+{
+	int away = w->nranks - 1;
+
+	check_context("rank %d returns nothing", away);
+	for (int i = 0; i < 3; i++) { /* older lines lie in each bank where none come */
+		bench_pair_of(b, 150);
+	}
+	bench_load(b, 150);
+	bench_dispatch_checked(b);
+	world_meet(w);
+	if (w->rank != away) {
+		OK_SYNC(bench_combine(b, w->stream), w->stream);
+		b->p.absent = UINT64_C(1) << away;
+		bench_load(b, 150);
+		bench_check_combine(b);
+		expect_error(b->group, 1);
+		expect_named(b->group, "waited for", away);
+	}
+	all_back(w, b, 151);
 }
 
 /* One rank leaves out some pairs without a word. */
@@ -348,12 +372,18 @@ static void run(struct world *w, void *arg)
 	for (int layout = 1; layout <= 2; layout++) {
 		struct oracle_problem p =
 			bench_problem(w->nranks, 12, 3, 256, 7, (enum oracle_layout)layout);
-		ncclEpGroupConfig_t config = bench_group_config(&p, BENCH_MASK);
+		ncclEpGroupConfig_t config;
 		ncclEpGroup_t group = NULL;
 		const char *text = "";
 		ncclResult_t code;
 		struct bench b;
 
+		if (plan->quantised) {
+			p.hidden = 896;
+			p.dtype = ORACLE_BF16;
+			p.combine_quant = ORACLE_COMBINE_FP8;
+		}
+		config = bench_group_config(&p, BENCH_MASK);
 		config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
 		config.max_num_sms = plan->sms;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
@@ -362,9 +392,11 @@ static void run(struct world *w, void *arg)
 		bench_pair(&b);
 		expect_error(group, 0);
 		world_meet(w);
-		if (plan->hand || plan->overtaken) {
+		if (plan->hand || plan->overtaken || plan->quantised) {
 			void (*scene)(struct world *, struct bench *) = plan->hand ? back_by_hand
-										   : overtaken;
+									: plan->overtaken
+										? overtaken
+										: returns_nothing;
 
 			scene(w, &b);
 			scene(w, &b);
@@ -392,18 +424,20 @@ static void run(struct world *w, void *arg)
 }
 
 /*
- * masks SMS [late|hand|overtaken]: with so many blocks; late: also with ranks that come too late, which
+ * masks SMS [late|hand|overtaken|quantised]: with so many blocks; late: also with ranks that come too late, which
  * takes more waits that expire; hand: only ranks that are masked and taken in by hand; overtaken: the
- * same while rows are on their way, which the environment delays.
+ * same while rows are on their way, which the environment delays; quantised: a rank stays away from
+ * combines whose rows are quantised.
  */
 int main(int argc, char **argv)
 {
 	struct plan plan = { .sms = (unsigned int)world_number(argc > 1 ? argv[1] : NULL, 0),
 			     .late = argc == 3 && strcmp(argv[2], "late") == 0,
 			     .hand = argc == 3 && strcmp(argv[2], "hand") == 0,
-			     .overtaken = argc == 3 && strcmp(argv[2], "overtaken") == 0 };
+			     .overtaken = argc == 3 && strcmp(argv[2], "overtaken") == 0,
+			     .quantised = argc == 3 && strcmp(argv[2], "quantised") == 0 };
 
-	NEED(plan.sms && (argc == 2 || plan.late || plan.hand || plan.overtaken));
+	NEED(plan.sms && (argc == 2 || plan.late || plan.hand || plan.overtaken || plan.quantised));
 	world_run(world_size(RANKS), run, &plan);
 	return check_end();
 }

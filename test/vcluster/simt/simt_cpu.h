@@ -578,15 +578,15 @@ EP_DEV void ep_st_line(void *quad, struct ep_vec16 vec, uint32_t epoch, uint32_t
 EP_DEV void ep_ld_line(const void *quad, struct ep_vec16 *vec)
 {
 	const uint64_t *p = (const uint64_t *)quad + 2 * ep_lane();
-	uint64_t flag = 0;
+	uint64_t lo, hi;
 
 	ep_simt_point();
-	if ((ep_lane() & 7) == 7) {
-		flag = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
-	}
-	vec->x = vec->y = 0;
-	vec->z = (uint32_t)flag;
-	vec->w = (uint32_t)(flag >> 32);
+	hi = __atomic_load_n(p + 1, __ATOMIC_ACQUIRE);
+	lo = __atomic_load_n(p, __ATOMIC_RELAXED);
+	vec->x = (uint32_t)lo; /* perhaps that of an older line: settle takes the line's own */
+	vec->y = (uint32_t)(lo >> 32);
+	vec->z = (uint32_t)hi;
+	vec->w = (uint32_t)(hi >> 32);
 }
 
 EP_DEV void ep_ld_line_settle(const void *quad, struct ep_vec16 *vec)
