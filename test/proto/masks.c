@@ -424,10 +424,10 @@ static void run(struct world *w, void *arg)
 }
 
 /*
- * masks SMS [late|hand|overtaken|quantised]: with so many blocks; late: also with ranks that come too late, which
- * takes more waits that expire; hand: only ranks that are masked and taken in by hand; overtaken: the
- * same while rows are on their way, which the environment delays; quantised: a rank stays away from
- * combines whose rows are quantised.
+ * masks SMS [late|hand|overtaken|quantised]: with so many blocks; late: also with ranks that come
+ * too late, which takes more waits that expire; hand: only ranks that are masked and taken in by
+ * hand; overtaken: the same while rows are on their way, which the environment delays; quantised: a
+ * rank stays away from combines whose rows are quantised.
  */
 int main(int argc, char **argv)
 {
