@@ -8,6 +8,7 @@
  *     leave busy        a device that its rank has left runs what waits for the ranks that leave
  *     leave keeps       a rank keeps its group: the others' memory waits for it, with one warning;
  *                       not where mappings keep memory
+ *     leave many        the same where that rank has more groups than it names to the others
  *     leave killed      a rank is killed while memory of others waits for it
  *     leave far kill    a remote rank is killed: the neighbours' memory does not wait for it
  *     leave far stop    the same for a rank that stops, and destroys its group later
@@ -25,6 +26,7 @@
 #include "support/victim.h"
 
 #define GROUPS 6
+#define MANY 15 /* and one more: the others hear of so many groups (EP_HEAP_TEAMS) */
 #define ROUNDS 6
 #define SOON 32.0 /* seconds */
 #define EARLY_MS 4000.0
@@ -251,6 +253,44 @@ static void keeps(struct world *w)
 	leave(group[2], SOON);
 	CHECK_INT(settled(before), before);
 	CHECK_INT(warnings(1), expected);
+}
+
+/* Rank 1 keeps the oldest of its groups; it names the newest to the others, by which they free memory. */
+static void many(struct world *w)
+{
+	ncclEpGroup_t kept, next, group[MANY];
+	struct world self = { .nranks = 1 };
+	uint64_t before = used(), one, left;
+
+	NEED_OK(ncclCommInitAll(&self.comm, 1, &w->device));
+	kept = make(w);
+	one = used() - before;
+	for (int i = 0; w->rank == 1 && i < MANY; i++) {
+		group[i] = make(&self);
+	}
+	world_meet(w);
+	if (w->rank != 1) {
+		leave(kept, SOON);
+	}
+	left = used();
+	next = make(w);
+	if (w->rank != 1) {
+		leave(make(&self), SOON); /* frees what need not wait */
+		CHECK(used() >= left + one, "rank 1 may write to what is gone");
+	}
+	world_meet(w);
+	if (w->rank == 1) {
+		for (int i = 0; i < MANY; i++) {
+			leave(group[i], SOON);
+		}
+		leave(kept, SOON);
+	}
+	world_meet(w);
+	leave(next, SOON);
+	world_meet(w);
+	leave(make(&self), SOON);
+	CHECK_INT(settled(before), before);
+	OK(ncclCommDestroy(self.comm));
 }
 
 static void killed(struct world *w)
@@ -480,6 +520,8 @@ static void run(struct world *w, void *arg)
 		busy(w);
 	} else if (!strcmp(argv[1], "keeps")) {
 		keeps(w);
+	} else if (!strcmp(argv[1], "many")) {
+		many(w);
 	} else if (!strcmp(argv[1], "killed")) {
 		killed(w);
 	} else if (!strcmp(argv[1], "forked")) {

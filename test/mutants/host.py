@@ -27,6 +27,9 @@ MUTANTS = [
     # A wrong argument of one rank where the heap has to grow is the failure of all.
     {"name": "create_alone", "file": "plugin/ep/handle.c",
      "old": "\tif (mine == ncclSuccess && !out) {", "new": "\tEP_CHECK(mine);\n\tif (!out) {", "tests": ["mismatch"]},
+    # ... but a rank that names not all of them may be in any.
+    {"name": "heaps_unnamed", "file": "plugin/peer/leave.c",
+     "old": "\tif (alive->count > EP_HEAP_TEAMS) {", "new": "\tif (false) {", "tests": ["leave_many"]},
     # A thread that cannot start is no busy GPU.
     {"name": "thread_busy", "file": "plugin/ep/group_end.c",
      "old": "\tif (error == ETIMEDOUT) {", "new": "\tif (error) {", "tests": ["nth_thread"]},
