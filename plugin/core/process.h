@@ -17,6 +17,12 @@ ssize_t ep_file_read(const char *path, char *text, size_t size);
  */
 bool ep_process_read(int pid, char *state, uint64_t *start_time);
 
+/*
+ * Returns getpid(). Where the kernel can empty a page in children of fork(), it asks once: a system call takes up to a
+ * quarter of a microsecond, and every call on a group wants to know.
+ */
+int ep_process_self(void);
+
 /* Process ids compare only within one namespace. 0: it is not known. */
 uint64_t ep_process_namespace(void);
 

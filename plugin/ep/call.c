@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every call on a group begins and ends here: the lock, the device, failures to look for, and calls that are refused. */
 #include <errno.h>
-#include <unistd.h>
 #include "core/board.h"
 #include "core/cuda.h"
+#include "core/process.h"
 #include "core/registry.h"
 #include "ep/ep.h"
 
@@ -19,7 +19,7 @@ static pthread_mutex_t call_gate = PTHREAD_MUTEX_INITIALIZER;
  */
 static ncclResult_t call_check_process(int owner, const char *name)
 {
-	int self = (int)getpid();
+	int self = ep_process_self();
 
 	if (owner != self) {
 		return ep_fail(ncclInvalidUsage,

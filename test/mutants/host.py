@@ -142,6 +142,10 @@ MUTANTS += [
     {"name": "forked_gate", "file": "plugin/ep/call.c",
      "old": "\tEP_CHECK(call_check_group(group));\n\tpthread_mutex_lock(&call_gate);",
      "new": "\tpthread_mutex_lock(&call_gate);", "tests": ["leave_forked"]},
+    # A child of fork() has a number of its own.
+    {"name": "forked_number", "file": "plugin/core/process.c",
+     "old": "page != MAP_FAILED && madvise(page, bytes, MADV_WIPEONFORK)", "new": "page == MAP_FAILED && true",
+     "tests": ["ident", "leave_forked"]},
     # A call on the group from its own alloc_fn is refused, and waits for nothing.
     {"name": "entered_twice", "file": "plugin/ep/group.c",
      "old": "PTHREAD_MUTEX_ERRORCHECK", "new": "PTHREAD_MUTEX_NORMAL", "tests": ["group_life"]},

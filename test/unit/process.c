@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a rank's process is known to have ended, and sets of ranks. */
+/* Which process this is, whether a rank's process is known to have ended, and sets of ranks. */
 #include <sched.h>
 #include <stdio.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "core/ident.h"
+#include "core/process.h"
 #include "device/group/group_layout.h"
 #include "support/self.h"
 #include "support/world.h"
@@ -67,6 +68,26 @@ static void test_unknown(void)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+/* A child of fork(), and its child, are processes of their own; the parent stays what it was. */
+static void test_self(int generations)
+{
+	int status, pid;
+
+	CHECK_INT(ep_process_self(), getpid());
+	if (generations == 0) {
+		return;
+	}
+	pid = fork();
+	if (pid == 0) {
+		test_self(generations - 1);
+		fflush(stdout);
+		_exit(check_end());
+	}
+	NEED(pid > 0 && waitpid(pid, &status, 0) == pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	CHECK_INT(ep_process_self(), getpid());
+}
+
 static void test_gone(void)
 {
 	struct ep_ident self, other;
@@ -109,6 +130,7 @@ static void test_ranks(void)
 
 static int main_ident(int argc, char **argv)
 {
+	test_self(2);
 	test_gone();
 	test_unknown();
 	test_ranks();
