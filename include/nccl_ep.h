@@ -1188,8 +1188,9 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * Sets all masks to 1. Ranks that are not masked call it together; masked ranks may call it at the
  * same time. The call waits for each active rank for up to the timeout. It logs an active rank that
  * does not come and sets the error flag. It waits 2 s for masked ranks, or the timeout if that is
- * shorter. Afterwards every rank is active, including ranks that missed the call. The next
- * operation waits for such a rank and masks it again if it stays away. The error flag is not reset.
+ * shorter. If a rank does not come, the call takes 1/8 s more. Afterwards every rank is active,
+ * including ranks that missed the call. The next operation waits for such a rank and masks it again
+ * if it stays away. The error flag is not reset.
  *
  * A rank that missed the call and nothing else goes on with the others. That is so if all ranks have
  * begun the same operations and none has masked another in them, every dispatch of a handle has had

@@ -45,6 +45,9 @@ enum ep_clean_word {
  */
 #define EP_CLEAN_GAP (2 * EP_GROUP_MAX_LEAD)
 
+/* From the word to those who did not come to this rank's next operation: as for EP_WAIT_AHEAD. */
+#define EP_CLEAN_MARGIN_NS (EP_WAIT_GRACE_NS >> EP_WAIT_AHEAD)
+
 /* Ranks that a thread waits for: there are as many threads as ranks, or as a block may have. */
 #define EP_CLEAN_SHARE (EP_GROUP_MAX_RANKS / EP_GROUP_MAX_THREADS)
 
@@ -425,6 +428,53 @@ EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_bo
 	}
 }
 
+/* The rank that did not come, if its process is there, is told `word`. One warp. */
+EP_DEV void clean_tell(const struct ep_clean_args &a, const struct ep_clean_board *board,
+		       uint32_t r, uint64_t word)
+{
+	uint64_t off = a.g.progress_off + 8 * (uint64_t)a.g.rank;
+	uint32_t control = a.g.remote ? a.g.remote->channels : 0;
+
+	if (!ep_rank_remote(a.g, r)) {
+		if (ep_lane() == 0) {
+			ep_st_retired_sys_u64((uint64_t *)(ep_heap_of(a.g, r) + off), word);
+		}
+		return;
+	}
+	if (board->lost[r] || ep_shfl_u32(EP_FULL_MASK, ep_remote_down(a.g, r), 0)) {
+		return;
+	}
+	struct ep_mlx5_post p = ep_remote_open(a.g, r, control);
+
+	p.timeout_ns = EP_REMOTE_LEAST_NS;
+	(void)ep_mlx5_signal_add(&p, ep_remote_signal(a.g, p, r, control, off, word), false);
+}
+
+/*
+ * Ranks that did not come learn by a progress word that this rank goes on without them: their waits
+ * for it end, and they begin no operation with it until they have called. What one of them sends in
+ * an operation that it has begun before comes into banks that are free now: it gets a moment to end
+ * it. The word is of the round before, so it does not count for a rank that ends this one later. All
+ * threads.
+ */
+EP_DEV void clean_leave(const struct ep_clean_args &a, const struct ep_clean_board *board,
+			uint32_t step)
+{
+	uint64_t word = ep_progress_word(step, board->round - 1, true);
+	struct ep_spin s = ep_spin_start();
+	bool away = false;
+
+	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
+		if (!board->joined[r] && !ep_ranks_has(&a.gone, r)) {
+			clean_tell(a, board, r, word);
+			away = true;
+		}
+	}
+	while (away && ep_lane() == 0 &&
+	       !ep_spin_expired(&s, EP_CLEAN_MARGIN_NS, EP_WAIT_CLEAN, a.g.rank)) {
+	}
+}
+
 EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 {
 	EP_SHARED(struct ep_clean_board, board);
@@ -451,6 +501,9 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 		if (!board.adopted && board.joined[r] && (int32_t)(board.steps[r] - step) > 0) {
 			step = board.steps[r];
 		}
+	}
+	if (!board.adopted && step != a.g.seq[0].step) {
+		clean_leave(a, &board, step);
 	}
 	clean_settle(a, &board, step);
 }

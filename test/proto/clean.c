@@ -10,9 +10,10 @@
 
 #define RANKS 4
 #define TIMEOUT_MS 12000.0
-#define LONG_MS 60000 /* more than any rank is late */
-#define RACE_S 6.0    /* what takes longer where waits are so long has waited for somebody */
-#define GRACE_S 2.0   /* for masked ranks; see doc/design/masks.md */
+#define LONG_MS 60000  /* more than any rank is late */
+#define RACE_S 6.0     /* what takes longer where waits are so long has waited for somebody */
+#define GRACE_S 2.0    /* for masked ranks; see doc/design/masks.md */
+#define MARGIN_S 0.125 /* from the word to ranks that did not come to the next operation */
 
 static double timeout_ms; /* of the waits */
 static double patience_s; /* the same in seconds, or RACE_S */
@@ -378,6 +379,43 @@ static void stale(struct world *w, struct bench *b, int away)
 	joint(w, b, 130);
 }
 
+/*
+ * The others leave a rank out by hand and clean up, and begin no operation yet. The rank begins one
+ * before that (`early`), a dispatch, or afterwards, the combine that it owes: it learns at once that
+ * they go on without it.
+ */
+static void between(struct world *w, struct bench *b, int away, bool early)
+{
+	uint32_t others = ((1u << w->nranks) - 1) & ~(1u << away);
+	double start = 0;
+
+	check_context("rank %d %s", away, early ? "is in a dispatch" : "goes on to its combine");
+	prepare(w, b, early ? COMBINED : DISPATCHED);
+	start = world_now();
+	if (w->rank == away && early) {
+		OK(bench_update(b, w->stream));
+		OK(bench_dispatch(b, w->stream));
+		usleep(200000); /* it waits for the others */
+	}
+	world_meet(w);
+	if (w->rank != away) {
+		part(w, b, 1u << away, false);
+		CHECK(clean(w, b, 0) > GRACE_S + MARGIN_S);
+	}
+	if (!early) {
+		world_meet(w);
+		start = world_now();
+		OK(w->rank == away ? bench_combine(b, w->stream) : ncclSuccess);
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	if (w->rank == away) {
+		CHECK(world_now() - start < timeout_ms / 1e3, "%.1f s", world_now() - start);
+		CHECK_INT(bench_masked(w, b->group), others);
+		expect_error(b, 1);
+	}
+	joint(w, b, 140);
+}
+
 static void run(struct world *w, void *arg)
 {
 	const bool *race = arg;
@@ -414,6 +452,8 @@ static void run(struct world *w, void *arg)
 		unneeded(w, &b, 2, COMBINED);
 		unneeded(w, &b, 1, DISPATCHED);
 		unneeded(w, &b, 1, ENDED);
+		between(w, &b, 2, true);
+		between(w, &b, 3, false);
 	}
 	bench_end(&b);
 	if (!*race) {
