@@ -21,7 +21,8 @@ const struct ep_nccl_var ep_nccl_var_table[] = {
 	  "interfaces of NCCL's bootstrap; RDMA does not look at it" },
 	{ "NCCL_P2P_DISABLE", "0",
 	  "1 is no way to do without peer access here: ranks of a node write each other's memory, "
-	  "unless NCCL_EP_NODE_SIZE=1 makes each a node; a WARN says so" },
+	  "unless it is in the host (NCCL_EP_MEMORY=host), or NCCL_EP_NODE_SIZE=1 makes each a node; "
+	  "a WARN says so" },
 	{ "NCCL_P2P_LEVEL", "(any)", "the same of LOC or 0; nothing else of it counts" },
 	{ "NCCL_NVLS_ENABLE", "(allowed)", "0: no NVLink multicast, whatever NCCL_EP_NVLS says" },
 	{ "NCCL_DEBUG", "(none)", "VERSION, WARN, INFO, ABORT, TRACE" },

@@ -47,8 +47,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", EP_MEMORY_AUTO, 0, EP_MEMORIES - 1,
 			      "how processes map each other's memory: by NCCL's windows, or by CUDA "
 			      "IPC. Forcing a mapping that some rank has not is an error. auto: the best "
-			      "that all ranks can",
-			      "auto|window|ipc" },
+			      "of these that all ranks can. host: it is host memory, for GPUs of one host "
+			      "that cannot reach each other's, which is slow; one rank decides for all",
+			      "auto|window|ipc|host" },
 	[EP_PARAM_LL_DIRECT_BYTES] = { "NCCL_EP_LL_DIRECT_BYTES", 1 << 20, -1, INT64_C(1) << 40,
 				       "low latency: with zero_copy AUTO NICs send from inputs that are "
 				       "windows, if rows of max_dispatch_tokens_per_rank tokens have that "
@@ -68,9 +69,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 			    "communicator must outlive the group",
 			    NULL },
 	[EP_PARAM_NODE_SIZE] = { "NCCL_EP_NODE_SIZE", 0, 0, EP_PARAM_NODE_MAX,
-				 "for tests: ranks of a node, or a list with those of each node; "
-				 "ranks of different nodes use RDMA even on one host. The same on "
-				 "all ranks",
+				 "ranks of a node, or a list with those of each node: for tests, and "
+				 "for GPUs that cannot reach each other; ranks of different nodes "
+				 "use RDMA even on one host. The same on all ranks",
 				 NULL },
 	[EP_PARAM_RDMA_MODE] = { "NCCL_EP_RDMA_MODE", 0, 0, 4,
 				 "who rings for RDMA: the GPU, with queues in its memory or in the "

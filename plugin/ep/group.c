@@ -189,7 +189,7 @@ static ncclResult_t group_set_up(struct ncclEpGroup *g, const struct ep_boot *bo
 					       (const void *)ep_lost_kernel,
 					       (const void *)ep_update_kernel };
 
-	EP_CHECK(ep_peer_check(g->idents, g->nranks, g->rank));
+	EP_CHECK(ep_peer_check(g->memory.mapping, g->idents, g->nranks, g->rank));
 	EP_CHECK(g->config.algo->group_open(g));
 	EP_CHECK(ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels)));
 	ep_times_phase(times, boot, EP_TIME_KERNELS);
@@ -284,13 +284,17 @@ static ncclResult_t group_handshake_exchange(struct ncclEpGroup *g, struct ep_bo
 	return ncclSuccess;
 }
 
-/* Rows travel as lines if all ranks see NVLink to all of their node, or by the config. */
+/*
+ * Rows travel as lines if all ranks see NVLink to all of their node, or by the config; never in host
+ * memory.
+ */
 static ncclResult_t group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
-	uint32_t mine = ep_peer_all_nvlink(g->idents, g->nranks, g->rank);
+	const struct ep_peer_mapping *mapping = g->memory.mapping;
+	uint32_t mine = ep_peer_all_nvlink(mapping, g->idents, g->nranks, g->rank);
 	const uint32_t *all = boot->all;
 
-	g->lines = g->config.lines_choice == 1;
+	g->lines = g->config.lines_choice == 1 && !mapping->in_host;
 	if (g->config.lines_choice >= 0) {
 		return ncclSuccess;
 	}
@@ -410,12 +414,13 @@ static void group_p2p_warn(const struct ncclEpGroup *g)
 	if (!off && (!level || (strcasecmp(level, "LOC") != 0 && strcmp(level, "0") != 0))) {
 		return;
 	}
-	if (g->config.shape.near_ranks == 1 || atomic_flag_test_and_set(&logged)) {
+	if (g->config.shape.near_ranks == 1 || g->memory.mapping->in_host ||
+	    atomic_flag_test_and_set(&logged)) {
 		return;
 	}
 	EP_WARN("%s=%.16s does not count here: ranks of a node write each other's memory (by %s). "
-		"Where that does not work (ACS, IOMMU), NCCL_EP_NODE_SIZE=1 on all ranks makes them "
-		"use RDMA",
+		"Where that does not work (ACS, IOMMU), NCCL_EP_MEMORY=host makes them use host "
+		"memory, and NCCL_EP_NODE_SIZE=1 on all ranks RDMA",
 		off ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", off ? disable : level,
 		ep_peer_mapping_name(g->memory.mapping));
 }

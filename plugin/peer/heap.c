@@ -13,7 +13,10 @@ static const struct ep_peer_mapping *mapping_to(const struct ep_peer_mapping *ma
 	if (peer == rank || !ep_ident_same_node(&idents[rank], &idents[peer])) {
 		return NULL;
 	}
-	return ep_ident_same_process(&idents[rank], &idents[peer]) ? &ep_peer_plain : mapping;
+	if (!ep_ident_same_process(&idents[rank], &idents[peer])) {
+		return mapping;
+	}
+	return mapping->within ? mapping->within : &ep_peer_plain;
 }
 
 /*
@@ -37,7 +40,7 @@ static ncclResult_t heap_alloc(struct ep_heap_entry *entry)
 	}
 	entry->base = base;
 	EP_CUDA(cudaMemsetAsync(base, 0, entry->bytes, entry->stream), "zeroing the heap");
-	EP_CUDA(cudaMemcpyAsync(base, &entry->stamp, sizeof(entry->stamp), cudaMemcpyHostToDevice,
+	EP_CUDA(cudaMemcpyAsync(base, &entry->stamp, sizeof(entry->stamp), cudaMemcpyDefault,
 				entry->stream),
 		"marking the heap");
 	EP_CUDA(cudaStreamSynchronize(entry->stream), "zeroing the heap");
@@ -147,7 +150,7 @@ ncclResult_t ep_heap_copy(struct ep_heap *heap, uint64_t off, const struct ep_he
 			  uint64_t from_off, uint64_t bytes, const char *what)
 {
 	EP_CUDA(cudaMemcpyAsync(heap->base[heap->rank] + off, from->base[from->rank] + from_off,
-				bytes, cudaMemcpyDeviceToDevice, heap->entry->stream),
+				bytes, cudaMemcpyDefault, heap->entry->stream),
 		what);
 	EP_CUDA(cudaStreamSynchronize(heap->entry->stream), what);
 	return ncclSuccess;

@@ -108,6 +108,9 @@ static bool ordinal(const struct ep_ident *self, const struct ep_ident *peer, in
 	return true;
 }
 
+/* What users of such GPUs can do. */
+#define EP_PEER_OTHER_WAYS "NCCL_EP_MEMORY=host (slow) or, with NICs, NCCL_EP_NODE_SIZE=1"
+
 /* Returns an error if the GPUs of two ranks cannot map each other's memory. */
 static ncclResult_t check_pair(const struct ep_ident *self, int self_rank,
 			       const struct ep_ident *peer, int peer_rank)
@@ -119,7 +122,7 @@ static ncclResult_t check_pair(const struct ep_ident *self, int self_rank,
 		return ep_fail(
 			ncclInvalidUsage,
 			"GPU %s of rank %d%s and GPU %s of rank %d%s cannot map each other's "
-			"memory: disable MIG",
+			"memory: disable MIG, or set " EP_PEER_OTHER_WAYS,
 			self->bus_id, self_rank, self->mig ? " (a MIG instance)" : "", peer->bus_id,
 			peer_rank, peer->mig ? " (a MIG instance)" : "");
 	}
@@ -136,15 +139,16 @@ static ncclResult_t check_pair(const struct ep_ident *self, int self_rank,
 			       self->bus_id, self_rank, peer->bus_id, peer_rank,
 			       *ep_ident_hosts_print(self, peer, hosts)
 				       ? hosts
-				       : "choose GPUs that are connected by NVLink or PCIe "
-					 "peer-to-peer");
+				       : "choose GPUs that NVLink or PCIe peer-to-peer joins, or "
+					 "set " EP_PEER_OTHER_WAYS);
 	}
 	return ncclSuccess;
 }
 
-ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank)
+ncclResult_t ep_peer_check(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
+			   int nranks, int rank)
 {
-	for (int r = 0; r < nranks; r++) {
+	for (int r = 0; r < nranks && !mapping->in_host; r++) {
 		if (r != rank && ep_ident_same_node(&idents[rank], &idents[r])) {
 			EP_CHECK(check_pair(&idents[rank], rank, &idents[r], r));
 		}
@@ -171,11 +175,12 @@ static bool peer_nvlink(int self, int device)
 	return native != 0;
 }
 
-bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank)
+bool ep_peer_all_nvlink(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
+			int nranks, int rank)
 {
 	const struct ep_ident *self = &idents[rank];
 	const char **hidden = calloc((size_t)nranks, sizeof(*hidden));
-	bool all = hidden != NULL; /* without memory there is no answer */
+	bool all = hidden && !mapping->in_host; /* without memory there is no answer */
 	int count = 0;
 
 	for (int r = 0; r < nranks && all; r++) {
@@ -282,16 +287,15 @@ static ncclResult_t ipc_map(void **base, const struct ep_heap *heap,
 		char hosts[EP_IDENT_HOSTS_TEXT];
 
 		(void)cudaGetLastError();
-		return ep_fail(
-			ncclUnhandledCudaError,
-			"GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; %s",
-			idents[heap->rank].bus_id, heap->rank, idents[peer].bus_id, peer,
-			cudaGetErrorString(err),
-			files ? files
-			: *ep_ident_hosts_print(&idents[heap->rank], &idents[peer], hosts)
-				? hosts
-				: "both processes need the same IPC namespace, and GPUs with "
-				  "peer access to each other");
+		return ep_fail(ncclUnhandledCudaError,
+			       "GPU %s of rank %d cannot map memory of GPU %s of rank %d: %s; %s",
+			       idents[heap->rank].bus_id, heap->rank, idents[peer].bus_id, peer,
+			       cudaGetErrorString(err),
+			       files ? files
+			       : *ep_ident_hosts_print(&idents[heap->rank], &idents[peer], hosts)
+				       ? hosts
+				       : "they need one IPC namespace and peer access, or "
+					 "set " EP_PEER_OTHER_WAYS);
 	}
 	return ncclSuccess;
 }
@@ -322,6 +326,7 @@ enum mapping_kind {
 	EP_KIND_PLAIN, /* no rank of a node is in another process */
 	EP_KIND_WINDOW,
 	EP_KIND_IPC,
+	EP_KIND_HOST, /* all offer it to a rank whose user asks for it, and which offers nothing else */
 	EP_KINDS
 };
 
@@ -329,10 +334,12 @@ static const struct ep_peer_mapping *const peer_mappings[EP_KINDS] = {
 	[EP_KIND_PLAIN] = &ep_peer_plain,
 	[EP_KIND_WINDOW] = &ep_peer_window,
 	[EP_KIND_IPC] = &peer_ipc,
+	[EP_KIND_HOST] = &ep_peer_host,
 };
 
 /* The order of preference where several mappings make the same nodes. */
-static const enum mapping_kind order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC };
+static const enum mapping_kind order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC,
+					   EP_KIND_HOST };
 
 const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
 {
@@ -403,6 +410,14 @@ static bool window_possible(ncclComm_t comm, struct ep_peer_offer *offer, bool *
 	return true;
 }
 
+/* Returns how its user has forced a rank's mapping. */
+static const char *memory_forced(uint32_t memory)
+{
+	return memory == EP_MEMORY_WINDOW ? "NCCL_EP_MEMORY=window"
+	       : memory == EP_MEMORY_IPC  ? "NCCL_EP_MEMORY=ipc"
+					  : "NCCL_EP_MEMORY=host";
+}
+
 void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_memory memory,
 			bool nvls)
 {
@@ -410,16 +425,20 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 	bool multicast = false;
 
 	memset(offer, 0, sizeof(*offer));
-	if (memory == EP_MEMORY_IPC) {
-		snprintf(offer->no_window, sizeof(offer->no_window), "NCCL_EP_MEMORY=ipc");
+	offer->memory = memory;
+	if (memory == EP_MEMORY_IPC || memory == EP_MEMORY_HOST) {
+		snprintf(offer->no_window, sizeof(offer->no_window), "%s", memory_forced(memory));
 	} else if (window_possible(comm, offer, &multicast)) {
 		offer->mappings |= 1u << EP_KIND_WINDOW;
 	}
-	if (memory != EP_MEMORY_WINDOW) {
+	if (memory == EP_MEMORY_AUTO || memory == EP_MEMORY_IPC) {
 		offer->mappings |= 1u << EP_KIND_IPC;
 	}
 	if (memory == EP_MEMORY_AUTO) {
 		offer->mappings |= 1u << EP_KIND_PLAIN;
+	}
+	if (memory == EP_MEMORY_AUTO || memory == EP_MEMORY_HOST) {
+		offer->mappings |= 1u << EP_KIND_HOST;
 	}
 	offer->multicast =
 		ep_multicast_possible(nvls, offer->mappings >> EP_KIND_WINDOW & 1, multicast, &why);
@@ -455,9 +474,10 @@ static bool mapping_offered(const struct offers *offers, enum mapping_kind kind,
 		struct ep_peer_offer offer = offers_get(offers, r);
 
 		if (!(offer.mappings >> kind & 1)) {
-			return ep_reason_set(
-				why, "rank %d (host %.64s): %s", r, offers->idents[r].hostname,
-				kind == EP_KIND_WINDOW ? offer.no_window : "NCCL_EP_MEMORY=window");
+			return ep_reason_set(why, "rank %d (host %.64s): %s", r,
+					     offers->idents[r].hostname,
+					     kind == EP_KIND_WINDOW ? offer.no_window
+								    : memory_forced(offer.memory));
 		}
 	}
 	return true;
@@ -481,6 +501,7 @@ static bool mapping_reaches(const struct offers *offers, enum mapping_kind kind,
 				     first, a->hostname, r, b->hostname,
 				     offers->sizes->count ? "NCCL_EP_NODE_SIZE" : "their host");
 	case EP_KIND_IPC:
+	case EP_KIND_HOST:
 		return ep_ident_same_host(a, b) ||
 		       ep_reason_set(why,
 				     "ranks %d (host %.64s) and %d (host %.64s) are on different "
@@ -491,6 +512,17 @@ static bool mapping_reaches(const struct offers *offers, enum mapping_kind kind,
 	}
 }
 
+/* Returns whether a rank asks for host memory. */
+static bool host_asked(const struct offers *offers)
+{
+	for (int r = 0; r < offers->nranks; r++) {
+		if (offers_get(offers, r).memory == EP_MEMORY_HOST) {
+			return true;
+		}
+	}
+	return false;
+}
+
 /*
  * Returns whether the mapping serves all ranks. Then idents have the nodes, of which there are
  * *nodes.
@@ -499,7 +531,7 @@ static bool mapping_fits(const struct offers *offers, enum mapping_kind kind, ui
 			 struct ep_reason *why)
 {
 	why->text[0] = '\0';
-	if (!mapping_offered(offers, kind, why)) {
+	if (!mapping_offered(offers, kind, why) || (kind == EP_KIND_HOST && !host_asked(offers))) {
 		return false;
 	}
 	for (int r = 0; r < offers->nranks; r++) {
@@ -530,7 +562,8 @@ static bool mapping_fits(const struct offers *offers, enum mapping_kind kind, ui
 			return false;
 		}
 	}
-	return true;
+	return kind != EP_KIND_HOST || *nodes == 1 ||
+	       ep_reason_set(why, "it serves one node, and these ranks are %u nodes", *nodes);
 }
 
 /*
@@ -565,22 +598,30 @@ static bool multicast_fits(const struct offers *offers, const struct ep_peer_map
 /* Returns the error of ranks that no mapping serves. */
 static ncclResult_t choose_fail(const struct offers *offers, const struct ep_reason *why)
 {
-	bool window = why[EP_KIND_WINDOW].text[0], ipc = why[EP_KIND_IPC].text[0];
+	static const char *const ways[EP_KINDS] = {
+		[EP_KIND_WINDOW] = "NCCL windows (NCCL_EP_MEMORY=window)",
+		[EP_KIND_IPC] = "CUDA IPC (NCCL_EP_MEMORY=ipc)",
+		[EP_KIND_HOST] = "host memory (NCCL_EP_MEMORY=host)",
+	};
+	char text[EP_ERROR_TEXT] = "";
 	uint32_t any = 0;
 
 	for (int r = 0; r < offers->nranks; r++) {
 		any |= offers_get(offers, r).mappings;
 	}
-	/* A mapping that no rank offers gets no line. */
-	window &= any >> EP_KIND_WINDOW & 1 || !(any >> EP_KIND_IPC & 1);
-	ipc &= any >> EP_KIND_IPC & 1;
+	/* A mapping that no rank wants gets no words. */
+	any &= ~(host_asked(offers) ? 0 : 1u << EP_KIND_HOST);
+	any |= any >> EP_KIND_IPC ? 0 : 1u << EP_KIND_WINDOW;
+	for (int kind = EP_KIND_WINDOW; kind < EP_KINDS; kind++) {
+		size_t at = strlen(text);
+
+		if (any >> kind & 1 && why[kind].text[0]) {
+			snprintf(text + at, sizeof(text) - at, "%s by %s, %.200s", at ? ";" : "",
+				 ways[kind], why[kind].text);
+		}
+	}
 	return ep_fail(ncclInvalidUsage,
-		       "the ranks of a node cannot map each other's memory in one way:%s%.200s%s%s"
-		       "%.200s",
-		       window ? " by NCCL windows (NCCL_EP_MEMORY=window), " : "",
-		       window ? why[EP_KIND_WINDOW].text : "", window && ipc ? ";" : "",
-		       ipc ? " by CUDA IPC (NCCL_EP_MEMORY=ipc), " : "",
-		       ipc ? why[EP_KIND_IPC].text : "");
+		       "the ranks of a node cannot map each other's memory in one way:%s", text);
 }
 
 ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *idents,

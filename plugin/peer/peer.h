@@ -86,7 +86,7 @@ void ep_heap_depart(struct ep_heap *heap);
  * one process use each other's pointers in any case.
  *
  * A mapping decides what a node is. NCCL's windows reach the ranks of an LSA team, which may be on several
- * hosts; CUDA IPC reaches those of a host.
+ * hosts; CUDA IPC reaches those of a host. Host memory has one node alone.
  */
 
 /* memory and nvls: the values of NCCL_EP_MEMORY and NCCL_EP_NVLS on this rank. Local. */
@@ -134,6 +134,7 @@ extern const struct ep_peer_mapping ep_peer_plain; /* ranks of one process */
 /* ---- windows of NCCL ---- */
 
 extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
+extern const struct ep_peer_mapping ep_peer_host;   /* processes of one host, in host memory */
 
 /* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
 void ep_window_settle(struct ep_heap *heap);
@@ -148,13 +149,18 @@ void ep_window_hold(struct ep_heap *heap, const struct ep_boot *boot);
 bool ep_vmm_driver(struct ep_reason *why);
 
 /*
- * Whether this rank can reach the others of its node: no MIG, peer access. Local; the answer need not
- * be the same on all ranks. Names the pair that cannot.
+ * Whether this rank can reach the others of its node by the mapping: no MIG, peer access. Local; the answer
+ * need not be the same on all ranks. Names the pair that cannot.
  */
-ncclResult_t ep_peer_check(const struct ep_ident *idents, int nranks, int rank);
+ncclResult_t ep_peer_check(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
+			   int nranks, int rank);
 
-/* Whether this rank's GPU is joined to its node's by NVLink, as far as CUDA and NVML report it. Local. */
-bool ep_peer_all_nvlink(const struct ep_ident *idents, int nranks, int rank);
+/*
+ * Whether what this rank stores to its node arrives in whole lines: by NVLink, as far as CUDA and NVML report
+ * it. Local.
+ */
+bool ep_peer_all_nvlink(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
+			int nranks, int rank);
 
 /* Whether this rank may ask NCCL for a multicast address. nccl_can: NCCL itself can. */
 bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_reason *why);

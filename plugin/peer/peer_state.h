@@ -16,6 +16,7 @@ struct ep_peer_offer {
 	uint32_t mappings;  /* bits; mapping.c */
 	uint32_t first;     /* of the ranks of its LSA team, if it can use windows */
 	uint32_t multicast; /* it wants NVLink multicast, and can */
+	uint32_t memory;    /* enum ep_memory, as its user asks for */
 	char no_window[152];
 	char no_multicast[60];
 };
@@ -104,6 +105,7 @@ struct ep_heap_export {
 	struct ep_heap_stamp stamp;
 	void *base;
 	cudaIpcMemHandle_t ipc;
+	int32_t fd;        /* of the process, if the memory is a file */
 	uint32_t hopeless; /* the rank has no memory to map, by whatever mapping */
 };
 
@@ -117,6 +119,10 @@ struct ep_peer_mapping {
 	 * ends neither.
 	 */
 	bool lasting;
+	/* It is host memory: GPUs need not reach each other, and rows do not travel as lines. */
+	bool in_host;
+	/* How ranks of one process are mapped. NULL: by plain pointers. */
+	const struct ep_peer_mapping *within;
 	/* The heap's memory. */
 	bool (*alloc)(void **base, uint64_t bytes, struct ep_reason *why);
 	void (*free)(void *base);

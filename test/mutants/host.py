@@ -9,8 +9,8 @@ MUTANTS = [
      "new": "\tif (e && known && e->window) {", "tests": ["nth_call_each", "nth_call_ipc_each"]},
     # A heap is not unmapped while a copy to it goes on that could not be waited for.
     {"name": "unmapped_early", "file": "plugin/peer/heap.c",
-     "old": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, heap->entry->stream),",
-     "new": "\t\t\t\tbytes, cudaMemcpyDeviceToDevice, from->entry->stream),", "tests": ["nth_wait"]},
+     "old": "\t\t\t\tbytes, cudaMemcpyDefault, heap->entry->stream),",
+     "new": "\t\t\t\tbytes, cudaMemcpyDefault, from->entry->stream),", "tests": ["nth_wait"]},
     # No rank takes the old heap away before all have filled the new one.
     {"name": "growth_alone", "file": "plugin/ep/group_heap.c",
      "old": ("\t\tresult = ep_boot_agree(&boot, group_keep_rounds(g, &grown, &heap),\n"
@@ -85,6 +85,26 @@ MUTANTS = [
     {"name": "agreed_drop", "file": "plugin/ep/group_config.c",
      "old": "\tFIELD(c->drop, ", "new": "\tFIELD(0, ", "tests": ["unit/agreement", "mismatch"]},
     # GPUs of which one is a MIG instance are refused by name.
+    # Host memory: rows as lines tear there, whoever wants them; and GPUs need no access to each other.
+    {"name": "host_lines", "file": "plugin/peer/mapping.c",
+     "old": "bool all = hidden && !mapping->in_host;", "new": "bool all = hidden != NULL;",
+     "tests": ["mappings"]},
+    {"name": "host_lines_forced", "file": "plugin/ep/group.c",
+     "old": "g->config.lines_choice == 1 && !mapping->in_host;", "new": "g->config.lines_choice == 1;",
+     "tests": ["mappings_in_host"]},
+    {"name": "host_access", "file": "plugin/peer/mapping.c",
+     "old": "r < nranks && !mapping->in_host; r++", "new": "r < nranks; r++", "tests": ["mappings_in_host"]},
+    {"name": "host_within", "file": "plugin/peer/host.c",
+     "old": "\t.within = &peer_host_within,\n", "new": "",
+     "tests": ["mappings_in_host_threads"]},
+    {"name": "host_nodes", "file": "plugin/peer/mapping.c",
+     "old": "return kind != EP_KIND_HOST || *nodes == 1 ||", "new": "return true ||",
+     "tests": ["mappings_in_host"]},
+    {"name": "host_unasked", "file": "plugin/peer/mapping.c",
+     "old": " || (kind == EP_KIND_HOST && !host_asked(offers))", "new": "", "tests": ["mappings_apart_hidden"]},
+    # Its descriptor and its pages go with the heap.
+    {"name": "host_descriptor", "file": "plugin/peer/host.c",
+     "old": "\t\tif (h->fd >= 0) {\n", "new": "\t\tif (false) {\n", "tests": ["replace_ll_host"]},
     {"name": "mig_tried", "file": "plugin/peer/mapping.c",
      "old": "if (self->mig || peer->mig) {", "new": "if (self->mig && peer->mig) {", "tests": ["mappings_mig"]},
     # ---- halves that are captured ----

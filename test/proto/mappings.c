@@ -7,7 +7,8 @@
  *     mappings old      NCCL without pointers to windows
  *     mappings domain   two hosts of four ranks each that are one NVLink domain
  *     mappings across   two GPUs with different bus ids on two hosts of a domain
- *     mappings apart   GPUs of ranks 0 and 2 of a host have no access to each other
+ *     mappings apart    GPUs of ranks 0 and 2 of a host have no access to each other
+ *     mappings in_host  the same, by the ways that are left: host memory, and NICs
  *     mappings mig      rank 1's GPU is a MIG instance
  *     mappings one_host two hosts with one NCCL_HOSTID
  *     mappings not_there  rank 1 makes no group
@@ -50,7 +51,8 @@ static void works(struct world *w, const char *mapping, uint32_t nodes, const ch
 	group = bench_group(w, &p, 0);
 	NEED_CUDA(cudaMemGetInfo(&after, &total));
 	/* nothing is there twice */
-	CHECK(before - after >= group->peer_heap.bytes);
+	CHECK((before - after >= group->peer_heap.bytes) != group->memory.mapping->in_host);
+	CHECK(!group->memory.mapping->in_host || !group->lines);
 	CHECK(nodes > 1 || before - after < group->peer_heap.bytes + (1 << 20));
 	CHECK_TEXT(group->memory.mapping->name, mapping);
 	CHECK_INT(group->idents[w->nranks - 1].node + 1, nodes);
@@ -90,6 +92,8 @@ static void host(struct world *w)
 	works(w, "NCCL windows", 1, "");
 	choose("ipc", "0");
 	works(w, "CUDA IPC", 1, "rank 0");
+	choose("host", "0");
+	works(w, "host memory", 1, "");
 	/* each decides for all */
 	choose(w->rank == 2 ? "ipc" : "auto", "0");
 	works(w, "CUDA IPC", 1, "rank 2");
@@ -108,9 +112,41 @@ static void host(struct world *w)
 	refused(w, "rank 1 (host ");
 	unsetenv("NCCL_CUMEM_ENABLE");
 	choose("shared", "0");
-	refused(w, "set it to one of auto|window|ipc");
+	refused(w, "set it to one of auto|window|ipc|host");
 	choose("auto", "0");
 	works(w, "NCCL windows", 1, "");
+}
+
+/*
+ * Memory that no GPU has: it serves GPUs without access to each other, and rows travel as bytes. One
+ * rank decides for all that have not decided otherwise.
+ */
+static void in_host(struct world *w)
+{
+	choose("host", "0");
+	works(w, "host memory", 1, "");
+	world_setenv(w, "NCCL_EP_LL_LINES", "1");
+	works(w, "host memory", 1, "");
+	world_setenv(w, "NCCL_EP_LL_LINES", "-1");
+	if (w->processes) { /* in one process a variable is all ranks' */
+		choose(w->rank == 1 ? "host" : "auto", "0");
+		works(w, "host memory", 1, "");
+		choose(w->rank == 1 ? "host" : "ipc", "0");
+		refused(w, "by CUDA IPC (NCCL_EP_MEMORY=ipc), rank 1 (host ");
+		refused(w, "by host memory (NCCL_EP_MEMORY=host), rank 0 (host ");
+	}
+	world_meet(w);
+	choose("host", "1");
+	refused(w, "it serves one node, and these ranks are 3 nodes");
+	/* each rank reaches the others by its NIC, */
+	world_meet(w);
+	choose("auto", "1");
+	works(w, "plain pointers", 3, "");
+	/* or only those that it must */
+	world_meet(w);
+	choose("auto", "2");
+	works(w, w->processes ? "CUDA IPC" : "plain pointers", 2,
+	      w->processes ? "GPUs without peer access?" : "");
 }
 
 static void threads(struct world *w)
@@ -169,6 +205,8 @@ static void apart(struct world *w)
 		CHECK_HAS(text, named);
 		CHECK_HAS(text, "of rank 0");
 		CHECK_HAS(text, "of rank 2");
+		CHECK_HAS(text, "set NCCL_EP_MEMORY=host");
+		CHECK_HAS(text, "or, with NICs, NCCL_EP_NODE_SIZE=1");
 	}
 }
 
@@ -337,6 +375,7 @@ static void run(struct world *w, void *name)
 		{ "ancient", ancient }, { "domain", domain },     { "uneven", uneven },
 		{ "across", across },   { "apart", apart },       { "mig", mig },
 		{ "p2p", p2p },         { "one_host", one_host }, { "not_there", not_there },
+		{ "in_host", in_host },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {

@@ -267,6 +267,16 @@ FILE *fopen64(const char *path, const char *mode)
 	return NEXT(fopen64)(path, mode);
 }
 
+int memfd_create(const char *name, unsigned int flags)
+{
+	return hit("memfd_create", RET) ? no_descriptor() : NEXT(memfd_create)(name, flags);
+}
+
+int posix_fallocate64(int fd, off64_t offset, off64_t bytes)
+{
+	return hit("posix_fallocate", RET) ? ENOSPC : NEXT(posix_fallocate64)(fd, offset, bytes);
+}
+
 int eventfd(unsigned int count, int flags)
 {
 	return hit("eventfd", RET) ? no_descriptor() : NEXT(eventfd)(count, flags);

@@ -57,6 +57,8 @@ void tensor_release(struct world *w, struct bench_tensor *d)
 {
 	if (d->window) {
 		NEED_OK(ncclCommWindowDeregister(w->comm, d->window));
+	}
+	if (d->memory) { /* also where NCCL has made no window of it */
 		NEED_OK(ncclMemFree(d->memory));
 	} else if (d->data) {
 		NEED_CUDA(cudaFree(d->data));

@@ -114,14 +114,14 @@ static void test_lists(void)
 	}
 	CHECK(v == -7);
 	for (int i = 0; i < EP_MEMORIES; i++) {
-		static const char *const words[] = { "auto", "window", "ipc" };
+		static const char *const words[] = { "auto", "window", "ipc", "host" };
 		char word[EP_PARAM_WORD_MAX];
 
 		CHECK(ep_param_parse(EP_PARAM_MEMORY, words[i], &v) == ncclSuccess && v == i);
 		CHECK_TEXT(ep_param_word(EP_PARAM_MEMORY, i, word), words[i]);
 	}
 	CHECK_REASON(ep_param_parse(EP_PARAM_MEMORY, "ip", &v), ncclInvalidUsage,
-		     "NCCL_EP_MEMORY=ip: set it to one of auto|window|ipc, or unset it");
+		     "NCCL_EP_MEMORY=ip: set it to one of auto|window|ipc|host, or unset it");
 	CHECK(ep_param_parse(EP_PARAM_MEMORY, "auto|window", &v) == ncclInvalidUsage);
 	CHECK_REASON(ep_param_parse(EP_PARAM_RDMA_DEPTH, "96", &v), ncclInvalidUsage,
 		     "set it to 64..32768 (a power of two)");
