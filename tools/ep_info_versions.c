@@ -133,12 +133,13 @@ static void print_nccl(const char *what, int code)
 }
 
 /* How processes would map each other's memory from here, as far as one process can find out. */
-static void print_memory(int nccl)
+static void print_memory(int nccl, const struct ep_topo *topo)
 {
 	const char *text = getenv(ep_param_table[EP_PARAM_MEMORY].name);
 	const char *off[] = { "NCCL_CUMEM_ENABLE", "NCCL_WIN_ENABLE" };
 	int64_t memory = 0;
 	char why[80] = "";
+	int a, b;
 
 	if (text && *text && ep_param_parse(EP_PARAM_MEMORY, text, &memory) != ncclSuccess) {
 		memory = 0; /* the parameters show it */
@@ -158,7 +159,12 @@ static void print_memory(int nccl)
 		snprintf(why, sizeof(why), "NCCL_EP_MEMORY=ipc");
 	}
 	printf("  %-22s ", "memory of peers");
-	if (!*why) {
+	if (memory == EP_MEMORY_HOST) {
+		puts("by host memory: NCCL_EP_MEMORY=host");
+	} else if (topo && ep_topo_apart(topo, &a, &b)) {
+		printf("not possible between all GPUs: %d has no access to %d (ep_info -d)\n", a,
+		       b);
+	} else if (!*why) {
 		printf("by NCCL windows%s\n",
 		       memory == EP_MEMORY_WINDOW ? "" : ", by CUDA IPC if a rank cannot");
 	} else if (memory == EP_MEMORY_WINDOW) {
@@ -199,7 +205,7 @@ void ep_info_versions(const struct ep_topo *topo)
 		printf("  %-22s %s\n", "libnccl.so.2", why);
 	} else {
 		print_nccl("libnccl.so.2", v);
-		print_memory(v);
+		print_memory(v, topo);
 	}
 	print_multicast();
 	why = call_version(dlopen("libcuda.so.1", RTLD_NOW), "cuDriverGetVersion", &v);

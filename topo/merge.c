@@ -190,6 +190,7 @@ int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_to
 	memcpy(file->driver, live->driver, sizeof(file->driver));
 	file->virtualised = live->virtualised;
 	file->nvls = live->nvls;
+	memcpy(file->reach, live->reach, sizeof(file->reach));
 	if (live->nvswitch != EP_TOPO_UNKNOWN) {
 		file->nvswitch = live->nvswitch;
 	}

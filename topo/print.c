@@ -110,6 +110,7 @@ void ep_topo_print_table(const struct ep_topo *topo, FILE *out)
 	for (int g = 0; g < topo->ngpus; g++) {
 		print_gpu(topo, g, out);
 	}
+	ep_topo_print_peers(topo, out);
 	for (int n = 0; n < topo->nnics; n++) {
 		const struct ep_topo_nic *nic = &topo->nic[n];
 
@@ -151,6 +152,22 @@ static const char *text_or_null(const char *text)
 	return text && *text ? text : NULL;
 }
 
+/* By the number of each GPU. */
+static void json_peers(const struct ep_topo *topo, int g, struct ep_json *json)
+{
+	static const char *const names[] = {
+		[EP_TOPO_REACH_NONE] = "none",
+		[EP_TOPO_REACH_PCIE] = "pcie",
+		[EP_TOPO_REACH_NVLINK] = "nvlink",
+	};
+
+	ep_json_open(json, "peers", '[');
+	for (int peer = 0; peer < topo->ngpus; peer++) {
+		ep_json_text(json, NULL, names[ep_topo_reach(topo, g, peer)]);
+	}
+	ep_json_close(json, ']');
+}
+
 static void json_gpu(const struct ep_topo *topo, int g, struct ep_json *json)
 {
 	const struct ep_topo_gpu *gpu = &topo->gpu[g];
@@ -176,6 +193,7 @@ static void json_gpu(const struct ep_topo *topo, int g, struct ep_json *json)
 			sprintf(fabric + 2 * i, "%02x", gpu->fabric_uuid[i]);
 		}
 	}
+	json_peers(topo, g, json);
 	ep_json_text(json, "fabric", text_or_null(fabric));
 	json_int(json, "fabric_clique", gpu->fabric_clique, gpu->fabric);
 	ep_json_text(json, "dist", gpu->nrails ? ep_topo_dist_name(gpu->dist) : NULL);

@@ -37,6 +37,10 @@ enum {
 	NVML_LINK_GPU = 0,
 	NVML_LINK_CPU = 1,
 	NVML_LINK_SWITCH = 2,
+	NVML_P2P_READ = 0, /* what to ask of a pair; 0 is yes */
+	NVML_P2P_WRITE = 1,
+	NVML_P2P_NVLINK = 2,
+	NVML_P2P_ATOMICS = 3,
 };
 
 struct nvml {
@@ -58,6 +62,7 @@ struct nvml {
 	int (*mig_mode)(nvml_dev, unsigned *, unsigned *);
 	int (*mig_max)(nvml_dev, unsigned *);
 	int (*mig_by_index)(nvml_dev, unsigned, nvml_dev *);
+	int (*p2p)(nvml_dev, nvml_dev, int, int *);
 };
 
 static bool nvml_load(struct nvml *nvml)
@@ -83,6 +88,7 @@ static bool nvml_load(struct nvml *nvml)
 		{ "nvmlDeviceGetMigMode", &nvml->mig_mode, false },
 		{ "nvmlDeviceGetMaxMigDeviceCount", &nvml->mig_max, false },
 		{ "nvmlDeviceGetMigDeviceHandleByIndex", &nvml->mig_by_index, false },
+		{ "nvmlDeviceGetP2PStatus", &nvml->p2p, false },
 	};
 
 	memset(nvml, 0, sizeof(*nvml));
@@ -225,6 +231,36 @@ static int read_gpu(struct ep_topo *topo, const struct nvml *nvml, nvml_dev dev,
 	return 0;
 }
 
+/* Returns how a GPU reaches another one, in the words of the library, which asks the same. */
+static enum ep_topo_reach read_reach(const struct nvml *nvml, nvml_dev a, nvml_dev b)
+{
+	int status[NVML_P2P_ATOMICS + 1];
+
+	for (int what = NVML_P2P_READ; what <= NVML_P2P_ATOMICS; what++) {
+		if (nvml->p2p(a, b, what, &status[what])) {
+			return EP_TOPO_REACH_UNKNOWN;
+		}
+	}
+	if (status[NVML_P2P_READ] || status[NVML_P2P_WRITE]) {
+		return EP_TOPO_REACH_NONE;
+	}
+	return status[NVML_P2P_NVLINK] || status[NVML_P2P_ATOMICS] ? EP_TOPO_REACH_PCIE
+								   : EP_TOPO_REACH_NVLINK;
+}
+
+static void read_peers(struct ep_topo *topo, const struct nvml *nvml, unsigned count)
+{
+	for (unsigned a = 0; a < count && a < EP_TOPO_MAX_GPUS && nvml->p2p; a++) {
+		for (unsigned b = 0; b < count && b < EP_TOPO_MAX_GPUS; b++) {
+			nvml_dev from, to;
+
+			if (a != b && !nvml->by_index(a, &from) && !nvml->by_index(b, &to)) {
+				topo->reach[a][b] = (unsigned char)read_reach(nvml, from, to);
+			}
+		}
+	}
+}
+
 static int read_all(struct ep_topo *topo, const struct nvml *nvml, const char *root,
 		    struct ep_topo_err *err)
 {
@@ -253,12 +289,17 @@ static int read_all(struct ep_topo *topo, const struct nvml *nvml, const char *r
 			continue;
 		}
 		int node = ep_topo_place(topo, &at, ep_topo_numa_of_pci(root, &at), err);
+		int first = topo->ngpus;
 		int rc = node < 0 ? node : read_gpu(topo, nvml, dev, node, err);
 
 		if (rc) {
 			return rc;
 		}
+		for (int g = first; g < topo->ngpus && i < EP_TOPO_MAX_GPUS; g++) {
+			topo->gpu[g].nvml = (int)i;
+		}
 	}
+	read_peers(topo, nvml, count);
 	if ((int)count < on_pci) {
 		ep_topo_note(topo, "%d more GPUs are on PCI, but not given to this process",
 			     on_pci - (int)count);

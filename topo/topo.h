@@ -44,6 +44,14 @@ enum ep_topo_dist {
 	EP_TOPO_DISTANT, /* no path: there is no such NIC, or on another host */
 };
 
+/* How a GPU reaches another one's memory. */
+enum ep_topo_reach {
+	EP_TOPO_REACH_UNKNOWN, /* or not at all, being on another host */
+	EP_TOPO_REACH_NONE,
+	EP_TOPO_REACH_PCIE, /* peer access, but no NVLink */
+	EP_TOPO_REACH_NVLINK,
+};
+
 enum ep_topo_source {
 	EP_TOPO_SOURCE_LIVE,
 	EP_TOPO_SOURCE_HWLOC_XML,
@@ -131,6 +139,7 @@ struct ep_topo_rail {
 struct ep_topo_gpu {
 	struct ep_topo_pci pci;
 	int instance; /* MIG instance on this PCI device, -1: the whole GPU */
+	int nvml;     /* its place in `reach` of the topology, -1: it has none */
 	int node;
 	int host; /* which of the hosts of a file, else 0 */
 	int numa; /* -1: unknown */
@@ -180,6 +189,9 @@ struct ep_topo {
 	bool nvls_allowed;          /* NCCL_NVLS_ENABLE is not 0 */
 	enum ep_topo_dist gdr_level;
 
+	/* As NVML reports it; enum ep_topo_reach. */
+	unsigned char reach[EP_TOPO_MAX_GPUS][EP_TOPO_MAX_GPUS];
+
 	int nnotes, notes_lost;
 	char (*note)[EP_TOPO_NOTE_LEN];
 };
@@ -214,6 +226,12 @@ int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *
 enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic);
 /* Returns whether two GPUs reach each other by NVLink, directly or through a switch. */
 bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b);
+/* Returns how one GPU reaches another one. */
+enum ep_topo_reach ep_topo_reach(const struct ep_topo *topo, int gpu_a, int gpu_b);
+/* Writes the first pair of which one cannot reach the other. Returns false if there is none. */
+bool ep_topo_apart(const struct ep_topo *topo, int *gpu_a, int *gpu_b);
+/* Prints how the GPUs reach each other, and what that means, as remarks. Nothing: it is not known. */
+void ep_topo_print_peers(const struct ep_topo *topo, FILE *out);
 /* Returns whether NCCL_NET_GDR_LEVEL and the file let the NIC access the GPU's memory. */
 bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic);
 

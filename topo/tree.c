@@ -214,6 +214,7 @@ struct ep_topo_gpu *ep_topo_add_gpu(struct ep_topo *topo, int node, struct ep_to
 	gpu->pci = topo->nodes[node].pci;
 	gpu->numa = topo->nodes[node].numa;
 	gpu->instance = -1;
+	gpu->nvml = -1;
 	gpu->nvlinks = -1;
 	gpu->domain = -1;
 	return gpu;

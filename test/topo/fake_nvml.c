@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A stand-in for libnvidia-ml.so.1. FAKE_NVML says which machine: "switch": 4 GPUs on an NVSwitch,
  * one not in its fabric yet; "cliques": 6 GPUs on NVSwitches, fabrics as in the table below; "peers":
- * 4 GPUs, joined in pairs by NVLink, with one link to the CPU each; "mig": 2 GPUs, the first with MIG
+ * 4 GPUs, joined in pairs by NVLink, with one link to the CPU each, the last one out of reach of the first two; "mig": 2 GPUs, the first with MIG
  * instances 0 and 2 of 7; "broken": it does not start. FAKE_NVML_GPUS: "dddd:bb:dd.f ...", where they
  * are on PCI. */
 #include <stdio.h>
@@ -39,6 +39,7 @@ int nvmlDeviceGetGpuFabricInfoV(void *dev, struct fabric *f);
 int nvmlDeviceGetMigMode(void *dev, unsigned *mode, unsigned *pending);
 int nvmlDeviceGetMaxMigDeviceCount(void *dev, unsigned *count);
 int nvmlDeviceGetMigDeviceHandleByIndex(void *dev, unsigned i, void **part);
+int nvmlDeviceGetP2PStatus(void *from, void *to, int what, int *status);
 
 static int is(const char *machine)
 {
@@ -193,4 +194,22 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *dev, unsigned i, void **part)
 {
 	*part = (void *)(size_t)(100 + i);
 	return i == 0 || i == 2 ? 0 : 6;
+}
+
+/*
+ * Of "peers", GPUs 0 and 1 reach 2 by PCIe; they and 3 do not reach each other. Of "switch", nobody reaches the
+ * one that is not in its fabric. All others by NVLink.
+ */
+int nvmlDeviceGetP2PStatus(void *from, void *to, int what, int *status)
+{
+	int a = index_of(from), b = index_of(to);
+
+	*status = 0;
+	if (is("peers") && a / 2 != b / 2) {
+		*status = (a == 3 || b == 3 || what == 2 || what == 3) ? 5 : 0;
+	}
+	if (is("switch") && (a == 3 || b == 3)) {
+		*status = 5;
+	}
+	return a == b ? 2 : 0;
 }

@@ -51,7 +51,7 @@ expect 0 'NVLink multicast +not used: NCCL_EP_NVLS is not 1' env -u NCCL_EP_NVLS
 expect 0 'NVLink multicast +not used: NCCL_NVLS_ENABLE=0' \
 	env NCCL_EP_NVLS=1 NCCL_NVLS_ENABLE=0 "$ep_info" -v
 expect 0 '^  NCCL_EP_MEMORY +auto +default ' env -u NCCL_EP_MEMORY "$ep_info" -p
-expect 0 '^  NCCL_EP_MEMORY +INVALID .*set it to one of auto\|window\|ipc' env NCCL_EP_MEMORY=1 "$ep_info" -p
+expect 0 '^  NCCL_EP_MEMORY +INVALID .*set it to one of auto\|window\|ipc\|host' env NCCL_EP_MEMORY=1 "$ep_info" -p
 
 # NCCL's configuration files, as NCCL reads them: the environment wins, then the first file.
 work=$(mktemp -d) || exit 1
@@ -91,6 +91,15 @@ expect 0 '^  usable RDMA port +no +not known without libibverbs$' \
 	env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
 expect 0 '^  GPU memory registration +no +' env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
 expect 0 '^  No path to ranks of other nodes' env LD_LIBRARY_PATH="$work$others" "$ep_info" -r
+# How memory of peers is mapped, where there is an NCCL.
+if [ -n "$cuda" ] && "$ep_info" -v | grep -Eq '^  libnccl.so.2 +[0-9]'; then
+	expect 0 'memory of peers +by host memory: NCCL_EP_MEMORY=host' env NCCL_EP_MEMORY=host "$ep_info" -v
+	expect 0 'memory of peers +not possible between all GPUs: 0 has no access to 3' \
+		env LD_LIBRARY_PATH="${cuda%/*}:$LD_LIBRARY_PATH" FAKE_NVML=peers "$ep_info" -v
+	expect 0 'memory of peers +by CUDA IPC' env LD_LIBRARY_PATH="${cuda%/*}:$LD_LIBRARY_PATH" \
+		FAKE_NVML=cliques NCCL_EP_MEMORY=ipc "$ep_info" -v
+fi
+
 if [ -n "$nic" ]; then
 	cp "$cuda" "$work/libcuda.so.1" || exit 1
 	rm "$work/libibverbs.so.1" "$work/libmlx5.so.1"

@@ -125,14 +125,29 @@ static void check_domains(const struct ep_topo *topo, const char *want)
 	}
 }
 
+/* What ep_topo_print_peers() prints. */
+static void check_peers(const struct ep_topo *topo, const char *want)
+{
+	char text[1024] = "";
+	FILE *f = fmemopen(text, sizeof(text), "w");
+
+	NEED(f);
+	ep_topo_print_peers(topo, f);
+	fclose(f);
+	CHECK_TEXT(text, want);
+}
+
 /* The same NVSwitches, but: another clique, a failed start, another fabric, none. */
 static void test_cliques(void)
 {
 	setenv("FAKE_NVML", "cliques", 1);
 	struct ep_topo *topo = load(NULL);
+	int a = -1, b = -1;
 
 	check_domains(topo, "0-0---");
 	CHECK(ep_topo_linked(topo, 0, 2) && !ep_topo_linked(topo, 0, 3), "links");
+	check_peers(topo, "# peers by NVLink: all GPUs\n");
+	CHECK(!ep_topo_apart(topo, &a, &b), "%d and %d are apart", a, b);
 	CHECK(has_note(topo, "0000:1a:00.0 has not joined its NVLink fabric (state 3, status 15)"),
 	      "%d notes", topo->nnotes);
 	ep_topo_free(topo);
@@ -143,10 +158,28 @@ static void test_peers(void)
 {
 	setenv("FAKE_NVML", "peers", 1);
 	struct ep_topo *topo = load(NULL);
+	int a, b;
 
 	check_domains(topo, "0011");
 	CHECK(topo->nvswitch == EP_TOPO_NO && topo->gpu[0].nvlinks == 5 && !topo->gpu[0].nvswitch,
 	      "%d links", topo->gpu[0].nvlinks);
+	check_peers(
+		topo,
+		"# peers by NVLink: 0-1 2-3\n"
+		"# peers by PCIe: 0-2 1-2; a group with such a pair sends rows as bytes, not as "
+		"lines\n"
+		"# peers without access: 0-3 1-3; a group with such a pair needs "
+		"NCCL_EP_MEMORY=host (slow) or, with NICs, NCCL_EP_NODE_SIZE=3\n");
+	CHECK(ep_topo_apart(topo, &a, &b) && a == 0 && b == 3, "%d and %d are apart", a, b);
+	/* the same, where PCI has the GPUs in another order than NVML: 1, 0, 3, 2 */
+	ep_topo_free(topo);
+	setenv("FAKE_NVML_GPUS", "0000:18:00.0 0000:17:00.0 0000:1a:00.0 0000:19:00.0", 1);
+	topo = load(NULL);
+	unsetenv("FAKE_NVML_GPUS");
+	CHECK(ep_topo_apart(topo, &a, &b) && a == 0 && b == 2, "%d and %d are apart", a, b);
+	CHECK(ep_topo_reach(topo, 0, 3) == EP_TOPO_REACH_PCIE &&
+		      ep_topo_reach(topo, 2, 3) == EP_TOPO_REACH_NVLINK,
+	      "reach");
 	ep_topo_free(topo);
 }
 
@@ -154,6 +187,7 @@ static void test_switch(void)
 {
 	setenv("FAKE_NVML", "switch", 1);
 	struct ep_topo *topo = load(NULL);
+	int a = -1, b = -1;
 
 	CHECK(topo->ngpus == 4, "%d GPUs", topo->ngpus);
 	CHECK(strcmp(topo->driver, "999.1") == 0, "driver \"%s\"", topo->driver);
@@ -170,6 +204,10 @@ static void test_switch(void)
 	}
 	check_domains(topo, "000-");
 	CHECK(ep_topo_linked(topo, 0, 1) && !ep_topo_linked(topo, 2, 2), "links");
+	check_peers(topo, "# peers by NVLink: 0-1 0-2 1-2\n"
+			  "# peers without access: 0-3 1-3 2-3; a group with such a pair needs "
+			  "NCCL_EP_MEMORY=host (slow) or, with NICs, NCCL_EP_NODE_SIZE=3\n");
+	CHECK(ep_topo_apart(topo, &a, &b) && a == 0 && b == 3, "%d and %d are apart", a, b);
 	CHECK(ep_topo_find_gpu(topo, "0000:18:00.0", NULL) == 1, "GPU at 18:00.0");
 	CHECK(ep_topo_find_gpu(topo, "0000:99:00.0", NULL) == -1, "GPU at 99:00.0");
 	CHECK(ep_topo_find_gpu(topo, "nonsense", NULL) == -1, "GPU at nonsense");
@@ -186,6 +224,8 @@ static void test_mig(void)
 	CHECK(topo->gpu[2].instance == -1, "the second GPU is whole");
 	CHECK(ep_topo_find_gpu(topo, "0000:17:00.0", "MIG-2") == 1, "instance by UUID");
 	CHECK(topo->gpu[0].domain == -1, "NVLink on an instance");
+	check_peers(topo, "# peers without access: all GPUs; a group with such a pair needs "
+			  "NCCL_EP_MEMORY=host (slow) or, with NICs, NCCL_EP_NODE_SIZE=1\n");
 	ep_topo_free(topo);
 }
 
