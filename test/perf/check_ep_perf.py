@@ -137,7 +137,11 @@ def check_usage():
             (['-g', '4', '--ranks-per-gpu', '3'], '4', '3'),
             (['--ranks-per-gpu', '0'], '0', '1 to 16'), (['-c', '2'], '2', '0 to 1'),
             (['--rendezvous', 'x'], 'x', 'HOST:PORT'), (['--node-size', 'zz'], 'zz', 'N,N'), (['--node-size', '2,'], '2,', 'N,N'),
-            (['--node-size', '0,2'], '0,2', 'N,N'),
+            (['--node-size', '0,2'], '0,2', 'N,N'), (['--holders', '1'], '1', 'FIRST:N'),
+            (['--senders', '0:0'], '0:0', 'FIRST:N'), (['--holders', '1:2', '-g', '2'], 'holders 1:2', '2 ranks'),
+            (['--holders', '1:2', '-g', '3', '--experts', '7'], '7', 'ranks that hold some, 2'),
+            (['--holders', '1:1', '-g', '2', '--windows'], '--holders', 'neither'),
+            (['--holders', '1:1', '-g', '2', '--routing', 'hot:0.5,0'], 'rank 0', '1 to 1'),
             (['--routing', 'zipf:9'], 'zipf:9', '0 to 4'),
             (['--routing', 'power:1'], 'power:1', '1.001 to 4'),
             (['--routing', 'khot:257,1'], '257 hot', '1 to 256'),
@@ -325,6 +329,23 @@ def check_ht(out):
         expect(name + ': rank ' in done.stderr, 'a %s mistake is named' % operation)
 
 
+def check_roles(out):
+    """Experts and tokens on different ranks: right results, rows of those alone, and less memory."""
+    def measure(options, roles):
+        run([EP_PERF, '-g', '4', '-b', '9', *SHAPE, *options, *roles, '-J', out], 0)
+        with open(out) as file:
+            return json.load(file)
+
+    apart = ['--experts', '6', '--holders', '3:1', '--senders', '0:3']
+    for options in (['--layout', 'em'], ['--layout', 'rm', '--uneven', '-G', '2']):
+        document = measure(options, apart)
+        check_document(document, [9], 4, 'none')
+        expect((document['config']['holders'], document['config']['senders']) == ('3:1', '0:3'), 'roles in the config')
+        expect(document['results'][0]['copies_per_token'] == 1, 'one rank has all experts')
+        dummies = measure(options, ['--experts', '24'])
+        expect(document['setup']['library_mib'] <= dummies['setup']['library_mib'], 'memory of roles')
+
+
 def check_lost():
     """A rank that dies is named; rows that it could not send are not called wrong results."""
     for mode, launch in (('ll', 4), ('ll', 5), ('ht', 5), ('ht', 7)):
@@ -457,6 +478,7 @@ def main():
                     expect(abs(op['algbw_gbs'] * op['p50_us'] * 1e3 - 5 * count * size) < 5 * size, 'bytes of %s %s' % (name, quant))
 
         check_ht(out)
+        check_roles(out)
         check_trace(work)
         check_detail(work)
         check_meeting(work)

@@ -31,6 +31,18 @@ static int check_sizes(const char *text)
 	}
 }
 
+/* Some of the ranks; how many there are is known later. NULL: all. */
+static int parse_range(const char *option, const char *text, uint32_t *first, uint32_t *count)
+{
+	char more;
+
+	if (text && (sscanf(text, "%u:%u%c", first, count, &more) != 2 || text[0] == '-' ||
+		     strstr(text, ":-") || *count == 0)) {
+		return bad(option, text, "the first rank and how many, FIRST:N");
+	}
+	return 0;
+}
+
 /* Options that one mode has and the other has not. */
 static int fits_mode(const struct perf_options *opt)
 {
@@ -103,6 +115,16 @@ static int check_texts(struct perf_options *opt)
 	}
 	if (opt->node_size && check_sizes(opt->node_size)) {
 		return -1;
+	}
+	if (parse_range("--holders", opt->holders, &opt->problem.first_holder,
+			&opt->problem.holders) ||
+	    parse_range("--senders", opt->senders, &opt->problem.first_sender,
+			&opt->problem.senders)) {
+		return -1;
+	}
+	if (opt->windows && (opt->holders || opt->senders)) {
+		return bad("--windows", opt->holders ? "--holders" : "--senders",
+			   "neither: all ranks register windows for received rows");
 	}
 	if (oracle_routing_parse(opt->routing, &opt->problem.routing, why, sizeof(why))) {
 		perf_complain("%s", why);

@@ -111,7 +111,7 @@ static int ht_plan(struct perf_rank *rank)
 {
 	const struct perf_options *opt = &rank->perf->opt;
 	struct oracle_ht *h = &rank->ht;
-	uint64_t most = (uint64_t)rank->perf->world.nranks * opt->capacity;
+	uint64_t most = (uint64_t)oracle_senders(&opt->problem) * opt->capacity;
 
 	h->expert_major = !opt->flat;
 	h->alignment = opt->zone_alignment;
@@ -131,7 +131,7 @@ static int ht_plan(struct perf_rank *rank)
 		return -1;
 	}
 	h->limit = opt->eager ? 0 : (uint32_t)most;
-	rank->buf.rows = most;
+	rank->buf.rows = oracle_held(&opt->problem, rank->rank) ? most : 0;
 	return 0;
 }
 
@@ -204,7 +204,7 @@ static int ht_alloc(struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->perf->opt.problem;
 	struct perf_buffers *b = &rank->buf;
-	size_t rows = b->rows, local = p->experts / p->nranks;
+	size_t rows = b->rows, local = oracle_held(p, rank->rank);
 	size_t scale_bytes = 4 * oracle_scale_words(p);
 
 	b->out_tokens_bytes = rows * oracle_output_bytes(p);
@@ -235,7 +235,7 @@ static void ht_poison(struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->problem;
 	struct perf_buffers *b = &rank->buf;
-	size_t local = p->experts / p->nranks;
+	size_t local = oracle_held(p, rank->rank);
 
 	poison(rank, b->out_tokens, b->out_tokens_bytes);
 	poison(rank, b->out_scales, b->out_scales_bytes);
@@ -295,6 +295,30 @@ static void group_config(const struct perf_rank *rank, ncclEpGroupConfig_t *conf
 	}
 }
 
+static ncclEpExtRoles_t roles_of(const struct oracle_problem *p)
+{
+	ncclEpExtRoles_t roles = NCCL_EP_EXT_ROLES_INIT;
+
+	roles.first_holder = p->first_holder;
+	roles.num_holders = p->holders;
+	roles.first_sender = p->first_sender;
+	roles.num_senders = p->senders;
+	return roles;
+}
+
+/* Only a library with roles makes a group that has some. */
+static ncclResult_t group_create(struct perf_rank *rank, const ncclEpGroupConfig_t *config)
+{
+	__typeof__(&ncclEpExtCreateGroup) create = dlsym(RTLD_DEFAULT, "ncclEpExtCreateGroup");
+	const struct oracle_problem *p = &rank->perf->opt.problem;
+	ncclEpExtRoles_t roles = roles_of(p);
+
+	if (!p->holders && !p->senders) {
+		return ncclEpCreateGroup(&rank->group, rank->comm, config);
+	}
+	return create ? create(&rank->group, rank->comm, config, &roles) : ncclInvalidUsage;
+}
+
 static ncclEpLayout_t layout_of(const struct perf_options *opt)
 {
 	if (opt->flat) {
@@ -314,9 +338,11 @@ static double library_mib(const struct perf_rank *rank, const ncclEpGroupConfig_
 	__typeof__(&ncclEpExtDeviceMemory) ask = dlsym(RTLD_DEFAULT, "ncclEpExtDeviceMemory");
 	ncclEpExtMemory_t memory = NCCL_EP_EXT_MEMORY_INIT;
 	const struct oracle_problem *p = &rank->perf->opt.problem;
+	ncclEpExtRoles_t roles = roles_of(p);
 
 	memory.remote_ranks = rank->remote_ranks;
 	memory.node_ranks = rank->near_ranks;
+	memory.roles = p->holders || p->senders ? &roles : NULL;
 	if (!ask || ask(config, (int)p->nranks, layout_of(&rank->perf->opt), (int)p->topk,
 			&memory) != ncclSuccess) {
 		return gone;
@@ -347,7 +373,7 @@ int perf_group_open(struct perf_rank *rank)
 	}
 	group_config(rank, &config);
 	start = perf_now_ns();
-	result = ncclEpCreateGroup(&rank->group, rank->comm, &config);
+	result = group_create(rank, &config);
 	if (result != ncclSuccess) {
 		rank->group = NULL;
 		return perf_refuse(rank, "ncclEpCreateGroup", result);
@@ -393,8 +419,8 @@ int perf_buffers_alloc(struct perf_rank *rank)
 	struct perf_buffers *b = &rank->buf;
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
 	size_t tokens = p->max_tokens;
-	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
-	size_t rows = blocks * (by_rank ? tokens : tokens * p->nranks);
+	size_t blocks = perf_blocks(p, rank->rank);
+	size_t rows = blocks * (by_rank ? tokens : tokens * oracle_senders(p));
 	size_t scale_bytes = oracle_scale_words(p) * sizeof(float);
 	size_t routing = tokens * p->topk;
 	bool nvfp4 = p->combine_quant == ORACLE_COMBINE_NVFP4;
@@ -472,7 +498,7 @@ void perf_buffers_poison(struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->problem;
 	struct perf_buffers *b = &rank->buf;
-	size_t blocks = p->layout == ORACLE_RANK_MAJOR ? p->nranks : p->experts / p->nranks;
+	size_t blocks = perf_blocks(p, rank->rank);
 
 	if (rank->perf->opt.ht) {
 		ht_poison(rank);

@@ -28,13 +28,21 @@ static const ncclEpCombQuant_t returns[] = {
 	[ORACLE_COMBINE_MXFP8] = NCCL_EP_COMB_QUANT_MXFP8,
 };
 
-/* The aligning dispatch carries no token, but waits for the counts of every rank. */
+/* Blocks of low latency's received rows: none on a rank without experts. */
+size_t perf_blocks(const struct oracle_problem *p, uint32_t rank)
+{
+	size_t held = oracle_held(p, rank);
+
+	return held && p->layout == ORACLE_RANK_MAJOR ? oracle_senders(p) : held;
+}
+
+/* The aligning dispatch carries no token, but a rank with experts waits for the counts of every one that sends. */
 static void prepare_align(struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->problem;
 	struct perf_calls *c = &rank->calls;
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
-	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
+	size_t blocks = perf_blocks(p, rank->rank);
 
 	c->align_in = NCCL_EP_DISPATCH_INPUTS_INIT;
 	c->align_layout = NCCL_EP_LAYOUT_INFO_INIT;
@@ -64,8 +72,8 @@ static void prepare_dispatch(struct perf_rank *rank)
 	struct perf_calls *c = &rank->calls;
 	struct perf_buffers *b = &rank->buf;
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
-	size_t blocks = by_rank ? p->nranks : p->experts / p->nranks;
-	size_t rows = by_rank ? p->max_tokens : (size_t)p->max_tokens * p->nranks;
+	size_t blocks = perf_blocks(p, rank->rank);
+	size_t rows = by_rank ? p->max_tokens : (size_t)p->max_tokens * oracle_senders(p);
 	ncclDataType_t type = perf_float_type(p->dtype);
 	ncclDataType_t in = p->quant == ORACLE_QUANT_FORWARD ? ncclFloat8e4m3 : type;
 
@@ -202,8 +210,10 @@ static void ht_prepare(struct perf_rank *rank)
 	const struct oracle_problem *p = &rank->problem;
 	struct perf_calls *c = &rank->calls;
 	struct perf_buffers *b = &rank->buf;
-	size_t local = p->experts / p->nranks;
+	size_t local = oracle_held(p, rank->rank);
 	size_t rows = rank->ht.limit ? rank->ht.limit : rank->tables[rank->rank]->total;
+
+	rows = local ? rows : 0;
 
 	perf_tensor(&c->ids, rank->perf->opt.ids64 ? ncclInt64 : ncclInt32, b->ids, 2, rank->tokens,
 		    p->topk, 0);

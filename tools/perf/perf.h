@@ -86,6 +86,7 @@ struct perf_options {
 	char **command; /* the whole command line, NULL at its end */
 	const char *rendezvous;
 	const char *node_size;
+	const char *holders, *senders; /* FIRST:N; NULL: all ranks */
 	struct oracle_problem problem; /* of the largest token count */
 };
 
@@ -359,6 +360,7 @@ void perf_account(struct perf_rank *rank, struct perf_row *row);
 
 /* ---- calls.c ---- */
 
+size_t perf_blocks(const struct oracle_problem *p, uint32_t rank);
 void perf_calls_prepare(struct perf_rank *rank);
 ncclResult_t perf_update(struct perf_rank *rank);
 ncclResult_t perf_dispatch(struct perf_rank *rank);

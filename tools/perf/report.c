@@ -99,6 +99,10 @@ static void report_settings(const struct perf *perf)
 	       ep_options_word(&perf_option_table, "dtype", (int)p->dtype, dtype),
 	       ep_options_word(&perf_option_table, "quant", (int)p->quant, quant),
 	       p->pow2_scales ? "+pow2" : "", opt->ids64 ? 64 : 32);
+	if (opt->holders || opt->senders) {
+		printf("# experts on ranks %s, tokens on ranks %s (first:number)\n",
+		       opt->holders ? opt->holders : "all", opt->senders ? opt->senders : "all");
+	}
 	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
 	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
 	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",

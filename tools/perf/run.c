@@ -139,7 +139,7 @@ static void check_rows(const struct piece *piece, uint64_t first, uint64_t n,
 static void check_counters(struct perf_rank *rank, struct oracle_verdict *verdict)
 {
 	struct perf_buffers *b = &rank->buf;
-	size_t local = rank->problem.experts / rank->problem.nranks, n = 2 * local + 1;
+	size_t local = oracle_held(&rank->problem, rank->rank), n = 2 * local + 1;
 	int32_t *counts = perf_alloc(rank, n, sizeof(*counts));
 	int64_t *wide = perf_alloc(rank, n, sizeof(*wide));
 

@@ -23,7 +23,8 @@ struct entry { /* a token that has an expert on this rank */
 struct oracle_table {
 	const struct oracle_problem *p;
 	uint32_t rank;
-	uint32_t local; /* experts per rank */
+	uint32_t local; /* experts of a rank that holds some; */
+	uint32_t held;  /* of this one */
 	uint32_t ntokens[ORACLE_MAX_RANKS];
 	int32_t *ids[ORACLE_MAX_RANKS]; /* [tokens][topk] */
 	int32_t *all_ids;
@@ -137,7 +138,8 @@ struct oracle_table *oracle_table_create(const struct oracle_problem *problem, u
 	}
 	t->p = problem;
 	t->rank = rank;
-	t->local = problem->experts / problem->nranks;
+	t->local = oracle_local(problem);
+	t->held = oracle_held(problem, rank);
 	for (uint32_t src = 0; src < problem->nranks; src++) {
 		t->ntokens[src] = oracle_tokens(problem, src);
 		total += t->ntokens[src];
@@ -157,7 +159,8 @@ struct oracle_table *oracle_table_create(const struct oracle_problem *problem, u
 		t->ids[src] = ids;
 		for (uint32_t token = 0; token < t->ntokens[src]; token++, ids += problem->topk) {
 			oracle_route(problem, src, token, ids);
-			if (count_selections(t, src, token, rank * t->local, t->local) &&
+			if (count_selections(t, src, token, oracle_first_expert(problem, rank),
+					     t->held) &&
 			    !oracle_absent(problem, rank)) {
 				t->entries[t->nentries].src = src;
 				t->entries[t->nentries++].token = token;
@@ -206,9 +209,10 @@ static uint32_t rows_due(const struct block *block, const struct entry *entry)
 	const struct oracle_table *t = block->table;
 
 	if (t->p->layout == ORACLE_RANK_MAJOR) {
-		return entry->src == block->index;
+		return entry->src == t->p->first_sender + block->index;
 	}
-	return count_selections(t, entry->src, entry->token, t->rank * t->local + block->index, 1);
+	return count_selections(t, entry->src, entry->token,
+				oracle_first_expert(t->p, t->rank) + block->index, 1);
 }
 
 static struct entry *find_entry(struct block *block, const uint8_t *row)
@@ -267,8 +271,9 @@ static void check_routing(struct block *block, uint32_t row, const struct entry 
 	for (uint32_t k = 0; k < p->topk; k++) {
 		int32_t want = -1;
 
-		if (global[k] >= 0 && (uint32_t)global[k] / t->local == t->rank) {
-			want = global[k] - (p->global_ids ? 0 : (int32_t)(t->rank * t->local));
+		if (global[k] >= 0 && oracle_holder(p, (uint32_t)global[k]) == t->rank) {
+			want = global[k] -
+			       (p->global_ids ? 0 : (int32_t)oracle_first_expert(p, t->rank));
 		}
 		if (ids[k] != want) {
 			blame(block->verdict,
@@ -481,15 +486,15 @@ void oracle_check_dispatch(const struct oracle_table *table, const struct oracle
 {
 	const struct oracle_problem *p = table->p;
 	int by_rank = p->layout == ORACLE_RANK_MAJOR;
-	uint32_t nblocks = by_rank ? p->nranks : table->local;
+	uint32_t nblocks = !table->held ? 0 : by_rank ? oracle_senders(p) : table->local;
 	struct block b = { .table = table, .mem = mem, .out = out, .verdict = verdict };
 	uint32_t nscales = oracle_scale_words(p);
 	size_t chunk = CHUNK_BYTES + oracle_combine_bytes(p) + oracle_output_bytes(p);
-	int32_t *counts = calloc(nblocks, sizeof(*counts));
+	int32_t *counts = calloc(nblocks + 1, sizeof(*counts));
 	int32_t *ids = NULL;
 	float *weights = NULL;
 
-	b.rows = by_rank ? p->max_tokens : p->max_tokens * p->nranks;
+	b.rows = by_rank ? p->max_tokens : p->max_tokens * oracle_senders(p);
 	b.chunk = malloc(chunk);
 	b.chunk_result = malloc(chunk);
 	b.chunk_scales = calloc(chunk_rows(p), sizeof(float));
@@ -577,7 +582,7 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 		sum->total[column] = sum->size[column] = 0;
 	}
 	for (uint32_t k = 0; k < p->topk; k++) {
-		uint32_t to = (uint32_t)ids[k] / table->local;
+		uint32_t to = oracle_holder(p, (uint32_t)ids[k]);
 		int by_expert = p->layout == ORACLE_EXPERT_MAJOR;
 
 		if (ids[k] < 0 || oracle_absent(p, to)) {
@@ -729,17 +734,13 @@ void oracle_check_combine(const struct oracle_table *table, const struct oracle_
 
 /* ---- high throughput: where each row belongs ---- */
 
-static uint32_t nlocal(const struct oracle_ht *ht)
-{
-	return ht->p.experts / ht->p.nranks;
-}
-
 uint32_t oracle_ht_local(const struct oracle_ht *ht, uint32_t src, uint32_t token, uint32_t rank,
 			 int32_t *experts, float *weights)
 {
 	int32_t ids[ORACLE_MAX_TOPK];
 	float all[ORACLE_MAX_TOPK];
-	uint32_t n = 0, first = rank * nlocal(ht), i;
+	uint32_t n = 0, first = oracle_first_expert(&ht->p, rank), i;
+	uint32_t held = oracle_held(&ht->p, rank);
 
 	oracle_route(&ht->p, src, token, ids);
 	if (weights) {
@@ -748,7 +749,7 @@ uint32_t oracle_ht_local(const struct oracle_ht *ht, uint32_t src, uint32_t toke
 	for (uint32_t k = 0; k < ht->p.topk; k++) {
 		int32_t e = ids[k] - (int32_t)first;
 
-		if (ids[k] < 0 || (uint32_t)ids[k] - first >= nlocal(ht)) {
+		if (ids[k] < 0 || (uint32_t)ids[k] - first >= held) {
 			continue;
 		}
 		for (i = n; i > 0 && experts[i - 1] > e; i--) {
@@ -886,7 +887,7 @@ static void publish(const struct oracle_ht *ht, struct oracle_ht_table *table,
 		}
 	}
 	table->total = ht->expert_major ? at : table->slots;
-	table->count = ht->limit ? ht->limit : table->total;
+	table->count = !table->nlocal ? 0 : ht->limit ? ht->limit : table->total;
 }
 
 /* By source and token: the slot, and the rows that the token has here. */
@@ -915,14 +916,14 @@ static int index_open(const struct oracle_ht *ht, struct oracle_ht_table *table)
 struct oracle_ht_table *oracle_ht_table_create(const struct oracle_ht *ht, uint32_t rank)
 {
 	struct oracle_ht_table *t = calloc(1, sizeof(*t));
-	uint32_t l = nlocal(ht);
-	uint64_t *state = calloc(2 * (size_t)l, sizeof(*state));
+	uint32_t l = oracle_held(&ht->p, rank);
+	uint64_t *state = calloc(2 * (size_t)l + 1, sizeof(*state));
 
 	if (t) {
 		t->rank = rank;
 		t->nlocal = l;
-		t->counters = calloc(l, sizeof(*t->counters));
-		t->offsets = calloc(l, sizeof(*t->offsets));
+		t->counters = calloc(l + 1, sizeof(*t->counters));
+		t->offsets = calloc(l + 1, sizeof(*t->offsets));
 	}
 	if (!t || !state || !t->counters || !t->offsets) {
 		goto err;
@@ -980,16 +981,18 @@ uint64_t oracle_ht_most(const struct oracle_ht *ht)
 
 				rows[ht->p.experts + d] += n > 0;
 				for (uint32_t j = 0; j < n; j++) {
-					rows[d * nlocal(ht) + (uint32_t)experts[j]]++;
+					rows[oracle_first_expert(&ht->p, d) +
+					     (uint32_t)experts[j]]++;
 				}
 			}
 		}
 	}
 	for (uint32_t d = 0; rows && d < ht->p.nranks; d++) {
 		uint64_t total = 0;
+		uint32_t first = oracle_first_expert(&ht->p, d);
 
-		for (uint32_t e = d * nlocal(ht); e < (d + 1) * nlocal(ht); e++) {
-			total += padded(ht, rows[e]);
+		for (uint32_t e = 0; e < oracle_held(&ht->p, d); e++) {
+			total += padded(ht, rows[first + e]);
 		}
 		total = ht->expert_major ? total : rows[ht->p.experts + d];
 		most = total > most ? total : most;
@@ -1112,7 +1115,6 @@ static void ht_gradients(const struct oracle_ht *ht, struct oracle_ht_table *con
 			 uint32_t src, uint32_t token, float *out)
 {
 	int32_t ids[ORACLE_MAX_TOPK], experts[ORACLE_MAX_TOPK];
-	uint32_t local = ht->p.experts / ht->p.nranks;
 	const uint32_t *rows;
 
 	oracle_route(&ht->p, src, token, ids);
@@ -1125,7 +1127,8 @@ static void ht_gradients(const struct oracle_ht *ht, struct oracle_ht_table *con
 		}
 		for (uint32_t k = 0; k < ht->p.topk; k++) {
 			for (uint32_t j = 0; j < n; j++) {
-				if (ids[k] == (int32_t)(d * local) + experts[j] &&
+				if (ids[k] ==
+					    (int32_t)oracle_first_expert(&ht->p, d) + experts[j] &&
 				    rows[ht->expert_major ? j : 0] != ORACLE_HT_NOWHERE) {
 					out[k] = oracle_ht_gradient(ht, d, experts[j], src, token);
 				}

@@ -97,7 +97,10 @@ struct oracle_routing {
 struct oracle_problem {
 	uint64_t seed;
 	uint32_t nranks;
-	uint32_t experts; /* a multiple of nranks */
+	/* Ranks that hold experts, and that bring tokens; a number of 0: all ranks. */
+	uint32_t first_holder, holders;
+	uint32_t first_sender, senders;
+	uint32_t experts; /* a multiple of those that hold some */
 	uint32_t topk;
 	uint32_t hidden;
 	uint32_t max_tokens; /* capacity per rank, extent of the outputs */
@@ -134,11 +137,12 @@ struct oracle_verdict {
 
 /* Outputs of one dispatch on one rank; all as the call received them. */
 struct oracle_dispatch {
-	const void *tokens; /* expert-major [L][R*B], rank-major [R][B] rows */
+	const void
+		*tokens; /* expert-major [L][S*B], rank-major [S][B] rows, of S that bring some */
 	const void *scales;
-	const float *weights;  /* [R][B][K], rank-major */
-	const int32_t *idx;    /* [R][B][K], rank-major */
-	const int32_t *counts; /* [L] or [R]; rank-major: may be NULL */
+	const float *weights;  /* [S][B][K], rank-major */
+	const int32_t *idx;    /* [S][B][K], rank-major */
+	const int32_t *counts; /* [L] or [S]; rank-major: may be NULL */
 	uint32_t poison_rows;  /* rows past the counts examined per block, spread out */
 	void *combine_in;      /* where the experts' results go, NULL: nowhere */
 	float *combine_scales; /* and their scales, one for each row, if they have such */
@@ -209,6 +213,13 @@ void oracle_routing_free(struct oracle_routing *routing);
 int oracle_problem_prepare(struct oracle_problem *problem, char *why, size_t why_bytes);
 void oracle_problem_free(struct oracle_problem *problem);
 int oracle_absent(const struct oracle_problem *problem, uint32_t rank);
+/* How many ranks bring tokens. */
+uint32_t oracle_senders(const struct oracle_problem *problem);
+/* Experts of a rank that holds some; of that rank; the first of its experts; and the rank of an expert. */
+uint32_t oracle_local(const struct oracle_problem *problem);
+uint32_t oracle_held(const struct oracle_problem *problem, uint32_t rank);
+uint32_t oracle_first_expert(const struct oracle_problem *problem, uint32_t rank);
+uint32_t oracle_holder(const struct oracle_problem *problem, uint32_t expert);
 /* Is ids[k] >= 0 the token's first expert on its rank? */
 int oracle_first(const int32_t *ids, uint32_t k, uint32_t local);
 uint32_t oracle_tokens(const struct oracle_problem *problem, uint32_t rank);

@@ -234,16 +234,16 @@ static void share_out(const struct oracle_problem *problem, uint64_t tokens, str
 	}
 }
 
-/* The busiest rank becomes rank 0. */
+/* The busiest rank becomes the first that holds experts. */
 static void busiest_first(const struct oracle_problem *problem, struct load *load)
 {
-	uint32_t local = problem->experts / problem->nranks, busiest = 0;
+	uint32_t local = oracle_local(problem), busiest = 0;
 	uint64_t ids[ORACLE_MAX_RANKS] = { 0 };
 
 	for (uint32_t e = 0; e < problem->experts; e++) {
 		ids[load[e].expert / local] += load[e].ids;
 	}
-	for (uint32_t r = 1; r < problem->nranks; r++) {
+	for (uint32_t r = 1; r * local < problem->experts; r++) {
 		busiest = ids[r] > ids[busiest] ? r : busiest;
 	}
 	for (uint32_t e = 0; e < problem->experts; e++) {
@@ -257,7 +257,7 @@ static void busiest_first(const struct oracle_problem *problem, struct load *loa
 
 static uint64_t all_tokens(const struct oracle_problem *problem)
 {
-	return (uint64_t)problem->nranks * problem->tokens;
+	return (uint64_t)oracle_senders(problem) * problem->tokens;
 }
 
 static int prepare_power(struct oracle_problem *problem)
@@ -294,7 +294,7 @@ static int prepare_power(struct oracle_problem *problem)
 static void place_power(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
 			int32_t *ids)
 {
-	uint64_t at = (uint64_t)rank * problem->tokens + token;
+	uint64_t at = (uint64_t)(rank - problem->first_sender) * problem->tokens + token;
 
 	for (uint32_t k = 0; k < problem->topk; k++, at += all_tokens(problem)) {
 		ids[k] = (int32_t)problem->popular_expert[popular_at(problem, at)];
@@ -651,7 +651,7 @@ static void draw_grouped(const struct oracle_problem *problem, struct stream *st
 void oracle_route(const struct oracle_problem *problem, uint32_t rank, uint32_t token, int32_t *ids)
 {
 	struct stream s = stream_open(problem, KEY_ROUTE, rank, token);
-	uint32_t local = problem->experts / problem->nranks;
+	uint32_t local = oracle_local(problem);
 	int hot;
 
 	switch (problem->routing.family) {
@@ -678,7 +678,9 @@ void oracle_route(const struct oracle_problem *problem, uint32_t rank, uint32_t 
 		      draw_ppm(&s, problem->routing.hot_ppm);
 		for (uint32_t k = 0; k < problem->topk; k++) {
 			if (hot && k < local) {
-				ids[k] = draw_new(&s, ids, k, problem->routing.hot_rank * local,
+				ids[k] = draw_new(&s, ids, k,
+						  oracle_first_expert(problem,
+								      problem->routing.hot_rank),
 						  local);
 			} else {
 				ids[k] = draw_new(&s, ids, k, 0, problem->experts);
@@ -726,14 +728,44 @@ int oracle_absent(const struct oracle_problem *problem, uint32_t rank)
 	       (rank && rank == problem->absent_rank);
 }
 
+uint32_t oracle_senders(const struct oracle_problem *problem)
+{
+	return problem->senders ? problem->senders : problem->nranks;
+}
+
+static uint32_t holders_of(const struct oracle_problem *problem)
+{
+	return problem->holders ? problem->holders : problem->nranks;
+}
+
+uint32_t oracle_local(const struct oracle_problem *problem)
+{
+	return problem->experts / holders_of(problem);
+}
+
+uint32_t oracle_held(const struct oracle_problem *problem, uint32_t rank)
+{
+	return rank - problem->first_holder < holders_of(problem) ? oracle_local(problem) : 0;
+}
+
+uint32_t oracle_first_expert(const struct oracle_problem *problem, uint32_t rank)
+{
+	return (rank - problem->first_holder) * oracle_local(problem);
+}
+
+uint32_t oracle_holder(const struct oracle_problem *problem, uint32_t expert)
+{
+	return problem->first_holder + expert / oracle_local(problem);
+}
+
 /* Not a matter of the seed: other data of the same shape may follow in a captured graph. */
 uint32_t oracle_tokens(const struct oracle_problem *problem, uint32_t rank)
 {
 	struct stream s = { .key = oracle_hash(KEY_TOKENS, problem->nranks) };
-	uint32_t shift = draw(&s, problem->nranks);
-	uint32_t turn = (rank + shift) % problem->nranks;
+	uint32_t shift = draw(&s, problem->nranks), number = rank - problem->first_sender;
+	uint32_t turn = (number + shift) % oracle_senders(problem);
 
-	if (oracle_absent(problem, rank)) {
+	if (oracle_absent(problem, rank) || number >= oracle_senders(problem)) {
 		return 0;
 	}
 	if (!problem->uneven || turn == 0) {
@@ -749,7 +781,7 @@ uint32_t oracle_tokens(const struct oracle_problem *problem, uint32_t rank)
 void oracle_traffic(const struct oracle_problem *problem, uint32_t rank,
 		    struct oracle_traffic *traffic)
 {
-	uint32_t local = problem->experts / problem->nranks;
+	uint32_t local = oracle_local(problem);
 
 	memset(traffic, 0, sizeof(*traffic));
 	traffic->tokens = oracle_tokens(problem, rank);
@@ -759,7 +791,7 @@ void oracle_traffic(const struct oracle_problem *problem, uint32_t rank,
 
 			oracle_route(problem, src, t, ids);
 			for (uint32_t k = 0; k < problem->topk; k++) {
-				uint32_t to = (uint32_t)ids[k] / local;
+				uint32_t to = oracle_holder(problem, (uint32_t)ids[k]);
 				int remote = to != src;
 				int first;
 
@@ -815,9 +847,9 @@ static int routing_fits(const struct oracle_problem *problem, char *why, size_t 
 {
 	const struct oracle_routing *r = &problem->routing;
 
-	if (r->family == ORACLE_HOT && r->hot_rank >= problem->nranks) {
-		snprintf(why, bytes, "routing hot: got rank %u, allowed is 0 to %u", r->hot_rank,
-			 problem->nranks - 1);
+	if (r->family == ORACLE_HOT && !oracle_held(problem, r->hot_rank)) {
+		snprintf(why, bytes, "routing hot: got rank %u, allowed is %u to %u", r->hot_rank,
+			 problem->first_holder, problem->first_holder + holders_of(problem) - 1);
 		return -1;
 	}
 	if (r->family == ORACLE_KHOT &&
@@ -877,15 +909,28 @@ static int units_fit(const struct oracle_problem *problem, char *why, size_t byt
 	return 0;
 }
 
+/* Do so many ranks from the first on not lie among all? */
+static int beyond(uint32_t first, uint32_t count, uint32_t nranks)
+{
+	return first >= nranks || count > nranks - first;
+}
+
 static int problem_fits(const struct oracle_problem *problem, char *why, size_t bytes)
 {
 	if (problem->nranks == 0 || problem->nranks > ORACLE_MAX_RANKS) {
 		snprintf(why, bytes, "got %u ranks, allowed is 1 to %d", problem->nranks,
 			 ORACLE_MAX_RANKS);
-	} else if (problem->experts == 0 || problem->experts % problem->nranks) {
+	} else if (beyond(problem->first_holder, holders_of(problem), problem->nranks) ||
+		   beyond(problem->first_sender, oracle_senders(problem), problem->nranks)) {
 		snprintf(why, bytes,
-			 "got %u experts, allowed is a multiple of the number of ranks, %u",
-			 problem->experts, problem->nranks);
+			 "got holders %u:%u and senders %u:%u, allowed is a part of %u ranks",
+			 problem->first_holder, holders_of(problem), problem->first_sender,
+			 oracle_senders(problem), problem->nranks);
+	} else if (problem->experts == 0 || problem->experts % holders_of(problem)) {
+		snprintf(why, bytes,
+			 "got %u experts, allowed is a multiple of the number of ranks%s, %u",
+			 problem->experts, problem->holders ? " that hold some" : "",
+			 holders_of(problem));
 	} else if (problem->topk == 0 || problem->topk > ORACLE_MAX_TOPK ||
 		   problem->topk > problem->experts) {
 		snprintf(why, bytes, "got top-k %u, allowed is 1 to %u, with %u experts",
