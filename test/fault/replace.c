@@ -33,6 +33,7 @@
 #define TIMEOUT_MS 4000.0
 #define PATIENCE_S 120.0 /* of the control plane; nothing below takes so long */
 #define SILENCE_S 3.0    /* after which a newcomer that says nothing is given up */
+#define HELD_US ((useconds_t)(3e3 * TIMEOUT_MS)) /* more than the longest wait for one */
 #define IDS 8
 #define PAIRS_AROUND_LOSS 6 /* the victim dies in one of them, before the last one */
 #define PAIRS_BETWEEN 2
@@ -48,9 +49,11 @@ struct plane {
 	uint32_t round[IDS];      /* the round that it is for, */
 	ncclUniqueId id[IDS];     /* and its id */
 	_Atomic uint64_t said[RANKS_MAX]; /* attempt << 1 | it has the group */
+	_Atomic uint64_t pairs[IDS];      /* that any rank has begun since; FIXED: the last ones */
 	_Atomic uint64_t decided;         /* attempt << 1 | all have it */
-	_Atomic uint32_t change_at;       /* after so many pairs of that attempt, written before */
 };
+
+#define FIXED (UINT64_C(1) << 32)
 
 /* What happens in a round; all ranks draw the same. */
 struct plan {
@@ -60,6 +63,7 @@ struct plan {
 	int late;          /* a survivor, or -1 */
 	uint32_t late_us;
 	bool late_inside;    /* between communicator and group, not before both */
+	bool held;           /* the leader, before it decides, so long that it is masked */
 	uint32_t dead;       /* newcomers that come to nothing, */
 	uint32_t dead_us[2]; /* so long after they were called */
 	bool dead_stops[2];  /* they hang, until the job kills them */
@@ -94,6 +98,7 @@ struct rank {
 	bool high;
 	uint32_t rounds;
 	uint32_t meetings;
+	bool held;                   /* is to be, once in this round */
 	struct lane lanes[2], *lane; /* the one in use */
 	int looks;
 	struct belongings has; /* at its second look */
@@ -114,6 +119,7 @@ static struct plan plan_of(uint64_t seed, uint32_t round, int nranks)
 	}
 	p.late_us = (uint32_t)world_draw(&state, 600000);
 	p.late_inside = world_draw(&state, 2);
+	p.held = round % 3 == 1;
 	p.dead = (uint32_t)(world_draw(&state, 6) / 3 * (1 + world_draw(&state, 2)));
 	for (int i = 0; i < 2; i++) {
 		p.dead_us[i] = (uint32_t)world_draw(&state, 20000);
@@ -165,6 +171,7 @@ static void ask(struct rank *k, uint32_t round, int victim, uint32_t life)
 	}
 	NEED_OK(ncclGetUniqueId(&k->plane->id[attempt % IDS]));
 	k->plane->round[attempt % IDS] = round;
+	atomic_store(&k->plane->pairs[attempt % IDS], 0);
 	atomic_store(&k->plane->attempt, attempt);
 }
 
@@ -185,11 +192,24 @@ static void say(struct rank *k, uint32_t attempt, bool made)
 }
 
 /*
+ * A rank is about to begin that pair with the old group, and the control plane knows it from now on.
+ * False: it has fixed how many there are, and this is the first one of the new group.
+ */
+static bool begins(struct rank *k, uint32_t attempt, uint32_t pair)
+{
+	_Atomic uint64_t *pairs = &k->plane->pairs[attempt % IDS];
+	uint64_t known = atomic_load(pairs);
+
+	while (known <= pair && !atomic_compare_exchange_weak(pairs, &known, pair + 1)) {
+	}
+	return known < FIXED || pair < known - FIXED;
+}
+
+/*
  * The leader decides for all, once it can: the survivors have spoken, and the newcomer, too, unless
  * one of them has failed, or the newcomer is dead or silent.
  */
-static void decide(struct rank *k, uint32_t attempt, int victim, uint32_t life, uint32_t change_at,
-		   double silent_s)
+static void decide(struct rank *k, uint32_t attempt, int victim, uint32_t life, double silent_s)
 {
 	struct plane *plane = k->plane;
 	uint64_t yes = (uint64_t)attempt << 1 | 1;
@@ -208,8 +228,10 @@ static void decide(struct rank *k, uint32_t attempt, int victim, uint32_t life, 
 		return;
 	}
 	all = all && atomic_load(&plane->said[victim]) == yes;
-	atomic_store(&plane->change_at, change_at);
+	usleep(k->held ? HELD_US : 0);
+	k->held = false;
 	atomic_store(&plane->decided, (uint64_t)attempt << 1 | all);
+	atomic_fetch_or(&plane->pairs[attempt % IDS], FIXED);
 }
 
 static bool is_decided(struct rank *k, uint32_t attempt)
@@ -480,32 +502,40 @@ static void lose(struct rank *k, const struct plan *plan)
 }
 
 /*
- * Serves while a thread makes the next lane. The leader decides between two of its pairs. No rank ends
- * the next one without it, so all find the decision before the one after that. Returns whether all have
- * made it.
+ * Serves while a thread makes the next lane. Results count no more where the leader is to be masked.
+ * Returns whether all have made it; all have made as many pairs by then.
  */
 static bool serve(struct rank *k, const struct plan *plan, struct lane *next, uint32_t life,
 		  uint64_t seed)
 {
 	double start = world_now(), spoken = 0;
-	uint32_t pairs = 0;
+	uint32_t attempt = next->attempt, pairs = 0;
+	_Atomic uint64_t *common = &k->plane->pairs[attempt % IDS];
 
 	NEED(!pthread_create(&next->thread, NULL, lane_main, next));
-	while (!is_decided(k, next->attempt) ||
-	       (!k->high && pairs < atomic_load(&k->plane->change_at))) {
+	for (;;) {
 		if (!spoken && atomic_load(&next->over)) {
-			say(k, next->attempt, next->made);
+			say(k, attempt, next->made);
 			spoken = world_now();
 		}
-		if (!is_decided(k, next->attempt) && k->rank == leader(plan->victim)) {
-			decide(k, next->attempt, plan->victim, life, pairs + 1,
-			       spoken ? world_now() - spoken : 0);
+		if (!is_decided(k, attempt) && k->rank == leader(plan->victim)) {
+			decide(k, attempt, plan->victim, life, spoken ? world_now() - spoken : 0);
 		}
-		if (!k->high) {
-			pair_checked(k->lane, seed + pairs++);
+		if (k->high ? is_decided(k, attempt) : !begins(k, attempt, pairs)) {
+			break;
 		}
+		if (!k->high && plan->held) {
+			CHECK_INT(pair_blind(k->lane), ncclSuccess);
+		} else if (!k->high) {
+			pair_checked(k->lane, seed + pairs);
+		}
+		pairs++;
 		NEED(world_now() - start < PATIENCE_S);
-		usleep(BETWEEN_PAIRS_US);
+		usleep(pairs < (uint32_t)atomic_load(common) ? 0 : BETWEEN_PAIRS_US);
+	}
+	CHECK(k->high || pairs == atomic_load(common) - FIXED, "%u pairs", pairs);
+	if (!k->high && plan->held && k->rank != leader(plan->victim)) {
+		CHECK(bench_masked(&k->lane->w, k->lane->group) >> leader(plan->victim) & 1);
 	}
 	NEED(!pthread_join(next->thread, NULL));
 	return atomic_load(&k->plane->decided) & 1;
@@ -534,6 +564,7 @@ static void survive(struct rank *k, const struct plan *plan, uint32_t round)
 	uint32_t attempt = atomic_load(&k->plane->attempt);
 	uint32_t life = atomic_load(&k->plane->life[plan->victim]) + 1;
 
+	k->held = plan->held && !k->high;
 	meet(k, -1); /* from here on the victim may be dead */
 	if (k->rank == plan->victim) {
 		die(k, plan);
