@@ -226,7 +226,7 @@ static void *thread_main(void *arg)
 	return NULL;
 }
 
-static void run_threads(int nranks, world_fn fn, void *arg)
+static void run_threads(int nranks, int devices, world_fn fn, void *arg)
 {
 	struct world_board *board = calloc(1, sizeof(*board));
 	struct world_thread *threads = calloc((size_t)nranks, sizeof(*threads));
@@ -236,7 +236,7 @@ static void run_threads(int nranks, world_fn fn, void *arg)
 	for (int r = 0; r < nranks; r++) {
 		threads[r].w.rank = r;
 		threads[r].w.nranks = nranks;
-		threads[r].w.device = (r + turn) % nranks;
+		threads[r].w.device = (r + turn) % nranks % devices;
 		threads[r].w.board = board;
 		threads[r].fn = fn;
 		threads[r].arg = arg;
@@ -292,19 +292,19 @@ static void interrupt_often(long us)
 void world_run(int nranks, world_fn fn, void *arg)
 {
 	struct world w = { .nranks = nranks, .processes = true };
-	int devices = 0;
+	int devices = 0, least = environment("NCCL_MULTI_RANK_GPU_ENABLE", 0) ? 1 : nranks;
 
 	NEED(nranks >= 1 && nranks <= WORLD_MAX);
 	if (getenv("WORLD_INTERRUPT_US")) {
 		interrupt_often(environment("WORLD_INTERRUPT_US", 1000));
 	}
 	if (!world_launched()) {
-		if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < nranks) {
+		if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < least) {
 			fprintf(stderr, "skipped: %d devices, the test needs %d\n", devices,
-				nranks);
+				least);
 			exit(TEST_SKIP);
 		}
-		run_threads(nranks, fn, arg);
+		run_threads(nranks, devices, fn, arg);
 		return;
 	}
 	NEED(nranks == environment("WORLD_SIZE", 1));
