@@ -10,7 +10,9 @@
 #   NCCL_LIB     directory of libnccl.so.2 [as tools/find-cuda.sh finds it]. Up to 8 ranks share GPUs: NCCL 2.30
 #   TEST_LIMIT   seconds of one test [60]; before the last five of them each thread prints where it is
 #   TEST_OUT     directory of what the tests print [one that goes in the end]
-# A test that needs a NIC finds the software NIC of BUILD/test/vcluster/nic. Exit status: 1 if a test failed.
+# A test with several nodes finds the software NIC of BUILD/test/vcluster/nic (-Dvcluster=true). Where ranks share
+# a GPU, one that ends a group waits for the kernels of all of them: tests in which others go on need more GPUs.
+# Exit status: 1 if a test failed.
 
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
