@@ -17,11 +17,12 @@ OPERATIONS = ('routing', 'dispatch', 'combine')
 WORSE, USAGE, BROKEN = 1, 2, 3
 # What must be alike before times may be compared by --fail-above.
 PROBLEM = ('mode', 'layout', 'experts', 'topk', 'hidden', 'dtype', 'quant', 'combine_quant', 'pow2_scales', 'id_bits', 'drop', 'uneven',
-           'backward', 'eager')
-LATER = {'combine_quant': 'none'}  # what files of earlier versions do not say
+           'backward', 'eager', 'steps')
+LATER = {'combine_quant': 'none', 'steps': 1}  # what files of earlier versions do not say
 SILENT = ('capacity', 'max_recv_tokens', 'iterations', 'warmup')  # a difference of these does not matter
-COLUMNS = ('run', 'ranks', 'tokens', 'operation', 'time_us', 'kernel_us', 'p50_us', 'p90_us', 'p99_us', 'fastest_rank_us',
-           'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent', 'period_us', 'sms', 'copies_per_token', 'wrong')
+COLUMNS = ('run', 'ranks', 'tokens', 'operation', 'time_us', 'kernel_us', 'p50_us', 'p90_us', 'p99_us', 'p999_us', 'fastest_rank_us',
+           'algbw_gbs', 'busbw_gbs', 'floor_us', 'floor_percent', 'period_us', 'sms', 'copies_per_token', 'workload', 'max_over_mean',
+           'call_cpu_us', 'call_cpu_p99_us', 'wrong')
 LINES = {'routing': ':', 'dispatch': '-', 'combine': '--'}
 
 
@@ -36,8 +37,8 @@ class Refused(Exception):
 class Run:
     """One file: its configuration, and for each number of tokens the lines of the table, in order."""
 
-    def __init__(self, name, document):
-        self.name, self.document, self.config = name, document, document['config']
+    def __init__(self, name, document, curve=None):
+        self.name, self.document, self.config, self.curve = name, document, document['config'], curve
         self.ranks = len(document['ranks'])
         self.rows = [r for r in document['results'] if 'unsupported' not in r]
         self.rows.sort(key=lambda r: r['tokens'])
@@ -54,6 +55,15 @@ class Run:
     def time(self, tokens, operation):
         kernel = self.value(tokens, operation, 'kernel_us')
         return self.value(tokens, operation, 'p50_us') if kernel is None else kernel
+
+    def parts(self):
+        """A run for each workload, of which a curve has several in a file; they know the curve's name."""
+        workloads = list(dict.fromkeys(row.get('workload') for row in self.rows))
+        if len(workloads) < 2:
+            return [self]
+        return [Run('%s, %s' % (self.name, workload), dict(
+            self.document, results=[row for row in self.rows if row['workload'] == workload]), self.name)
+            for workload in workloads]
 
     def sms(self, row):
         return row.get('blocks') or self.config.get('sms') or None
@@ -87,7 +97,7 @@ def load(arguments):
         raise Refused('--names: got %d names, allowed is one for each of %d runs' % (len(names), len(runs)), USAGE)
     for i, run in enumerate(runs if names else ()):
         run.name = names[i % len(names)]
-    return runs
+    return [part for run in runs for part in run.parts()]
 
 
 def library_name(document):
@@ -203,7 +213,7 @@ def tables(runs):
     times, setups = [], []
     for run in runs:
         for row in run.rows:
-            line = [run.name, row['tokens']]
+            line = [run.name, row['tokens'], cell(row.get('max_over_mean'), 2)]
             for operation in operations:
                 op = row.get(operation, {})
                 line += [cell(op.get('kernel_us')), cell(op.get('p50_us'))]
@@ -213,7 +223,7 @@ def tables(runs):
         nccl = run.document.get('versions', {}).get('nccl')
         setups.append([run.name, '%d.%d.%d' % (nccl // 10000, nccl // 100 % 100, nccl % 100) if nccl else ''] + [
             cell(run.document.get('setup', {}).get(key)) for key in ('group_ms', 'group_cpu_ms', 'handle_ms', 'library_mib')])
-    head = ['run', 'tokens']
+    head = ['run', 'tokens', 'mx/mn']
     for operation in operations:
         head += [operation + ' kernel', 'call'] + ['GB/s', 'fl%'] * (operation != 'routing')
     return ['Median times of the slowest rank, in us. kernel: of the GPU; call: between events around it; pair: dispatch and combine,',
@@ -320,6 +330,25 @@ def draw_sms(axes, lines):
     caption(axes, 'Time by SMs', 'SMs', 'us')
 
 
+def by_load(runs):
+    """{(curve, operation, tokens): [(mx/mn, us)]} of curves."""
+    found = {}
+    for run in runs:
+        for row in run.rows if run.curve else ():
+            for operation in [o for o in OPERATIONS if o in row]:
+                time = row[operation]['kernel_us'] or row[operation]['p50_us']
+                if time is not None and row['max_over_mean'] is not None:
+                    found.setdefault((run.curve, operation, row['tokens']), []).append((row['max_over_mean'], time))
+    return found
+
+
+def draw_by_load(axes, lines):
+    for i, ((name, operation, tokens), values) in enumerate(sorted(lines.items())):
+        curve(axes, *zip(*sorted(values)), operation, i, '%s, %s, %d tokens' % (name, operation, tokens))
+    axes.set_ylim(bottom=0)
+    caption(axes, 'Time by imbalance', 'rows of the busiest rank, relative to the mean', 'us')
+
+
 def last(run, key):
     """The largest size that has it."""
     rows = [r for r in run.rows if r.get(key)]
@@ -364,7 +393,10 @@ def panels(runs):
     lines = by_sms(runs)
     if lines:
         out.append((draw_sms, lines))
-    out += [(draw_waits, run) for run in runs if last(run, 'waits_us')]
+    lines = by_load(runs)
+    if lines:
+        out.append((draw_by_load, lines))
+    out += [(draw_waits, run) for run in runs if last(run, 'waits_us') and not run.curve]
     if any(last(run, 'expert_ids') for run in runs):
         out.append((draw_load, runs))
     return out

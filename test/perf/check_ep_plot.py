@@ -81,9 +81,10 @@ def check_table(files, base):
     times, setups = lines[:2 + 6], lines[2 + 6:]
     expect(len({len(line) for line in times}) == 1 and len({len(line) for line in setups}) == 1, 'cells: %s' % lines)
     for line, (name, row, factor) in zip(times[2:], [(n, r, f) for n, f in (('measured', 1), ('other', 3.25)) for r in files.document['results']]):
-        cells = dict(zip(['run', 'tokens', 'kernel', 'call', 'gbs', 'floor'], line))
+        cells = dict(zip(['run', 'tokens', 'load', 'kernel', 'call', 'gbs', 'floor'], line))
         want = row['dispatch']['p50_us'] * factor
         expect((cells['run'], cells['tokens'], cells['kernel'], line[-1]) == (name, str(row['tokens']), '', '0'), str(line))
+        expect(abs(float(cells['load']) - row['max_over_mean']) < 0.006, 'mx/mn of %s' % line)
         expect(abs(float(cells['call']) - want) <= (0.051 if want < 100 else 0.51), '%s: %g' % (line, want))
     expect([line[0] for line in setups] == ['run', '---', 'measured', 'other'] and setups[3][2] in ('4321', '4322'), 'setups: %s' % setups)
     out = os.path.join(files.work, 'out.md')
@@ -111,6 +112,27 @@ def check_ratios(files, base):
         row = document['results'][0]
         document['results'] += [dict(row, dispatch=dict(row['dispatch'], p50_us=row['dispatch']['p50_us'] * f)) for f in (1, 9)]
     run(base, files.write('again', again), '--fail-above', '1.01')
+
+
+def check_curve(files, base):
+    """A curve is a run for each workload, so none of its times is mixed with those of another."""
+    def bend(document):
+        document['config']['routing'] = 'curve:2'
+        document['results'] = [
+            dict(row, workload=workload, max_over_mean=load, dispatch=dict(row['dispatch'], p50_us=us))
+            for row in document['results'][1:] for workload, load, us in (('hot:0', 1.0, 10.0), ('hot:0.5', 1.5, 15.0), ('hot:1', 2.0, 20.0))]
+    curve = files.write('bent', bend)
+    lines = [line.split('|') for line in run(curve, '--table', '-').stdout.splitlines() if line.startswith('| bent')]
+    expect([(line[1].strip(), line[2].strip(), line[3].strip(), line[5].strip()) for line in lines[:6]] == [
+        ('bent, ' + w, tokens, load, us) for w, load, us in (
+            ('hot:0', '1.00', '10.0'), ('hot:0.5', '1.50', '15.0'), ('hot:1', '2.00', '20.0')) for tokens in ('2', '4')],
+        'lines of a curve: %s' % lines)
+    rows = list(csv.DictReader(io.StringIO(run(curve, '--csv', '-').stdout)))
+    expect({(r['workload'], r['max_over_mean'], r['time_us']) for r in rows if r['operation'] == 'dispatch'} == {
+        ('hot:0', '1.0', '10.0'), ('hot:0.5', '1.5', '15.0'), ('hot:1', '2.0', '20.0')}, 'a curve as CSV')
+    shape = PROGRAM.module.by_load(PROGRAM.module.run_of(json.load(open(curve)), curve, 'c').parts())
+    expect(shape['c', 'dispatch', 4] == [(1.0, 10.0), (1.5, 15.0), (2.0, 20.0)] and len(shape) == 4, 'points of a curve: %s' % shape)
+    expect(PROGRAM.module.by_load(PROGRAM.module.run_of(files.document, 'x', 'x').parts()) == {}, 'a run that is none')
 
 
 def check_refused(files, base):
@@ -366,7 +388,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         files = Files(work)
         base = files.write('measured')
-        for check in [check_pictures] if pictures else [check_csv, check_table, check_ratios, check_refused, check_notes, check_usage,
+        for check in [check_pictures] if pictures else [check_csv, check_table, check_ratios, check_curve, check_refused, check_notes, check_usage,
                                                               check_bars, check_pipe]:
             check(files, base)
     end()
