@@ -157,6 +157,22 @@ MUTANTS += [
      "new": "\tPERF_CUDA(rank, cudaStreamSynchronize(rank->stream));\n", "tests": ["ep_perf"]},
     {"name": "perf_disk_full", "file": "tools/perf/ep_perf.c",
      "old": "perf->refused || perf->unwritten", "new": "perf->refused", "tests": ["ep_perf"]},
+    # Workloads have the loads that their names promise.
+    {"name": "perf_rotates_never", "file": "tools/perf/oracle/routing.c",
+     "old": "problem->step % holders_of(problem)", "new": "0 % holders_of(problem)", "tests": ["oracle"]},
+    {"name": "perf_bursts_never", "file": "tools/perf/oracle/routing.c",
+     "old": "== problem->routing.count - 1", "new": "== problem->routing.count", "tests": ["oracle"]},
+    {"name": "perf_empty_chosen", "file": "tools/perf/oracle/routing.c",
+     "old": "draw_among(problem, stream, busy_experts(problem), ids);",
+     "new": "draw_among(problem, stream, problem->experts, ids);", "tests": ["oracle"]},
+    # Iterations take the steps in turns.
+    {"name": "perf_one_step", "file": "tools/perf/calls.c",
+     "old": "iteration % opt->steps * rank->buf.step_bytes", "new": "0 * rank->buf.step_bytes",
+     "tests": ["ep_perf_workloads"]},
+    # Of a thousand iterations one is slower than p99.9.
+    {"name": "perf_tail_rounded", "file": "tools/perf/timing.c",
+     "old": "ceil(percent * count / 100 - 1e-6)", "new": "ceil(percent / 100 * count)",
+     "tests": ["ep_perf_workloads"]},
     # ---- calls beside other calls ----
     # A child of fork() waits for no thread that it lacks.
     {"name": "forked_gate", "file": "plugin/ep/call.c",

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import os
 import subprocess
 import sys
 
@@ -19,6 +20,15 @@ def expect(condition, what):
 def expect_status(done, status):
     expect(done.returncode == status, '%s: status %s, not %d\n%s%s' % (
         done.args, done.returncode, status, done.stdout, done.stderr))
+    return done
+
+
+def run_perf(command, status, **env):
+    """ep_perf, whose table has at most 100 columns."""
+    done = expect_status(subprocess.run(command, env=dict(os.environ, NCCL_NVLS_ENABLE='0', **env), stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True, timeout=120), status)
+    for line in done.stdout.splitlines():
+        expect(len(line) <= 100 or 'refused' in line or line.startswith(('# library', 'library')), '%d columns: %s' % (len(line), line))
     return done
 
 

@@ -405,8 +405,10 @@ static void test_problem(struct oracle_problem *p, const char *routing)
 
 static void test_problems(void)
 {
-	static const char *const routings[] = { "uniform", "zipf:1.1",  "hot:0.5",   "hot:1,2",
-						"zipf:0",  "group:4,2", "power:1.2", "khot:2,0.5" };
+	static const char *const routings[] = {
+		"uniform",   "zipf:1.1",   "hot:0.5", "hot:1,2",    "zipf:0",     "group:4,2",
+		"power:1.2", "khot:2,0.5", "empty:2", "ragged:0.3", "rotate:0.7", "burst:1,2"
+	};
 
 	for (uint32_t i = 0; i < 6 * 2 * 9; i++) {
 		struct oracle_problem p = { .seed = i, .nranks = 4, .experts = 24, .topk = 5 };
@@ -449,7 +451,8 @@ static void test_problems(void)
 			p.hidden = 96;
 			break;
 		}
-		test_problem(&p, routings[i % 8]);
+		p.step = i % 3;
+		test_problem(&p, routings[i % 12]);
 	}
 }
 
@@ -651,6 +654,230 @@ static void test_families(void)
 	CHECK(oracle_routing_parse("random", &p.routing, why, sizeof(why)) != 0);
 }
 
+/* ---- workloads of ranks and of steps ---- */
+
+#define WORK_RANKS 8
+#define WORK_TOKENS 1000
+
+/* A problem of 8 ranks with 32 experts each; top-k 4. */
+static void work_prepare(struct oracle_problem *p, const char *text)
+{
+	char why[200];
+
+	*p = (struct oracle_problem){
+		.seed = 7, .nranks = WORK_RANKS, .experts = 256, .topk = 4, .hidden = 16
+	};
+	p->tokens = p->max_tokens = WORK_TOKENS;
+	CHECK(oracle_routing_parse(text, &p->routing, why, sizeof(why)) == 0);
+	CHECK(oracle_problem_prepare(p, why, sizeof(why)) == 0);
+}
+
+/* Ids that name a rank's experts, in a step. Returns how many there are in all. */
+static uint64_t work_loads(struct oracle_problem *p, uint32_t step, uint64_t loads[WORK_RANKS])
+{
+	uint64_t hits[256], all = 0;
+
+	memset(loads, 0, WORK_RANKS * sizeof(*loads));
+	p->step = step;
+	count_ids(p, hits);
+	for (uint32_t e = 0; e < 256; e++) {
+		loads[e / 32] += hits[e];
+		all += hits[e];
+	}
+	return all;
+}
+
+/* A rank has `share` of the ids, and the others share the rest evenly. */
+static void work_expect(struct oracle_problem *p, uint32_t step, uint32_t rank, double share)
+{
+	uint64_t loads[WORK_RANKS], all = work_loads(p, step, loads);
+
+	CHECK_INT(all, WORK_RANKS * WORK_TOKENS * 4);
+	for (uint32_t r = 0; r < WORK_RANKS; r++) {
+		double want = r == rank ? share : (1 - share) / (WORK_RANKS - 1);
+
+		CHECK(fabs((double)loads[r] / (double)all - want) < 0.01);
+	}
+}
+
+/* The hot rank is another one in each step, and the first one again after all of them. */
+static void test_rotate(void)
+{
+	struct oracle_problem p;
+
+	work_prepare(&p, "rotate:0.6");
+	CHECK_INT(oracle_steps(&p), WORK_RANKS);
+	p.nranks = 1000;
+	CHECK_INT(oracle_steps(&p), ORACLE_MAX_STEPS);
+	p.nranks = WORK_RANKS;
+	for (uint32_t step = 0; step < WORK_RANKS + 2; step++) {
+		work_expect(&p, step, step % WORK_RANKS, 0.6 + 0.4 / WORK_RANKS);
+	}
+}
+
+/* One step of n is as hot as can be, and the others are uniform. */
+static void test_burst(void)
+{
+	struct oracle_problem p;
+
+	work_prepare(&p, "burst:1,5");
+	CHECK_INT(oracle_steps(&p), 5);
+	for (uint32_t step = 0; step < 10; step++) {
+		work_expect(&p, step, 0, step % 5 == 4 ? 1 : 1.0 / WORK_RANKS);
+	}
+}
+
+/* Ranks have from all tokens down to a fraction of them, in equal steps; which ones is no matter of the seed. */
+static void test_ragged(void)
+{
+	struct oracle_problem p;
+
+	work_prepare(&p, "ragged:0.3");
+	for (uint32_t r = 0; r < WORK_RANKS; r++) {
+		CHECK_INT(oracle_tokens(&p, r), WORK_TOKENS - 100 * r);
+	}
+	work_prepare(&p, "ragged:0");
+	CHECK_INT(oracle_tokens(&p, 0), WORK_TOKENS);
+	CHECK_INT(oracle_tokens(&p, WORK_RANKS - 1), 0);
+	work_prepare(&p, "ragged:1");
+	CHECK_INT(oracle_tokens(&p, WORK_RANKS - 1), WORK_TOKENS);
+	p.nranks = 1;
+	CHECK_INT(oracle_tokens(&p, 0), WORK_TOKENS);
+}
+
+/* The last ranks have nothing to send and get nothing; the others share evenly. */
+static void test_empty(void)
+{
+	struct oracle_problem p;
+	uint64_t loads[WORK_RANKS], all;
+	char why[200];
+
+	work_prepare(&p, "empty:3");
+	all = work_loads(&p, 0, loads);
+	CHECK_INT(all, 5 * WORK_TOKENS * 4);
+	for (uint32_t r = 0; r < WORK_RANKS; r++) {
+		CHECK_INT(oracle_tokens(&p, r), r < 5 ? WORK_TOKENS : 0);
+		CHECK(r < 5 ? fabs((double)loads[r] / (double)all - 0.2) < 0.01 : loads[r] == 0);
+	}
+	p.experts = 8;
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) == 0); /* 5 experts for top-k 4 */
+	p.topk = 6;
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) != 0 && strstr(why, "3 of 8 ranks"));
+	p.topk = 4;
+	p.routing.count = 8;
+	CHECK(oracle_problem_prepare(&p, why, sizeof(why)) != 0);
+}
+
+/* A curve begins as it is for its last line, which has the most rows: all tokens go to rank 0. */
+static void test_curve(void)
+{
+	struct oracle_problem p;
+
+	work_prepare(&p, "curve:4");
+	work_expect(&p, 0, 0, 1);
+	p.routing.hot_ppm = 250000;
+	work_expect(&p, 0, 0, 0.25 + 0.75 / WORK_RANKS);
+}
+
+/* Where few ranks hold experts and others bring tokens, workloads are of these. */
+static void test_work_roles(void)
+{
+	struct oracle_problem p;
+	uint64_t hits[256];
+
+	work_prepare(&p, "rotate:1");
+	p.first_holder = 4;
+	p.holders = 4;
+	p.senders = 4;
+	CHECK_INT(oracle_steps(&p), 4);
+	for (p.step = 0; p.step < 4; p.step++) {
+		count_ids(&p, hits);
+		for (uint32_t e = 0; e < 256; e++) {
+			CHECK((hits[e] > 0) == (oracle_holder(&p, e) == 4 + p.step));
+		}
+	}
+	work_prepare(&p, "ragged:0");
+	p.first_sender = 6;
+	p.senders = 2;
+	for (uint32_t r = 0; r < WORK_RANKS; r++) {
+		CHECK_INT(oracle_tokens(&p, r), r == 6 ? WORK_TOKENS : 0);
+	}
+	work_prepare(&p, "empty:1");
+	p.senders = 2;
+	p.first_holder = 2;
+	p.holders = 2;
+	count_ids(&p, hits);
+	CHECK(oracle_tokens(&p, 0) == WORK_TOKENS && oracle_tokens(&p, 1) == 0);
+	CHECK(hits[127] > 0 && hits[128] == 0);
+}
+
+/*
+ * Steps have ids of their own with the same property, and step 0 those of before there were steps. A
+ * trace goes on with the next lines.
+ */
+static void test_steps(void)
+{
+	struct oracle_problem p;
+	int32_t lines[6 * ORACLE_MAX_TOPK], ids[2][ORACLE_MAX_TOPK];
+	uint32_t same = 0;
+
+	work_prepare(&p, "hot:0.5,3");
+	for (uint32_t step = 0; step < 3; step++) {
+		work_expect(&p, step, 3, 0.5 + 0.5 / WORK_RANKS);
+	}
+	for (uint32_t t = 0; t < 100; t++) {
+		for (uint32_t i = 0; i < 2; i++) {
+			p.step = i;
+			oracle_route(&p, 0, t, ids[i]);
+		}
+		same += !memcmp(ids[0], ids[1], 4 * sizeof(ids[0][0]));
+	}
+	CHECK(same < 5);
+	CHECK_INT(oracle_steps(&p), 1);
+
+	p = (struct oracle_problem){ .nranks = 2, .experts = 8, .topk = 1, .max_tokens = 2 };
+	p.routing = (struct oracle_routing){ .family = ORACLE_FILE, .lines = lines, .nlines = 6 };
+	for (int i = 0; i < 6; i++) {
+		lines[i * ORACLE_MAX_TOPK] = i;
+	}
+	for (uint32_t i = 0; i < 12; i++) { /* step, rank, token */
+		p.step = i / 4;
+		oracle_route(&p, i / 2 % 2, i % 2, ids[0]);
+		CHECK_INT(ids[0][0], i % 6);
+	}
+}
+
+/* What workloads do not take. */
+static void test_refused_workloads(void)
+{
+	static const char *const bad[] = { "rotate",
+					   "rotate:1.1",
+					   "burst:1",
+					   "burst:1,1",
+					   "burst:1,65",
+					   "burst:2,4",
+					   "burst:1,4x",
+					   "ragged:2",
+					   "ragged:0.5,",
+					   "empty:0",
+					   "empty:-1",
+					   "empty:1x",
+					   "curve:0",
+					   "curve:",
+					   "uniform:1",
+					   "file",
+					   "hotter:1",
+					   "hot",
+					   "" };
+	struct oracle_routing routing;
+	char why[400];
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		CHECK(oracle_routing_parse(bad[i], &routing, why, sizeof(why)) != 0);
+		CHECK(strstr(why, "allowed is "));
+	}
+}
+
 static int main_oracle(int argc, char **argv)
 {
 	test_numbers();
@@ -661,6 +888,14 @@ static int main_oracle(int argc, char **argv)
 	test_families();
 	test_zipf();
 	test_khot();
+	test_rotate();
+	test_burst();
+	test_ragged();
+	test_empty();
+	test_curve();
+	test_work_roles();
+	test_steps();
+	test_refused_workloads();
 	test_power_few();
 	test_power(1.2, "power:1.2", 4096, 1, 0.8 * 8 * 4096);
 	test_power(1.01, "power:1.01", 4096, 1, 0.8 * 8 * 4096);

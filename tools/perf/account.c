@@ -285,9 +285,10 @@ void perf_row_free(struct perf_row *row)
 
 /* ---- bytes and rates ---- */
 
-/* Of all ranks together, and of the rank that has most. */
+/* Of all ranks together, and of the rank that has most. Means of steps. */
 struct sums {
 	double tokens, copies, squares;
+	double rows, most_rows;               /* that ranks receive */
 	double own[PERF_OPS], busy[PERF_OPS]; /* rows */
 	double memory[PERF_OPS];              /* bytes */
 };
@@ -304,7 +305,8 @@ struct share {
  * (token, rank) in both layouts. own: the rows of one rank, those for itself included. busy: rows
  * that leave or enter the busiest rank.
  */
-static void add_traffic(struct sums *sums, const struct oracle_traffic *traffic, int by_expert)
+static void add_traffic(struct sums *sums, const struct oracle_traffic *traffic, int by_expert,
+			int expert_rows)
 {
 	uint64_t in[PERF_OPS] = { [PERF_DISPATCH] = traffic->rank_copies_in,
 				  [PERF_COMBINE] = traffic->rank_copies_remote };
@@ -312,6 +314,9 @@ static void add_traffic(struct sums *sums, const struct oracle_traffic *traffic,
 				   [PERF_COMBINE] = traffic->rank_copies_in };
 	double received = (double)(traffic->rank_copies_in + traffic->rank_copies -
 				   traffic->rank_copies_remote);
+	double rows = expert_rows ? (double)(traffic->expert_copies_in + traffic->expert_copies -
+					     traffic->expert_copies_remote)
+				  : received;
 
 	if (by_expert) {
 		in[PERF_COMBINE] = traffic->expert_copies_remote;
@@ -320,6 +325,8 @@ static void add_traffic(struct sums *sums, const struct oracle_traffic *traffic,
 	sums->tokens += (double)traffic->tokens;
 	sums->copies += (double)traffic->rank_copies;
 	sums->squares += received * received;
+	sums->rows += rows;
+	sums->most_rows = fmax(sums->most_rows, rows);
 	sums->own[PERF_DISPATCH] += (double)traffic->rank_copies;
 	sums->own[PERF_COMBINE] +=
 		(double)(by_expert ? traffic->expert_copies : traffic->rank_copies);
@@ -341,9 +348,9 @@ static double copy_bytes(const struct oracle_problem *problem, int op)
  * High throughput: what the rank's memory must give and take, whatever the way. Dispatch loads each
  * token and stores each row of the output, padding too; combine loads the rows and stores the sums.
  */
-static void memory_bytes(const struct perf_rank *rank, uint64_t *bytes)
+static void memory_bytes(const struct perf_rank *rank, const struct oracle_ht_table *t,
+			 uint64_t *bytes)
 {
-	const struct oracle_ht_table *t = rank->tables ? rank->tables[rank->rank] : NULL;
 	uint64_t written = rank->tokens, read = rank->tokens;
 
 	memset(bytes, 0, PERF_OPS * sizeof(*bytes));
@@ -390,31 +397,71 @@ static void rate(const struct perf_rank *rank, struct perf_row *row, const struc
 	row->op[PERF_UPDATE].floor = row->op[PERF_UPDATE].floor_percent = NAN;
 }
 
-void perf_account(struct perf_rank *rank, struct perf_row *row)
+/* What a step moves, of this rank. */
+static void share_of(struct perf_rank *rank, uint32_t step, struct share *share)
+{
+	struct oracle_ht ht = rank->ht;
+	struct oracle_ht_table *table = NULL;
+
+	ht.p = rank->problem;
+	ht.p.step = step;
+	oracle_traffic(&ht.p, rank->rank, &share->traffic);
+	if (rank->perf->opt.ht) {
+		table = oracle_ht_table_create(&ht, rank->rank);
+		if (!table) {
+			perf_die(rank, "out of memory");
+		}
+	}
+	memory_bytes(rank, table, share->memory);
+	oracle_ht_table_free(table);
+}
+
+static void add_step(struct perf_rank *rank, const struct share *all, struct sums *s)
 {
 	const struct perf_options *opt = &rank->perf->opt;
-	uint32_t nranks = rank->perf->world.nranks;
-	struct share *all = perf_alloc(rank, nranks, sizeof(*all));
-	struct share mine;
-	struct sums s = { 0 };
+	int by_expert = rank->problem.layout == ORACLE_EXPERT_MAJOR;
 	double here[PERF_OPS] = { 0 };
 
-	oracle_traffic(&rank->problem, rank->rank, &mine.traffic);
-	memory_bytes(rank, mine.memory);
-	perf_gather(rank, &mine, sizeof(mine), all);
-	for (uint32_t n = 0; n < nranks; n++) {
-		add_traffic(&s, &all[n].traffic,
-			    rank->problem.layout == ORACLE_EXPERT_MAJOR && !opt->ht);
+	for (uint32_t n = 0; n < rank->perf->world.nranks; n++) {
+		add_traffic(s, &all[n].traffic, by_expert && !opt->ht, by_expert && !opt->flat);
 		for (int op = PERF_DISPATCH; op < PERF_OPS; op++) {
 			/* ranks that share a GPU come one after the other */
 			here[op] = n % opt->ranks_per_gpu ? here[op] : 0;
 			here[op] += (double)all[n].memory[op];
-			s.memory[op] = fmax(s.memory[op], here[op]);
+			s->memory[op] = fmax(s->memory[op], here[op]);
 		}
 	}
-	row->copies = s.tokens > 0 ? s.copies / s.tokens : 0;
-	row->load_cv = s.copies > 0 ? sqrt(fmax(0, s.squares * nranks / (s.copies * s.copies) - 1))
-				    : 0;
-	rate(rank, row, &s);
+}
+
+void perf_account(struct perf_rank *rank, struct perf_row *row)
+{
+	uint32_t nranks = rank->perf->world.nranks, steps = rank->perf->opt.steps;
+	struct share *all = perf_alloc(rank, nranks, sizeof(*all));
+	const struct oracle_problem *p = &rank->problem;
+	uint32_t holders = p->experts / oracle_local(p); /* ranks that receive rows */
+	struct sums mean = { 0 };
+
+	for (uint32_t step = 0; step < steps; step++) {
+		struct sums s = { 0 };
+		struct share mine;
+
+		share_of(rank, step, &mine);
+		perf_gather(rank, &mine, sizeof(mine), all);
+		add_step(rank, all, &s);
+		row->detail.step_load[step] = s.rows > 0 ? s.most_rows * holders / s.rows : NAN;
+		row->load += row->detail.step_load[step] / steps;
+		row->copies += (s.tokens > 0 ? s.copies / s.tokens : 0) / steps;
+		if (s.copies > 0) {
+			double square = s.squares * nranks / (s.copies * s.copies);
+
+			row->load_cv += sqrt(fmax(0, square - 1)) / steps;
+		}
+		for (int op = PERF_DISPATCH; op < PERF_OPS; op++) {
+			mean.own[op] += s.own[op] / steps;
+			mean.busy[op] += s.busy[op] / steps;
+			mean.memory[op] += s.memory[op] / steps;
+		}
+	}
+	rate(rank, row, &mean);
 	free(all);
 }

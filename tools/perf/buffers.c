@@ -79,7 +79,7 @@ ncclDataType_t perf_float_type(enum oracle_dtype dtype)
 
 #define ROUND_ROWS 128u
 
-/* As many rows as any of the seeds that a run uses brings to any rank. */
+/* As many rows as any of the seeds and steps that a run uses brings to any rank. */
 static int most_rows(struct perf_rank *rank, uint64_t *most)
 {
 	const struct perf_options *opt = &rank->perf->opt;
@@ -97,9 +97,11 @@ static int most_rows(struct perf_rank *rank, uint64_t *most)
 			snprintf(rank->failure, sizeof(rank->failure), "%s", why);
 			return -1;
 		}
-		rows = oracle_ht_most(&h);
+		for (; h.p.step < opt->steps; h.p.step++) {
+			rows = oracle_ht_most(&h);
+			*most = rows > *most ? rows : *most;
+		}
 		oracle_problem_free(&h.p);
-		*most = rows > *most ? rows : *most;
 		if (!opt->check) { /* there is one seed alone */
 			break;
 		}
@@ -194,7 +196,7 @@ static int alloc_inputs(struct perf_rank *rank)
 	PERF_CUDA(rank, cudaMallocHost((void **)&b->chunk, PERF_CHECK_BYTES + row_bytes(rank)));
 	return device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
 	       device_memory(rank, &b->in_scales, in_scale_bytes(p)) ||
-	       device_memory(rank, &b->ids, routing * 8) ||
+	       device_memory(rank, &b->ids, b->step_bytes * rank->perf->opt.steps) ||
 	       device_memory(rank, &b->weights, routing * sizeof(float)) ||
 	       device_memory(rank, &b->combine_out, (tokens + 1) * oracle_combine_bytes(p)) ||
 	       device_memory(rank, &b->out_gradients, routing * sizeof(float));
@@ -425,6 +427,7 @@ int perf_buffers_alloc(struct perf_rank *rank)
 	size_t routing = tokens * p->topk;
 	bool nvfp4 = p->combine_quant == ORACLE_COMBINE_NVFP4;
 
+	b->step_bytes = routing * 8;
 	if (rank->perf->opt.ht) {
 		return ht_alloc(rank);
 	}
@@ -441,7 +444,7 @@ int perf_buffers_alloc(struct perf_rank *rank)
 	if (device_memory(rank, &b->in_tokens, tokens * oracle_input_bytes(p)) ||
 	    device_memory(rank, &b->in_scales, in_scale_bytes(p)) ||
 	    device_memory(rank, &b->combine_scales, nvfp4 ? rows * sizeof(float) : 0) ||
-	    device_memory(rank, &b->ids, routing * 8) ||
+	    device_memory(rank, &b->ids, b->step_bytes * rank->perf->opt.steps) ||
 	    device_memory(rank, &b->weights, routing * sizeof(float)) ||
 	    window_memory(rank, &b->out_tokens, &b->tokens_window, b->out_tokens_bytes) ||
 	    window_memory(rank, &b->out_scales, &b->scales_window, b->out_scales_bytes) ||
@@ -552,13 +555,38 @@ static void fill_combine(struct perf_rank *rank, size_t token_bytes)
 	}
 }
 
+/* The ids of the problem's step come first, and those of the steps behind it follow. */
+static void upload_ids(struct perf_rank *rank, uint32_t place)
+{
+	struct oracle_problem p = rank->problem;
+	struct perf_buffers *b = &rank->buf;
+	int wide = rank->perf->opt.ids64;
+
+	p.step = (p.step + place) % rank->perf->opt.steps;
+	for (uint32_t t = 0; t < rank->tokens; t++) {
+		int32_t ids[ORACLE_MAX_TOPK];
+
+		oracle_route(&p, rank->rank, t, ids);
+		for (uint32_t k = 0; k < p.topk; k++) {
+			size_t at = (size_t)t * p.topk + k;
+
+			if (wide) {
+				((int64_t *)b->host)[at] = ids[k];
+			} else {
+				((int32_t *)b->host)[at] = ids[k];
+			}
+		}
+	}
+	upload(rank, (char *)b->ids + place * b->step_bytes, b->host,
+	       (size_t)rank->tokens * p.topk * (wide ? 8 : 4));
+}
+
 void perf_buffers_upload(struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->problem;
 	struct perf_buffers *b = &rank->buf;
 	size_t row = oracle_input_bytes(p);
 	uint32_t scales = oracle_scale_words(p);
-	size_t id_bytes = rank->perf->opt.ids64 ? 8 : 4;
 	struct oracle_problem input = *p;
 
 	if (!rank->perf->opt.check && p->quant != ORACLE_QUANT_FORWARD) {
@@ -583,21 +611,9 @@ void perf_buffers_upload(struct perf_rank *rank)
 							  : ORDINARY_SCALE;
 		upload(rank, b->in_scales, b->host, sizeof(float));
 	}
-	for (uint32_t t = 0; t < rank->tokens; t++) {
-		int32_t ids[ORACLE_MAX_TOPK];
-
-		oracle_route(p, rank->rank, t, ids);
-		for (uint32_t k = 0; k < p->topk; k++) {
-			size_t at = (size_t)t * p->topk + k;
-
-			if (id_bytes == 8) {
-				((int64_t *)b->host)[at] = ids[k];
-			} else {
-				((int32_t *)b->host)[at] = ids[k];
-			}
-		}
+	for (uint32_t i = 0; i < rank->perf->opt.steps; i++) {
+		upload_ids(rank, i);
 	}
-	upload(rank, b->ids, b->host, (size_t)rank->tokens * p->topk * id_bytes);
 	if (!rank->perf->opt.check && !rank->perf->opt.ht) {
 		fill_combine(rank, row);
 	}

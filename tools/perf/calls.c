@@ -264,6 +264,20 @@ void perf_calls_prepare(struct perf_rank *rank)
 	}
 }
 
+void perf_step(struct perf_rank *rank, uint32_t iteration)
+{
+	const struct perf_options *opt = &rank->perf->opt;
+
+	if (opt->steps == 1) {
+		return;
+	}
+	rank->calls.ids.t.data =
+		(char *)rank->buf.ids + iteration % opt->steps * rank->buf.step_bytes;
+	if (!opt->ht) { /* of the host alone, and no part of what is timed */
+		PERF_NCCL(rank, perf_update(rank));
+	}
+}
+
 ncclResult_t perf_update(struct perf_rank *rank)
 {
 	return ncclEpUpdateHandle(rank->handle, &rank->calls.ids.t,

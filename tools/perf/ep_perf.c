@@ -169,31 +169,37 @@ static void count_row(struct perf *perf, const struct perf_row *row)
 	perf->busbw_sum += row->op[PERF_DISPATCH].busbw + row->op[PERF_COMBINE].busbw;
 }
 
-static void climb(struct perf_rank *rank)
+static void measure_line(struct perf_rank *rank, uint32_t tokens, uint32_t line)
 {
 	struct perf *perf = rank->perf;
-	const struct perf_options *opt = &perf->opt;
+	struct perf_row row;
+
+	if (rank->rank == 0) {
+		atomic_store(&perf->size, tokens);
+		atomic_store(&perf->size_ns, perf_now_ns());
+	}
+	perf_run(rank, tokens, line, &row);
+	if (rank->local == 0) {
+		count_row(perf, &row);
+	}
+	if (rank->rank == 0) {
+		atomic_store(&perf->size_ns, 0);
+		perf_report_row(perf, &row);
+		perf_json_row(perf, &row);
+	}
+	perf_row_free(&row);
+}
+
+static void climb(struct perf_rank *rank)
+{
+	const struct perf_options *opt = &rank->perf->opt;
 
 	for (uint32_t cycle = 0; opt->cycles == 0 || cycle < opt->cycles; cycle++) {
 		for (uint64_t size = opt->min_tokens; size <= opt->max_tokens;
 		     size = next_size(opt, size)) {
-			uint32_t tokens = (uint32_t)size;
-			struct perf_row row;
-
-			if (rank->rank == 0) {
-				atomic_store(&perf->size, tokens);
-				atomic_store(&perf->size_ns, perf_now_ns());
+			for (uint32_t line = 0; line < perf_lines(opt); line++) {
+				measure_line(rank, (uint32_t)size, line);
 			}
-			perf_run(rank, tokens, &row);
-			if (rank->local == 0) {
-				count_row(perf, &row);
-			}
-			if (rank->rank == 0) {
-				atomic_store(&perf->size_ns, 0);
-				perf_report_row(perf, &row);
-				perf_json_row(perf, &row);
-			}
-			perf_row_free(&row);
 		}
 	}
 }
@@ -319,6 +325,15 @@ static int prepare(struct perf *perf)
 	perf->opt.problem.nranks = perf->world.nranks;
 	if (oracle_problem_prepare(&perf->opt.problem, why, sizeof(why))) {
 		perf_complain("%s", why);
+		return -1;
+	}
+	if (!perf->opt.steps) {
+		perf->opt.steps = oracle_steps(&perf->opt.problem);
+	}
+	if (perf->opt.eager && perf->opt.steps > 1) {
+		perf_complain("--eager: got %u steps, allowed is 1: tensors have as many rows as "
+			      "one step brings",
+			      perf->opt.steps);
 		return -1;
 	}
 	perf->no_kernel_times = perf->opt.kernel_times ? perf_cupti_open(&perf->opt)

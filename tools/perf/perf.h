@@ -80,6 +80,8 @@ struct perf_options {
 	double memory_gbs; /* of its memory */
 	const char *json;
 	const char *routing;
+	uint32_t
+		steps; /* whose ids differ, one after the other; never 0 once the ranks are known */
 	uint32_t seed;
 	double drop;
 	int layout;     /* em, rm, flat */
@@ -121,10 +123,10 @@ struct perf_buffers { /* device memory */
 	void *offsets, *total, *in_gradients, *out_gradients;
 	ncclWindow_t tokens_window, scales_window, combine_window;
 	size_t out_tokens_bytes, out_scales_bytes, routing_elements, combine_in_bytes;
-	size_t in_bytes;
-	void *host;     /* staging for uploads, in_bytes */
-	uint8_t *chunk; /* high throughput: pinned, for checks */
-	uint64_t rows;  /* high throughput: of the tensors with received rows, at most */
+	size_t in_bytes, step_bytes; /* step_bytes: of one step's ids */
+	void *host;                  /* staging for uploads, in_bytes */
+	uint8_t *chunk;              /* high throughput: pinned, for checks */
+	uint64_t rows; /* high throughput: of the tensors with received rows, at most */
 };
 
 struct perf_tensor {
@@ -156,7 +158,7 @@ struct perf_samples { /* of each iteration, over ranks; NULL: nobody wants them 
 
 struct perf_op_row { /* microseconds, GB/s; NAN: not measured */
 	double kernel;
-	double p50, p90, p99;
+	double p50, p90, p99, p999, most; /* p999: NAN if there are not enough iterations */
 	struct perf_samples samples, kernel_samples;
 	double fastest; /* median of the fastest rank */
 	double algbw, busbw;
@@ -175,21 +177,24 @@ struct perf_detail {
 	double *waits;        /* [R][R] microseconds per dispatch of the chain; NULL: unknown */
 	uint64_t *expert_ids; /* [experts] how many ids name each; NULL: no JSON */
 	uint64_t digest;      /* of all ranks' expert ids */
+	double step_load[ORACLE_MAX_STEPS];
 	uint32_t mhz_least[PERF_CLOCKS], mhz_most[PERF_CLOCKS]; /* over ranks; 0: unknown */
 };
 
 struct perf_row {
 	uint32_t tokens;
+	char routing[96];
 	char unsupported[200]; /* "": measured */
 	bool refused;          /* by the library, and not for want of memory or windows */
 	double copies;         /* distinct ranks per token */
-	double load_cv;        /* of the ranks' received rows */
+	double load; /* rows that the busiest rank receives, over the mean of ranks; mean of steps */
+	double load_cv; /* of the ranks' received rows */
 	double period;
 	struct perf_op_row op[PERF_OPS];
 	int blocks; /* largest grid seen, 0: unknown */
 	int checked;
 	uint64_t wrong;
-	double host_us[PERF_OPS]; /* of the calls */
+	double host_us[PERF_OPS], host_p99_us[PERF_OPS]; /* of the calls */
 	struct perf_detail detail;
 };
 
@@ -362,6 +367,8 @@ void perf_account(struct perf_rank *rank, struct perf_row *row);
 
 size_t perf_blocks(const struct oracle_problem *p, uint32_t rank);
 void perf_calls_prepare(struct perf_rank *rank);
+/* The operations that follow take the ids of this iteration's step. */
+void perf_step(struct perf_rank *rank, uint32_t iteration);
 ncclResult_t perf_update(struct perf_rank *rank);
 ncclResult_t perf_dispatch(struct perf_rank *rank);
 ncclResult_t perf_combine(struct perf_rank *rank);
@@ -377,7 +384,9 @@ cudaGraphExec_t perf_capture(struct perf_rank *rank, perf_enqueue_fn enqueue, vo
 
 /* ---- run.c ---- */
 
-void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row);
+/* The lines that the routing has for each size. */
+uint32_t perf_lines(const struct perf_options *opt);
+void perf_run(struct perf_rank *rank, uint32_t tokens, uint32_t line, struct perf_row *row);
 
 /* ---- timing.c ---- */
 

@@ -103,9 +103,9 @@ static void report_settings(const struct perf *perf)
 		printf("# experts on ranks %s, tokens on ranks %s (first:number)\n",
 		       opt->holders ? opt->holders : "all", opt->senders ? opt->senders : "all");
 	}
-	printf("# routing %s   drop %g   seed %llu   capacity %u%s%s%s%s   sms ", p->routing.text,
-	       p->drop_ppm / 1e6, (unsigned long long)p->seed, opt->capacity,
-	       p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
+	printf("# routing %s   steps %u   drop %g   seed %llu   capacity %u%s%s%s%s   sms ",
+	       p->routing.text, opt->steps, p->drop_ppm / 1e6, (unsigned long long)p->seed,
+	       opt->capacity, p->uneven ? "   uneven" : "", opt->staged ? "   staged" : "",
 	       opt->mask ? "   mask" : "", opt->windows ? "   windows" : "");
 	print_sms("", opt->sms);
 	if (opt->dispatch_sms) {
@@ -160,10 +160,16 @@ static void report_places(const struct perf *perf)
 	}
 }
 
+static void print_loads(void)
+{
+	printf("# mx/mn: rows that the busiest rank receives, divided by the mean of ranks.\n#\n");
+}
+
 static void legend_ht(const struct perf_options *opt)
 {
-	printf("#   routing: ncclEpUpdateHandle. pair: dispatch + combine back to back, no host\n"
+	printf("#   routing: ncclEpUpdateHandle. pair: %sdispatch + combine back to back, no host\n"
 	       "#   synchronisation%s\n",
+	       opt->steps > 1 ? "update + " : "",
 	       opt->eager   ? " but dispatch's own"
 	       : opt->graph ? ", each pair a graph"
 			    : "");
@@ -180,10 +186,10 @@ static void legend_ht(const struct perf_options *opt)
 	} else {
 		printf(" or, if that takes longer, bus at %g GB/s\n", opt->floor_gbs);
 	}
-	printf("# cp/tk: distinct ranks per token.\n#\n");
+	print_loads();
 	printf("#            |-- routing --||-- dispatch -||-- combine --| chain |-dispatch GB/s||-"
 	       "combine GB/s|\n");
-	printf("#token cp/tk kernel    p50 kernel    p50 kernel    p50   pair  alg  bus fl%%  alg  bus "
+	printf("#token mx/mn kernel    p50 kernel    p50 kernel    p50   pair  alg  bus fl%%  alg  bus "
 	       "fl%% SMs #wrong\n");
 }
 
@@ -218,10 +224,10 @@ static void report_legend(const struct perf *perf)
 	printf("#   alg: rows of one rank, own ones included, mean. bus: rows leaving or entering the\n"
 	       "#   busiest rank over links. fl%%: bus against %g GB/s per GPU.\n",
 	       opt->floor_gbs);
-	printf("# cp/tk: distinct ranks per token.\n#\n");
+	print_loads();
 	printf("#            |---- dispatch -----||----- combine -----| chain |-dispatch GB/s||-combine "
 	       "GB/s|\n");
-	printf("#token cp/tk kernel    p50    p99 kernel    p50    p99 period  alg  bus fl%%  alg  bus "
+	printf("#token mx/mn kernel    p50    p99 kernel    p50    p99 period  alg  bus fl%%  alg  bus "
 	       "fl%% SMs #wrong\n");
 }
 
@@ -244,13 +250,35 @@ static void cell(void (*format)(char out[PERF_CELL], double value, int width), d
 }
 
 /* High throughput has one operation more, and no column for p99. */
-static void report_op(const struct perf_options *opt, const struct perf_op_row *row, double host_us)
+static void report_op(const struct perf_options *opt, const struct perf_row *row, enum perf_op op)
 {
-	cell(perf_cell_time, row->kernel, 7);
-	cell(perf_cell_time, opt->report_cpu ? host_us : row->p50, 7);
+	const struct perf_op_row *o = &row->op[op];
+
+	cell(perf_cell_time, o->kernel, 7);
+	cell(perf_cell_time, opt->report_cpu ? row->host_us[op] : o->p50, 7);
 	if (!opt->ht) {
-		cell(perf_cell_time, opt->report_cpu ? NAN : row->p99, 7);
+		cell(perf_cell_time, opt->report_cpu ? row->host_p99_us[op] : o->p99, 7);
 	}
+}
+
+/* A line below that of the size, where there are enough iterations for it. */
+static void report_tail(const struct perf_options *opt, const struct perf_row *row)
+{
+	static const char *const names[] = { "routing", "dispatch", "combine" };
+
+	if (isnan(row->op[PERF_DISPATCH].p999)) {
+		return;
+	}
+	printf("#      p99, p99.9, max");
+	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
+		const struct perf_op_row *o = &row->op[op];
+
+		printf("%s %s", op == (int)perf_first_op(opt) ? ":" : ",", names[op]);
+		cell(perf_cell_time, o->p99, 1);
+		cell(perf_cell_time, o->p999, 1);
+		cell(perf_cell_time, o->most, 1);
+	}
+	putchar('\n');
 }
 
 void perf_report_row(struct perf *perf, const struct perf_row *row)
@@ -263,9 +291,9 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 		fflush(stdout);
 		return;
 	}
-	printf(" %5.2f", row->copies);
+	cell(perf_cell_rate, row->load, 6);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
-		report_op(opt, &row->op[op], row->host_us[op]);
+		report_op(opt, row, op);
 	}
 	cell(perf_cell_time, row->period, 7);
 	for (int op = PERF_DISPATCH; op < PERF_OPS; op++) {
@@ -283,6 +311,7 @@ void perf_report_row(struct perf *perf, const struct perf_row *row)
 	} else {
 		printf(" %6s\n", "N/A");
 	}
+	report_tail(opt, row);
 	fflush(stdout);
 }
 
@@ -508,16 +537,21 @@ static void put_samples(struct ep_json *json, const char *key, const struct perf
 	ep_json_close(json, '}');
 }
 
-static void put_op(struct ep_json *json, const char *name, const struct perf_op_row *row,
-		   double host_us, uint32_t iters)
+static void put_op(struct ep_json *json, const char *name, const struct perf_row *all,
+		   enum perf_op op, uint32_t iters)
 {
+	const struct perf_op_row *row = &all->op[op];
+
 	ep_json_open(json, name, '{');
 	ep_json_number(json, "kernel_us", row->kernel);
 	ep_json_number(json, "p50_us", row->p50);
 	ep_json_number(json, "p90_us", row->p90);
 	ep_json_number(json, "p99_us", row->p99);
+	ep_json_number(json, "p999_us", row->p999);
+	ep_json_number(json, "max_us", row->most);
 	ep_json_number(json, "fastest_rank_us", row->fastest);
-	ep_json_number(json, "call_cpu_us", host_us);
+	ep_json_number(json, "call_cpu_us", all->host_us[op]);
+	ep_json_number(json, "call_cpu_p99_us", all->host_p99_us[op]);
 	ep_json_number(json, "algbw_gbs", row->algbw);
 	ep_json_number(json, "busbw_gbs", row->busbw);
 	ep_json_number(json, "floor_us", row->floor);
@@ -580,6 +614,7 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	json->line = true;
 	ep_json_open(json, NULL, '{');
 	ep_json_print(json, "tokens", "%u", row->tokens);
+	ep_json_text(json, "workload", row->routing);
 	if (row->unsupported[0]) {
 		ep_json_text(json, "unsupported", row->unsupported);
 		ep_json_close(json, '}');
@@ -587,11 +622,17 @@ void perf_json_row(struct perf *perf, const struct perf_row *row)
 	}
 	ep_json_number(json, "copies_per_token", row->copies);
 	ep_json_number(json, "load_cv", row->load_cv);
-	if (perf->opt.ht) {
-		put_op(json, "routing", &row->op[PERF_UPDATE], row->host_us[PERF_UPDATE], iters);
+	ep_json_number(json, "max_over_mean", row->load);
+	ep_json_open(json, "step_max_over_mean", '[');
+	for (uint32_t i = 0; i < perf->opt.steps; i++) {
+		ep_json_number(json, NULL, row->detail.step_load[i]);
 	}
-	put_op(json, "dispatch", &row->op[PERF_DISPATCH], row->host_us[PERF_DISPATCH], iters);
-	put_op(json, "combine", &row->op[PERF_COMBINE], row->host_us[PERF_COMBINE], iters);
+	ep_json_close(json, ']');
+	if (perf->opt.ht) {
+		put_op(json, "routing", row, PERF_UPDATE, iters);
+	}
+	put_op(json, "dispatch", row, PERF_DISPATCH, iters);
+	put_op(json, "combine", row, PERF_COMBINE, iters);
 	ep_json_number(json, "period_us", row->period);
 	ep_json_number(json, "blocks", row->blocks ? row->blocks : NAN);
 	ep_json_number(json, "wrong", row->checked ? (double)row->wrong : NAN);

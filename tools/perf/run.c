@@ -156,13 +156,15 @@ static void check_counters(struct perf_rank *rank, struct oracle_verdict *verdic
 	free(wide);
 }
 
-static void ht_check_dispatch(struct perf_rank *rank, struct oracle_verdict *verdict)
+/* `all`: also the rows that nobody writes, which then must be as they were poisoned. */
+static void ht_check_dispatch(struct perf_rank *rank, bool all, struct oracle_verdict *verdict)
 {
 	const struct oracle_problem *p = &rank->ht.p;
 	int flat = rank->perf->opt.flat;
 	struct strides s = { .row = oracle_output_bytes(p), .scales = 4 * oracle_scale_words(p) };
 	struct piece piece = { .r = rank };
-	uint64_t end = rank->tables[rank->rank]->count;
+	const struct oracle_ht_table *table = rank->tables[rank->rank];
+	uint64_t end = all || table->total > table->count ? table->count : table->total;
 
 	if (!rank->perf->opt.backward) {
 		s.weights = flat ? 4 * p->topk : 4;
@@ -306,13 +308,15 @@ static void run_half(struct perf_rank *rank, const struct halves *halves, enum p
 	expect_no_failure(rank);
 }
 
-static void set_seed(struct perf_rank *rank, uint64_t seed)
+/* The problem is that of this seed and step from now on, and calls take the first ids. */
+static void set_problem(struct perf_rank *rank, uint64_t seed, uint32_t step)
 {
 	const struct perf_options *opt = &rank->perf->opt;
 	char why[128];
 
 	oracle_problem_free(&rank->problem);
 	rank->problem.seed = seed;
+	rank->problem.step = step;
 	if (oracle_problem_prepare(&rank->problem, why, sizeof(why))) {
 		perf_die(rank, "%s", why);
 	}
@@ -322,13 +326,21 @@ static void set_seed(struct perf_rank *rank, uint64_t seed)
 	}
 }
 
+static const char *step_text(const struct perf_rank *rank, char text[32])
+{
+	snprintf(text, 32, rank->perf->opt.steps > 1 ? ", step %u" : "", rank->problem.step);
+	return text;
+}
+
 static void complain(struct perf_rank *rank, const struct oracle_verdict *verdict)
 {
+	char step[32];
+
 	if (verdict->wrong && !rank->complaint[0]) {
 		snprintf(rank->complaint, sizeof(rank->complaint), "%s", verdict->text);
-		fprintf(stderr, "ep_perf: %u tokens, seed %llu: wrong results\n%s",
+		fprintf(stderr, "ep_perf: %u tokens, seed %llu%s: wrong results\n%s",
 			rank->problem.tokens, (unsigned long long)rank->problem.seed,
-			verdict->text);
+			step_text(rank, step), verdict->text);
 	}
 }
 
@@ -344,17 +356,15 @@ static struct oracle_dispatch view_of(struct perf_rank *rank, uint32_t poison_ro
 	return view;
 }
 
-static uint64_t check_ht_round(struct perf_rank *rank, const struct halves *halves, uint64_t seed)
+static uint64_t check_ht_round(struct perf_rank *rank, const struct halves *halves)
 {
 	struct oracle_verdict verdict = { 0 };
 
-	perf_phase(rank, "checking");
-	set_seed(rank, seed);
 	perf_buffers_upload(rank);
 	perf_buffers_poison(rank);
 	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 	run_half(rank, halves, PERF_DISPATCH);
-	ht_check_dispatch(rank, &verdict);
+	ht_check_dispatch(rank, true, &verdict);
 	complain(rank, &verdict);
 	perf_phase(rank, "checking");
 	ht_work(rank);
@@ -366,18 +376,19 @@ static uint64_t check_ht_round(struct perf_rank *rank, const struct halves *halv
 }
 
 /* A whole round on fresh data and poisoned outputs. Returns what was wrong. */
-static uint64_t check_round(struct perf_rank *rank, const struct halves *halves, uint64_t seed)
+static uint64_t check_round(struct perf_rank *rank, const struct halves *halves, uint64_t seed,
+			    uint32_t step)
 {
 	struct oracle_mem mem = { copy, copy, rank };
 	struct oracle_dispatch view = view_of(rank, POISON_SAMPLES);
 	struct oracle_verdict verdict = { 0 };
 	struct oracle_table *table;
 
-	if (rank->perf->opt.ht) {
-		return check_ht_round(rank, halves, seed);
-	}
 	perf_phase(rank, "checking");
-	set_seed(rank, seed);
+	set_problem(rank, seed, step);
+	if (rank->perf->opt.ht) {
+		return check_ht_round(rank, halves);
+	}
 	table = oracle_table_create(&rank->problem, rank->rank);
 	if (!table) {
 		perf_die(rank, "out of memory");
@@ -410,7 +421,8 @@ static uint64_t check_left(struct perf_rank *rank)
 	perf_phase(rank, "checking");
 	expect_no_failure(rank);
 	if (rank->perf->opt.ht) {
-		ht_check_dispatch(rank, &verdict);
+		/* other steps may have written more rows */
+		ht_check_dispatch(rank, rank->perf->opt.steps == 1, &verdict);
 		complain(rank, &verdict);
 		return verdict.wrong;
 	}
@@ -523,6 +535,8 @@ static double reduce(struct perf_rank *rank, const float *mine, struct perf_op_r
 		row->p50 = median;
 		row->p90 = perf_percentile(one, opt->iters, 90);
 		row->p99 = perf_percentile(one, opt->iters, 99);
+		row->p999 = opt->iters < 1000 ? NAN : perf_percentile(one, opt->iters, 99.9);
+		row->most = perf_percentile(one, opt->iters, 100);
 	}
 	free(all);
 	free(one);
@@ -541,10 +555,11 @@ static void time_all(struct perf_rank *rank, struct perf_row *row)
 	}
 	perf_time_drained(rank, &times);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
-		struct perf_op_row *o = &row->op[op];
+		struct perf_op_row *o = &row->op[op], host;
 
 		reduce(rank, times.gpu[op], o, &o->samples);
-		row->host_us[op] = reduce(rank, times.host[op], NULL, NULL);
+		row->host_us[op] = reduce(rank, times.host[op], &host, NULL);
+		row->host_p99_us[op] = host.p99;
 	}
 	perf_cupti_time(rank, &times, &row->blocks);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
@@ -556,6 +571,7 @@ static void time_all(struct perf_rank *rank, struct perf_row *row)
 		perf_waits_begin(rank, &waits);
 	}
 	row->period = perf_time_chain(rank);
+	perf_step(rank, 0);
 	if (opt->json) {
 		perf_detail_clocks(rank, &row->detail); /* while they are what they were */
 		row->detail.waits = perf_waits_end(rank, &waits);
@@ -566,6 +582,7 @@ static void measure(struct perf_rank *rank, struct perf_row *row)
 {
 	const struct perf_options *opt = &rank->perf->opt;
 	struct halves halves = { { NULL } };
+	uint32_t pairs = opt->graph ? opt->graph : opt->iters; /* of the last chain */
 	uint64_t seed = opt->problem.seed;
 	uint64_t wrong = 0;
 	uint64_t all[ORACLE_MAX_RANKS];
@@ -574,15 +591,20 @@ static void measure(struct perf_rank *rank, struct perf_row *row)
 		halves.graph[op] = perf_capture(rank, enqueue_half, &op);
 	}
 	if (opt->check) {
-		wrong += check_round(rank, &halves, seed + 1);
-		wrong += check_round(rank, &halves, seed);
+		wrong += check_round(rank, &halves, seed + 1, 0);
+		for (uint32_t step = opt->steps; step-- > 0;) {
+			wrong += check_round(rank, &halves, seed, step);
+		}
 	}
 	time_all(rank, row);
 	if (opt->check) {
+		if (opt->steps > 1) {
+			set_problem(rank, seed, (pairs - 1) % opt->steps);
+		}
 		wrong += check_left(rank);
-		wrong += check_round(rank, &halves, seed + 2);
+		wrong += check_round(rank, &halves, seed + 2, 0);
 	}
-	set_seed(rank, seed);
+	set_problem(rank, seed, 0);
 	for (int op = 0; op < PERF_OPS; op++) {
 		if (halves.graph[op]) {
 			PERF_CUDA(rank, cudaGraphExecDestroy(halves.graph[op]));
@@ -599,7 +621,27 @@ static void measure(struct perf_rank *rank, struct perf_row *row)
 	row->checked = opt->check;
 }
 
-void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row)
+uint32_t perf_lines(const struct perf_options *opt)
+{
+	const struct oracle_routing *r = &opt->problem.routing;
+
+	return r->family == ORACLE_CURVE ? r->count + 1 : 1;
+}
+
+/* The workload of a line: of a curve it is "hot" with a fraction. */
+static void choose_line(struct perf_rank *rank, uint32_t line, struct perf_row *row)
+{
+	struct oracle_routing *r = &rank->problem.routing;
+
+	if (r->family == ORACLE_CURVE) {
+		r->hot_ppm = (uint32_t)(UINT64_C(1000000) * line / r->count);
+		snprintf(row->routing, sizeof(row->routing), "hot:%g", r->hot_ppm / 1e6);
+	} else {
+		snprintf(row->routing, sizeof(row->routing), "%s", r->text);
+	}
+}
+
+void perf_run(struct perf_rank *rank, uint32_t tokens, uint32_t line, struct perf_row *row)
 {
 	memset(row, 0, sizeof(*row));
 	row->tokens = tokens;
@@ -611,7 +653,8 @@ void perf_run(struct perf_rank *rank, uint32_t tokens, struct perf_row *row)
 	rank->problem.popular_sum = NULL;
 	rank->problem.popular_expert = NULL;
 	rank->problem.tokens = tokens;
-	set_seed(rank, rank->perf->opt.problem.seed);
+	choose_line(rank, line, row);
+	set_problem(rank, rank->perf->opt.problem.seed, 0);
 	rank->tokens = oracle_tokens(&rank->problem, rank->rank);
 	perf_calls_prepare(rank);
 	perf_buffers_upload(rank);

@@ -31,8 +31,10 @@
 #define GATE_DEPTH 128
 
 struct timed {
-	cudaGraphExec_t graph; /* of the whole iteration, its events included */
-	cudaGraphExec_t single[PERF_OPS];
+	/* of each step */
+	cudaGraphExec_t graph[ORACLE_MAX_STEPS]; /* of the whole iteration, its events included */
+	cudaGraphExec_t single[ORACLE_MAX_STEPS][PERF_OPS];
+	uint32_t step;
 	int whole;
 	cudaEvent_t event[2 * PERF_OPS];
 	float host[PERF_OPS];
@@ -95,8 +97,8 @@ static ncclResult_t enqueue_timed(struct perf_rank *rank, void *context)
 		PERF_NCCL(rank, perf_align(rank));
 		mark(rank, t->event[2 * op], flags);
 		start = perf_now_ns();
-		if (t->single[op]) {
-			PERF_CUDA(rank, cudaGraphLaunch(t->single[op], rank->stream));
+		if (t->single[t->step][op]) {
+			PERF_CUDA(rank, cudaGraphLaunch(t->single[t->step][op], rank->stream));
 		} else {
 			PERF_NCCL(rank, enqueue_op(rank, &op));
 		}
@@ -108,30 +110,37 @@ static ncclResult_t enqueue_timed(struct perf_rank *rank, void *context)
 
 static void capture_timed(struct perf_rank *rank, struct timed *timed)
 {
+	const struct perf_options *opt = &rank->perf->opt;
+
 	timed->whole = have_event_nodes(rank);
-	if (timed->whole) {
-		timed->graph = perf_capture(rank, enqueue_timed, timed);
-		return;
-	}
-	for (int op = perf_first_op(&rank->perf->opt); op < PERF_OPS; op++) {
-		timed->single[op] = perf_capture(rank, enqueue_op, &op);
+	for (uint32_t i = 0; i < opt->steps; i++) {
+		perf_step(rank, i);
+		if (timed->whole) {
+			timed->graph[i] = perf_capture(rank, enqueue_timed, timed);
+			continue;
+		}
+		for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
+			timed->single[i][op] = perf_capture(rank, enqueue_op, &op);
+		}
 	}
 }
 
-static void run_timed(struct perf_rank *rank, struct timed *timed)
+static void run_timed(struct perf_rank *rank, struct timed *timed, uint32_t iteration)
 {
 	atomic_int open;
 
-	if (timed->graph) {
+	timed->step = iteration % rank->perf->opt.steps;
+	if (timed->graph[timed->step]) {
 		uint64_t start = perf_now_ns();
 
-		PERF_CUDA(rank, cudaGraphLaunch(timed->graph, rank->stream));
+		PERF_CUDA(rank, cudaGraphLaunch(timed->graph[timed->step], rank->stream));
 		for (int op = 0; op < PERF_OPS; op++) { /* one launch for all */
 			timed->host[op] = NAN;
 		}
 		timed->host[perf_first_op(&rank->perf->opt)] =
 			(float)(perf_now_ns() - start) / 1000;
 	} else {
+		perf_step(rank, iteration);
 		close_gate(rank, &open);
 		PERF_NCCL(rank, enqueue_timed(rank, timed));
 		atomic_store_explicit(&open, 1, memory_order_release);
@@ -139,14 +148,19 @@ static void run_timed(struct perf_rank *rank, struct timed *timed)
 	PERF_CUDA(rank, cudaStreamSynchronize(rank->stream));
 }
 
+static void free_graph(struct perf_rank *rank, cudaGraphExec_t graph)
+{
+	if (graph) {
+		PERF_CUDA(rank, cudaGraphExecDestroy(graph));
+	}
+}
+
 static void free_timed(struct perf_rank *rank, struct timed *timed)
 {
-	if (timed->graph) {
-		PERF_CUDA(rank, cudaGraphExecDestroy(timed->graph));
-	}
-	for (int op = 0; op < PERF_OPS; op++) {
-		if (timed->single[op]) {
-			PERF_CUDA(rank, cudaGraphExecDestroy(timed->single[op]));
+	for (uint32_t i = 0; i < rank->perf->opt.steps; i++) {
+		free_graph(rank, timed->graph[i]);
+		for (int op = 0; op < PERF_OPS; op++) {
+			free_graph(rank, timed->single[i][op]);
 		}
 	}
 	for (int i = 0; i < 2 * PERF_OPS; i++) {
@@ -157,7 +171,7 @@ static void free_timed(struct perf_rank *rank, struct timed *timed)
 void perf_time_drained(struct perf_rank *rank, struct perf_times *times)
 {
 	const struct perf_options *opt = &rank->perf->opt;
-	struct timed t = { .graph = NULL };
+	struct timed t = { .step = 0 };
 
 	for (int i = 0; i < 2 * PERF_OPS; i++) {
 		PERF_CUDA(rank, cudaEventCreate(&t.event[i]));
@@ -168,7 +182,7 @@ void perf_time_drained(struct perf_rank *rank, struct perf_times *times)
 	/* the first is not counted: a graph is uploaded at its first launch */
 	for (uint32_t i = 0; i <= opt->iters; i++) {
 		perf_phase(rank, "timing single operations");
-		run_timed(rank, &t);
+		run_timed(rank, &t, i);
 		for (int op = perf_first_op(opt); i > 0 && op < PERF_OPS; op++) {
 			float *time = &times->gpu[op][i - 1];
 
@@ -184,7 +198,8 @@ void perf_time_drained(struct perf_rank *rank, struct perf_times *times)
 static ncclResult_t enqueue_pair(struct perf_rank *rank, void *context)
 {
 	const struct perf_options *opt = &rank->perf->opt;
-	ncclResult_t result = opt->graph && !opt->ht ? perf_update(rank) : ncclSuccess;
+	bool update = opt->ht ? opt->steps > 1 : opt->graph > 0;
+	ncclResult_t result = update ? perf_update(rank) : ncclSuccess;
 
 	if (result == ncclSuccess) {
 		result = perf_dispatch(rank);
@@ -192,9 +207,10 @@ static ncclResult_t enqueue_pair(struct perf_rank *rank, void *context)
 	return result == ncclSuccess ? perf_combine(rank) : result;
 }
 
-/* Microseconds per pair on this rank. */
-static double run_chain(struct perf_rank *rank, cudaGraphExec_t graph, uint32_t pairs)
+/* Microseconds per pair on this rank; `graphs` has one for each step, or none. */
+static double run_chain(struct perf_rank *rank, const cudaGraphExec_t *graphs, uint32_t pairs)
 {
+	uint32_t steps = rank->perf->opt.steps;
 	cudaEvent_t start, end;
 	atomic_int open;
 	float ms = 0;
@@ -206,9 +222,10 @@ static double run_chain(struct perf_rank *rank, cudaGraphExec_t graph, uint32_t 
 	PERF_NCCL(rank, perf_align(rank));
 	PERF_CUDA(rank, cudaEventRecord(start, rank->stream));
 	for (uint32_t i = 0; i < pairs; i++) {
-		if (graph) {
-			PERF_CUDA(rank, cudaGraphLaunch(graph, rank->stream));
+		if (graphs[i % steps]) {
+			PERF_CUDA(rank, cudaGraphLaunch(graphs[i % steps], rank->stream));
 		} else {
+			perf_step(rank, i);
 			PERF_NCCL(rank, enqueue_pair(rank, NULL));
 		}
 		if (i == GATE_DEPTH / 4) {
@@ -228,27 +245,31 @@ double perf_time_chain(struct perf_rank *rank)
 {
 	const struct perf_options *opt = &rank->perf->opt;
 	uint32_t pairs = opt->graph ? opt->graph : opt->iters;
-	cudaGraphExec_t graph = opt->graph ? perf_capture(rank, enqueue_pair, NULL) : NULL;
+	cudaGraphExec_t graphs[ORACLE_MAX_STEPS] = { NULL };
 	float *periods = perf_alloc(rank, opt->chains, sizeof(*periods));
 	double all[ORACLE_MAX_RANKS];
 	double median;
 
+	for (uint32_t i = 0; opt->graph && i < opt->steps; i++) {
+		perf_step(rank, i);
+		graphs[i] = perf_capture(rank, enqueue_pair, NULL);
+	}
 	perf_phase(rank, "warming up");
-	run_chain(rank, graph, opt->warmup ? opt->warmup : 1);
+	run_chain(rank, graphs, opt->warmup ? opt->warmup : 1);
 	for (uint32_t i = 0; i < opt->chains; i++) {
 		double period;
 		double slowest = 0;
 
 		perf_phase(rank, "timing the chain");
-		period = run_chain(rank, graph, pairs);
+		period = run_chain(rank, graphs, pairs);
 		perf_gather(rank, &period, sizeof(period), all);
 		for (uint32_t n = 0; n < rank->perf->world.nranks; n++) {
 			slowest = all[n] > slowest ? all[n] : slowest;
 		}
 		periods[i] = (float)slowest;
 	}
-	if (graph) {
-		PERF_CUDA(rank, cudaGraphExecDestroy(graph));
+	for (uint32_t i = 0; i < opt->steps; i++) {
+		free_graph(rank, graphs[i]);
 	}
 	median = perf_percentile(periods, opt->chains, 50);
 	free(periods);
@@ -266,7 +287,7 @@ static int compare(const void *a, const void *b)
 /* The smallest value that at least `percent` of all do not exceed. Sorts. NAN if there is one. */
 double perf_percentile(float *values, uint32_t count, double percent)
 {
-	uint32_t index = (uint32_t)ceil(percent / 100 * count);
+	uint32_t index = (uint32_t)ceil(percent * count / 100 - 1e-6);
 
 	for (uint32_t i = 0; i < count; i++) {
 		if (isnan(values[i])) {

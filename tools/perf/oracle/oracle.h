@@ -25,6 +25,7 @@
 #define ORACLE_POISON 0xa5 /* outputs are filled with it before the operation */
 #define ORACLE_UNREAD 0xff /* fills inputs that nobody may read: NaN in every format */
 #define ORACLE_ALL_ROWS UINT32_MAX
+#define ORACLE_MAX_STEPS 64
 
 enum oracle_layout {
 	ORACLE_EXPERT_MAJOR = 1,
@@ -61,14 +62,20 @@ enum oracle_format {
 	ORACLE_NVFP4     /* 16 e2m1, an e4m3 scale, and an fp32 scale for many groups */
 };
 
+/* Named workloads; routing.c has the table of them. */
 enum oracle_family {
 	ORACLE_UNIFORM,
-	ORACLE_ZIPF,  /* popularity of the i-th most popular expert: i to the power of -s */
-	ORACLE_HOT,   /* a fraction of the tokens has all its experts on one rank */
-	ORACLE_KHOT,  /* a fraction of the ids names one of a few experts */
-	ORACLE_POWER, /* loads of experts have a power law */
-	ORACLE_GROUP, /* experts in G groups, a token uses g of them */
-	ORACLE_FILE   /* one line of expert ids per token */
+	ORACLE_ZIPF,   /* popularity of the i-th most popular expert: i to the power of -s */
+	ORACLE_HOT,    /* a fraction of the tokens has all its experts on one rank */
+	ORACLE_KHOT,   /* a fraction of the ids names one of a few experts */
+	ORACLE_POWER,  /* loads of experts have a power law */
+	ORACLE_GROUP,  /* experts in G groups, a token uses g of them */
+	ORACLE_FILE,   /* one line of expert ids per token */
+	ORACLE_RAGGED, /* ranks have fewer tokens the higher their number */
+	ORACLE_EMPTY,  /* the last ranks have no tokens, and their experts get none */
+	ORACLE_ROTATE, /* as hot, on another rank in each step */
+	ORACLE_BURST,  /* uniform, but as hot in every n-th step */
+	ORACLE_CURVE   /* as hot, with fractions from 0 to 1 */
 };
 
 /* Where a line was read, and how many ids it had. */
@@ -81,9 +88,11 @@ struct oracle_routing {
 	enum oracle_family family;
 	uint64_t zipf_exponent; /* in 1/2^32 */
 	uint32_t power_ppm;
-	uint32_t hot_ppm; /* hot, khot */
+	uint32_t hot_ppm; /* hot, khot, rotate, burst, curve; ragged: what the last rank has */
 	uint32_t hot_experts;
 	uint32_t hot_rank;
+	uint32_t
+		count; /* empty: ranks; burst: steps from one to the next; curve: lines behind the first */
 	uint32_t groups;
 	uint32_t groups_used;
 	int32_t *lines; /* file: [nlines][ORACLE_MAX_TOPK], short lines filled with -1 */
@@ -105,6 +114,7 @@ struct oracle_problem {
 	uint32_t hidden;
 	uint32_t max_tokens; /* capacity per rank, extent of the outputs */
 	uint32_t tokens;     /* per rank in this call */
+	uint32_t step;       /* ids may differ from step to step, tokens and weights do not */
 	int uneven;          /* ranks have between 0 and `tokens` tokens, one has none, one all */
 	enum oracle_layout layout;
 	enum oracle_dtype dtype; /* tokens and combine; forwarded tokens are bytes */
@@ -209,6 +219,8 @@ static inline uint16_t oracle_to_bf16(float value)
 int oracle_routing_parse(const char *text, struct oracle_routing *routing, char *why,
 			 size_t why_bytes);
 void oracle_routing_free(struct oracle_routing *routing);
+/* Steps after which a workload begins again, at most ORACLE_MAX_STEPS; 1: all are alike. */
+uint32_t oracle_steps(const struct oracle_problem *problem);
 /* 0, or -1 with the reason; call after the fields are set and before anything else. */
 int oracle_problem_prepare(struct oracle_problem *problem, char *why, size_t why_bytes);
 void oracle_problem_free(struct oracle_problem *problem);

@@ -1,11 +1,43 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which experts a token chooses: random numbers, families of loads, and traces. */
+/* How many tokens a rank has and which experts they choose: random numbers, named workloads, and traces. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "oracle.h"
+
+/* ---- who has tokens and experts ---- */
+
+uint32_t oracle_senders(const struct oracle_problem *problem)
+{
+	return problem->senders ? problem->senders : problem->nranks;
+}
+
+static uint32_t holders_of(const struct oracle_problem *problem)
+{
+	return problem->holders ? problem->holders : problem->nranks;
+}
+
+uint32_t oracle_local(const struct oracle_problem *problem)
+{
+	return problem->experts / holders_of(problem);
+}
+
+uint32_t oracle_held(const struct oracle_problem *problem, uint32_t rank)
+{
+	return rank - problem->first_holder < holders_of(problem) ? oracle_local(problem) : 0;
+}
+
+uint32_t oracle_first_expert(const struct oracle_problem *problem, uint32_t rank)
+{
+	return (rank - problem->first_holder) * oracle_local(problem);
+}
+
+uint32_t oracle_holder(const struct oracle_problem *problem, uint32_t expert)
+{
+	return problem->first_holder + expert / oracle_local(problem);
+}
 
 /* ---- random numbers: a stream for each purpose, rank and token ---- */
 
@@ -291,8 +323,8 @@ static int prepare_power(struct oracle_problem *problem)
  * Ids stand in a row, those of the busiest expert first; a token has every tokens-th of them. No expert has
  * more ids than there are tokens, so none comes twice.
  */
-static void place_power(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
-			int32_t *ids)
+static void choose_power(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			 uint32_t token, int32_t *ids)
 {
 	uint64_t at = (uint64_t)(rank - problem->first_sender) * problem->tokens + token;
 
@@ -303,24 +335,18 @@ static void place_power(const struct oracle_problem *problem, uint32_t rank, uin
 
 /* ---- zipf and khot ---- */
 
-static int popularity_prepare(struct oracle_problem *problem)
+static int prepare_khot(struct oracle_problem *problem)
 {
-	enum oracle_family family = problem->routing.family;
+	permute(problem);
+	return 0;
+}
+
+static int prepare_zipf(struct oracle_problem *problem)
+{
 	uint64_t sum = 0;
 
-	if (family != ORACLE_ZIPF && family != ORACLE_KHOT && family != ORACLE_POWER) {
-		return 0;
-	}
-	problem->popular_sum = calloc(problem->experts, sizeof(*problem->popular_sum));
-	problem->popular_expert = calloc(problem->experts, sizeof(*problem->popular_expert));
-	if (!problem->popular_sum || !problem->popular_expert) {
-		return -1;
-	}
-	if (family == ORACLE_POWER) {
-		return prepare_power(problem);
-	}
 	permute(problem);
-	for (uint32_t i = 0; family == ORACLE_ZIPF && i < problem->experts; i++) {
+	for (uint32_t i = 0; i < problem->experts; i++) {
 		sum += inverse_power(i + 1, problem->routing.zipf_exponent);
 		problem->popular_sum[i] = sum;
 	}
@@ -348,7 +374,8 @@ static int32_t draw_zipf(const struct oracle_problem *problem, struct stream *st
 	return (int32_t)problem->popular_expert[low];
 }
 
-static void draw_popular(const struct oracle_problem *problem, struct stream *stream, int32_t *ids)
+static void choose_zipf(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			uint32_t token, int32_t *ids)
 {
 	for (uint32_t k = 0; k < problem->topk; k++) {
 		ids[k] = draw_zipf(problem, stream, ids, k);
@@ -356,7 +383,8 @@ static void draw_popular(const struct oracle_problem *problem, struct stream *st
 }
 
 /* Each id is one of the hot experts with a probability; of the others if a token has all hot ones, or the reverse. */
-static void draw_khot(const struct oracle_problem *problem, struct stream *stream, int32_t *ids)
+static void choose_khot(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			uint32_t token, int32_t *ids)
 {
 	uint32_t hot = problem->routing.hot_experts, cold = problem->experts - hot,
 		 used[2] = { 0, 0 };
@@ -376,7 +404,127 @@ static void draw_khot(const struct oracle_problem *problem, struct stream *strea
 	}
 }
 
-/* ---- a routing by its text ---- */
+/* ---- the other choices ---- */
+
+/* As many ids as a token has, of the first experts. */
+static void draw_among(const struct oracle_problem *problem, struct stream *stream,
+		       uint32_t experts, int32_t *ids)
+{
+	for (uint32_t k = 0; k < problem->topk; k++) {
+		ids[k] = draw_new(stream, ids, k, 0, experts);
+	}
+}
+
+static void choose_uniform(const struct oracle_problem *problem, struct stream *stream,
+			   uint32_t rank, uint32_t token, int32_t *ids)
+{
+	draw_among(problem, stream, problem->experts, ids);
+}
+
+/* A fraction of the tokens chooses experts of one rank, as many as there are. */
+static void draw_hot(const struct oracle_problem *problem, struct stream *stream, uint32_t hot_rank,
+		     int32_t *ids)
+{
+	uint32_t local = oracle_local(problem), first = oracle_first_expert(problem, hot_rank);
+	int hot = draw_ppm(stream, problem->routing.hot_ppm);
+
+	for (uint32_t k = 0; k < problem->topk; k++) {
+		if (hot && k < local) {
+			ids[k] = draw_new(stream, ids, k, first, local);
+		} else {
+			ids[k] = draw_new(stream, ids, k, 0, problem->experts);
+		}
+	}
+}
+
+static void choose_hot(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+		       uint32_t token, int32_t *ids)
+{
+	draw_hot(problem, stream, problem->routing.hot_rank, ids);
+}
+
+static void choose_rotate(const struct oracle_problem *problem, struct stream *stream,
+			  uint32_t rank, uint32_t token, int32_t *ids)
+{
+	draw_hot(problem, stream, problem->first_holder + problem->step % holders_of(problem), ids);
+}
+
+static void choose_burst(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			 uint32_t token, int32_t *ids)
+{
+	if (problem->step % problem->routing.count == problem->routing.count - 1) {
+		draw_hot(problem, stream, problem->first_holder, ids);
+	} else {
+		draw_among(problem, stream, problem->experts, ids);
+	}
+}
+
+/* Experts of the ranks that are not empty. */
+static uint32_t busy_experts(const struct oracle_problem *problem)
+{
+	return oracle_local(problem) * (holders_of(problem) - problem->routing.count);
+}
+
+static void choose_empty(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			 uint32_t token, int32_t *ids)
+{
+	draw_among(problem, stream, busy_experts(problem), ids);
+}
+
+static void choose_group(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			 uint32_t token, int32_t *ids)
+{
+	uint32_t extent = problem->experts / problem->routing.groups;
+	int32_t group[ORACLE_MAX_TOPK];
+
+	for (uint32_t i = 0; i < problem->routing.groups_used; i++) {
+		group[i] = draw_new(stream, group, i, 0, problem->routing.groups);
+	}
+	for (uint32_t k = 0; k < problem->topk; k++) {
+		do {
+			uint32_t g = (uint32_t)group[draw(stream, problem->routing.groups_used)];
+
+			ids[k] = (int32_t)(g * extent + draw(stream, extent));
+		} while (contains(ids, k, ids[k]));
+	}
+}
+
+/* The line of a token; those of a step follow those of the step before. */
+static void choose_line(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			uint32_t token, int32_t *ids)
+{
+	uint64_t line =
+		((uint64_t)problem->step * problem->nranks + rank) * problem->max_tokens + token;
+
+	memcpy(ids, problem->routing.lines + line % problem->routing.nlines * ORACLE_MAX_TOPK,
+	       problem->topk * sizeof(*ids));
+}
+
+static void choose_curve(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+			 uint32_t token, int32_t *ids)
+{
+	draw_hot(problem, stream, problem->first_holder, ids);
+}
+
+/* From all tokens of the first rank down, in equal steps, to a fraction of them. */
+static uint32_t ragged_tokens(const struct oracle_problem *problem, uint32_t rank)
+{
+	uint64_t less = UINT64_C(1000000) - problem->routing.hot_ppm;
+	uint32_t senders = oracle_senders(problem), behind = senders > 1 ? senders - 1 : 1;
+	uint64_t number = rank - problem->first_sender;
+
+	return problem->tokens -
+	       (uint32_t)(problem->tokens * less * number / behind / UINT64_C(1000000));
+}
+
+static uint32_t busy_tokens(const struct oracle_problem *problem, uint32_t rank)
+{
+	uint32_t number = rank - problem->first_sender;
+
+	return number + problem->routing.count < oracle_senders(problem) ? problem->tokens : 0;
+}
+
+/* ---- a workload by its text ---- */
 
 #define BLANK " \t,\r\n"
 #define QUOTED 60
@@ -491,7 +639,8 @@ static int read_lines(FILE *file, const char *name, struct oracle_routing *routi
 	return 0;
 }
 
-static int load_file(const char *name, struct oracle_routing *routing, char *why, size_t why_bytes)
+/* Each gets what follows the name. 0, or -1: it is not what the workload wants, and `why` may have the reason. */
+static int parse_file(const char *name, struct oracle_routing *routing, char *why, size_t why_bytes)
 {
 	FILE *file = fopen(name, "r");
 	int rc;
@@ -513,8 +662,7 @@ static int load_file(const char *name, struct oracle_routing *routing, char *why
 	return rc;
 }
 
-/* Each gets what follows the family's name. 0, or -1: it is not what the family wants. */
-static int parse_zipf(const char *text, struct oracle_routing *routing)
+static int parse_zipf(const char *text, struct oracle_routing *routing, char *why, size_t why_bytes)
 {
 	const char *end;
 	int64_t value = parse_millionths(text, &end);
@@ -523,7 +671,8 @@ static int parse_zipf(const char *text, struct oracle_routing *routing)
 	return value >= 0 && value <= 4000000 && *end == '\0' ? 0 : -1;
 }
 
-static int parse_power(const char *text, struct oracle_routing *routing)
+static int parse_power(const char *text, struct oracle_routing *routing, char *why,
+		       size_t why_bytes)
 {
 	const char *end;
 	int64_t value = parse_millionths(text, &end);
@@ -532,7 +681,7 @@ static int parse_power(const char *text, struct oracle_routing *routing)
 	return value >= 1001000 && value <= 4000000 && *end == '\0' ? 0 : -1;
 }
 
-static int parse_khot(const char *text, struct oracle_routing *routing)
+static int parse_khot(const char *text, struct oracle_routing *routing, char *why, size_t why_bytes)
 {
 	const char *end = "";
 	int64_t value = -1;
@@ -545,22 +694,76 @@ static int parse_khot(const char *text, struct oracle_routing *routing)
 	return value >= 0 && value <= 1000000 && *end == '\0' ? 0 : -1;
 }
 
-static int parse_hot(const char *text, struct oracle_routing *routing)
+/* A fraction; *end behind it, NULL: there must be nothing. */
+static int parse_fraction(const char *text, struct oracle_routing *routing, const char **end)
 {
-	const char *end;
-	int64_t value = parse_millionths(text, &end);
+	const char *behind;
+	int64_t value = parse_millionths(text, &behind);
 
 	routing->hot_ppm = (uint32_t)value;
-	if (*end == ',') {
+	if (end) {
+		*end = behind;
+	}
+	return value >= 0 && value <= 1000000 && (end || *behind == '\0') ? 0 : -1;
+}
+
+/* A number of steps, lines or ranks. */
+static int parse_count(const char *text, struct oracle_routing *routing, uint32_t low,
+		       uint32_t high)
+{
+	int used = 0;
+
+	return sscanf(text, "%u%n", &routing->count, &used) == 1 && text[used] == '\0' &&
+			       *text != '-' && routing->count >= low && routing->count <= high
+		       ? 0
+		       : -1;
+}
+
+static int parse_hot(const char *text, struct oracle_routing *routing, char *why, size_t why_bytes)
+{
+	const char *end;
+	int rc = parse_fraction(text, routing, &end);
+
+	if (!rc && *end == ',') {
 		char *rest;
 
 		routing->hot_rank = (uint32_t)strtoul(end + 1, &rest, 10);
 		end = rest;
 	}
-	return value >= 0 && value <= 1000000 && *end == '\0' ? 0 : -1;
+	return rc || *end ? -1 : 0;
 }
 
-static int parse_group(const char *text, struct oracle_routing *routing)
+static int parse_one_fraction(const char *text, struct oracle_routing *routing, char *why,
+			      size_t why_bytes)
+{
+	return parse_fraction(text, routing, NULL);
+}
+
+static int parse_burst(const char *text, struct oracle_routing *routing, char *why,
+		       size_t why_bytes)
+{
+	const char *end;
+
+	return parse_fraction(text, routing, &end) || *end != ','
+		       ? -1
+		       : parse_count(end + 1, routing, 2, ORACLE_MAX_STEPS);
+}
+
+static int parse_empty(const char *text, struct oracle_routing *routing, char *why,
+		       size_t why_bytes)
+{
+	return parse_count(text, routing, 1, ORACLE_MAX_RANKS);
+}
+
+static int parse_curve(const char *text, struct oracle_routing *routing, char *why,
+		       size_t why_bytes)
+{
+	routing->hot_ppm = 1000000; /* the most rows of all lines */
+	return parse_count(text, routing, 1, 1000);
+}
+
+static int parse_group(const char *text, struct oracle_routing *routing, char *why,
+		       size_t why_bytes)
 {
 	int used = 0;
 
@@ -570,51 +773,181 @@ static int parse_group(const char *text, struct oracle_routing *routing)
 		       : -1;
 }
 
+/* A line of ids for tokens: 0, or -1 with what does not fit in `why`. */
+static int line_fits(const struct oracle_problem *problem, uint32_t i, char *why, size_t bytes)
+{
+	const struct oracle_routing *r = &problem->routing;
+	const struct oracle_line at = r->read ? r->read[i] : (struct oracle_line){ i + 1, 0 };
+	const int32_t *ids = r->lines + (size_t)i * ORACLE_MAX_TOPK;
+	const char *name = r->file ? r->file : "routing";
+
+	if (at.ids > problem->topk) {
+		snprintf(why, bytes, "%s:%u: got %u ids, allowed is top-k, %u, at most", name,
+			 at.number, at.ids, problem->topk);
+		return -1;
+	}
+	for (uint32_t k = 0; k < ORACLE_MAX_TOPK; k++) {
+		if (ids[k] >= (int32_t)problem->experts) {
+			snprintf(why, bytes, "%s:%u: got expert %d, allowed is -1 to %u", name,
+				 at.number, ids[k], problem->experts - 1);
+			return -1;
+		}
+		if (r->read && ids[k] >= 0 && contains(ids, k, ids[k])) {
+			snprintf(why, bytes,
+				 "%s:%u: got expert %d twice, allowed is once in a line", name,
+				 at.number, ids[k]);
+			return -1;
+		}
+	}
+	return 0;
+}
+
+/* What does not fit is in `why`. */
+static int fits_file(const struct oracle_problem *problem, char *why, size_t bytes)
+{
+	for (uint32_t i = 0; i < problem->routing.nlines; i++) {
+		if (line_fits(problem, i, why, bytes)) {
+			return -1;
+		}
+	}
+	return 0;
+}
+
+static int fits_hot(const struct oracle_problem *problem, char *why, size_t bytes)
+{
+	if (oracle_held(problem, problem->routing.hot_rank)) {
+		return 0;
+	}
+	snprintf(why, bytes, "routing hot: got rank %u, allowed is %u to %u",
+		 problem->routing.hot_rank, problem->first_holder,
+		 problem->first_holder + holders_of(problem) - 1);
+	return -1;
+}
+
+static int fits_khot(const struct oracle_problem *problem, char *why, size_t bytes)
+{
+	uint32_t hot = problem->routing.hot_experts;
+
+	if (hot > 0 && hot <= problem->experts) {
+		return 0;
+	}
+	snprintf(why, bytes, "routing khot: got %u hot experts, allowed is 1 to %u", hot,
+		 problem->experts);
+	return -1;
+}
+
+static int fits_empty(const struct oracle_problem *problem, char *why, size_t bytes)
+{
+	uint32_t empty = problem->routing.count;
+
+	if (empty < holders_of(problem) && empty < oracle_senders(problem) &&
+	    problem->topk <= busy_experts(problem)) {
+		return 0;
+	}
+	snprintf(why, bytes,
+		 "routing empty: got %u of %u ranks, allowed is as many as leave ranks with the "
+		 "experts of a token, %u",
+		 empty, problem->nranks, problem->topk);
+	return -1;
+}
+
+static int fits_group(const struct oracle_problem *problem, char *why, size_t bytes)
+{
+	const struct oracle_routing *r = &problem->routing;
+
+	if (r->groups && problem->experts % r->groups == 0 && r->groups_used &&
+	    r->groups_used <= r->groups && r->groups_used <= ORACLE_MAX_TOPK &&
+	    problem->experts / r->groups * r->groups_used >= problem->topk) {
+		return 0;
+	}
+	snprintf(why, bytes,
+		 "routing group: got %u,%u; allowed is G,g with G dividing %u experts, and g "
+		 "groups, at most G and %d, that hold top-k %u",
+		 r->groups, r->groups_used, problem->experts, ORACLE_MAX_TOPK, problem->topk);
+	return -1;
+}
+
+/* ---- all workloads ---- */
+
+struct workload {
+	const char *name, *form, *range; /* with what follows the name; what that may be */
+	int (*parse)(const char *text, struct oracle_routing *routing, char *why, size_t why_bytes);
+	/* NULL: it fits always */
+	int (*fits)(const struct oracle_problem *problem, char *why, size_t bytes);
+	/* makes popular_sum and popular_expert; NULL: it has none */
+	int (*prepare)(struct oracle_problem *problem);
+	/* the ids of a token */
+	void (*choose)(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
+		       uint32_t token, int32_t *ids);
+	/* the tokens of a rank; NULL: all have as many */
+	uint32_t (*tokens)(const struct oracle_problem *problem, uint32_t rank);
+};
+
+static const struct workload workloads[] = {
+	[ORACLE_UNIFORM] = { "uniform", "", "", NULL, NULL, NULL, choose_uniform, NULL },
+	[ORACLE_ZIPF] = { "zipf", ":s", "s from 0 to 4", parse_zipf, NULL, prepare_zipf,
+			  choose_zipf, NULL },
+	[ORACLE_POWER] = { "power", ":a", "a from 1.001 to 4", parse_power, NULL, prepare_power,
+			   choose_power, NULL },
+	[ORACLE_KHOT] = { "khot", ":n,f", "n experts and f from 0 to 1", parse_khot, fits_khot,
+			  prepare_khot, choose_khot, NULL },
+	[ORACLE_HOT] = { "hot", ":f[,rank]", "f from 0 to 1", parse_hot, fits_hot, NULL, choose_hot,
+			 NULL },
+	[ORACLE_RAGGED] = { "ragged", ":f", "f from 0 to 1", parse_one_fraction, NULL, NULL,
+			    choose_uniform, ragged_tokens },
+	[ORACLE_EMPTY] = { "empty", ":n", "n ranks", parse_empty, fits_empty, NULL, choose_empty,
+			   busy_tokens },
+	[ORACLE_ROTATE] = { "rotate", ":f", "f from 0 to 1", parse_one_fraction, NULL, NULL,
+			    choose_rotate, NULL },
+	[ORACLE_BURST] = { "burst", ":f,n", "f from 0 to 1 and n from 2 to 64", parse_burst, NULL,
+			   NULL, choose_burst, NULL },
+	[ORACLE_CURVE] = { "curve", ":n", "n from 1 to 1000", parse_curve, NULL, NULL, choose_curve,
+			   NULL },
+	[ORACLE_GROUP] = { "group", ":G,g", "two numbers", parse_group, fits_group, NULL,
+			   choose_group, NULL },
+	[ORACLE_FILE] = { "file", ":NAME", "a file", parse_file, fits_file, NULL, choose_line,
+			  NULL },
+};
+
+#define WORKLOADS (sizeof(workloads) / sizeof(workloads[0]))
+
+static void list_workloads(char *why, size_t bytes)
+{
+	for (size_t i = 0; i < WORKLOADS; i++) {
+		size_t n = strlen(why);
+
+		snprintf(why + n, bytes - n, "%s%s%s", i ? ", " : "", workloads[i].name,
+			 workloads[i].form);
+	}
+}
+
 int oracle_routing_parse(const char *text, struct oracle_routing *routing, char *why,
 			 size_t why_bytes)
 {
-	static const struct {
-		const char *prefix;
-		enum oracle_family family;
-		int (*parse)(const char *text, struct oracle_routing *routing);
-		const char *allowed;
-	} families[] = {
-		{ "zipf:", ORACLE_ZIPF, parse_zipf, "zipf:s with s from 0 to 4" },
-		{ "power:", ORACLE_POWER, parse_power, "power:a with a from 1.001 to 4" },
-		{ "khot:", ORACLE_KHOT, parse_khot, "khot:n,f with n experts and f from 0 to 1" },
-		{ "hot:", ORACLE_HOT, parse_hot, "hot:f[,rank] with f from 0 to 1" },
-		{ "group:", ORACLE_GROUP, parse_group, "group:G,g with two numbers" },
-	};
+	size_t length = strcspn(text, ":");
 
 	memset(routing, 0, sizeof(*routing));
 	snprintf(routing->text, sizeof(routing->text), "%s", text);
-	if (!strcmp(text, "uniform")) {
-		routing->family = ORACLE_UNIFORM;
-		return 0;
-	}
-	if (!strncmp(text, "file:", 5)) {
-		routing->family = ORACLE_FILE;
-		return load_file(text + 5, routing, why, why_bytes);
-	}
-	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
-		size_t length = strlen(families[i].prefix);
+	for (size_t i = 0; i < WORKLOADS; i++) {
+		const struct workload *w = workloads + i;
 
-		if (strncmp(text, families[i].prefix, length)) {
+		if (strlen(w->name) != length || strncmp(text, w->name, length) ||
+		    !text[length] != !w->form[0]) {
 			continue;
 		}
-		routing->family = families[i].family;
-		if (families[i].parse(text + length, routing) == 0) {
+		routing->family = (enum oracle_family)i;
+		why[0] = '\0';
+		if (!w->parse || w->parse(text + length + 1, routing, why, why_bytes) == 0) {
 			return 0;
 		}
-		snprintf(why, why_bytes, "--routing: got '%s', allowed is %s", text,
-			 families[i].allowed);
+		if (!why[0]) {
+			snprintf(why, why_bytes, "--routing: got '%s', allowed is %s%s with %s",
+				 text, w->name, w->form, w->range);
+		}
 		return -1;
 	}
-	snprintf(
-		why, why_bytes,
-		"--routing: got '%s', allowed is one of uniform, zipf:s, power:a, khot:n,f, hot:f[,rank], "
-		"group:G,g, file:NAME",
-		text);
+	snprintf(why, why_bytes, "--routing: got '%s', allowed is one of ", text);
+	list_workloads(why, why_bytes);
 	return -1;
 }
 
@@ -631,64 +964,32 @@ void oracle_routing_free(struct oracle_routing *routing)
 
 /* ---- which experts a token chooses ---- */
 
-static void draw_grouped(const struct oracle_problem *problem, struct stream *stream, int32_t *ids)
+uint32_t oracle_steps(const struct oracle_problem *problem)
 {
-	uint32_t extent = problem->experts / problem->routing.groups;
-	int32_t group[ORACLE_MAX_TOPK];
+	enum oracle_family family = problem->routing.family;
+	uint32_t steps = family == ORACLE_ROTATE  ? holders_of(problem)
+			 : family == ORACLE_BURST ? problem->routing.count
+						  : 1;
 
-	for (uint32_t i = 0; i < problem->routing.groups_used; i++) {
-		group[i] = draw_new(stream, group, i, 0, problem->routing.groups);
-	}
-	for (uint32_t k = 0; k < problem->topk; k++) {
-		do {
-			uint32_t g = (uint32_t)group[draw(stream, problem->routing.groups_used)];
+	return steps < ORACLE_MAX_STEPS ? steps : ORACLE_MAX_STEPS;
+}
 
-			ids[k] = (int32_t)(g * extent + draw(stream, extent));
-		} while (contains(ids, k, ids[k]));
-	}
+/* The stream of a token's ids in the problem's step. */
+static struct stream step_open(const struct oracle_problem *problem, uint32_t purpose,
+			       uint32_t rank, uint32_t token)
+{
+	struct stream s = stream_open(problem, purpose, rank, token);
+
+	s.key = problem->step ? oracle_hash(s.key, problem->step) : s.key;
+	return s;
 }
 
 void oracle_route(const struct oracle_problem *problem, uint32_t rank, uint32_t token, int32_t *ids)
 {
-	struct stream s = stream_open(problem, KEY_ROUTE, rank, token);
-	uint32_t local = oracle_local(problem);
-	int hot;
+	struct stream s = step_open(problem, KEY_ROUTE, rank, token);
 
-	switch (problem->routing.family) {
-	case ORACLE_FILE:
-		memcpy(ids,
-		       problem->routing.lines + ((uint64_t)rank * problem->max_tokens + token) %
-							problem->routing.nlines * ORACLE_MAX_TOPK,
-		       problem->topk * sizeof(*ids));
-		break;
-	case ORACLE_GROUP:
-		draw_grouped(problem, &s, ids);
-		break;
-	case ORACLE_ZIPF:
-		draw_popular(problem, &s, ids);
-		break;
-	case ORACLE_KHOT:
-		draw_khot(problem, &s, ids);
-		break;
-	case ORACLE_POWER:
-		place_power(problem, rank, token, ids);
-		break;
-	default:
-		hot = problem->routing.family == ORACLE_HOT &&
-		      draw_ppm(&s, problem->routing.hot_ppm);
-		for (uint32_t k = 0; k < problem->topk; k++) {
-			if (hot && k < local) {
-				ids[k] = draw_new(&s, ids, k,
-						  oracle_first_expert(problem,
-								      problem->routing.hot_rank),
-						  local);
-			} else {
-				ids[k] = draw_new(&s, ids, k, 0, problem->experts);
-			}
-		}
-		break;
-	}
-	s = stream_open(problem, KEY_DROP, rank, token);
+	workloads[problem->routing.family].choose(problem, &s, rank, token, ids);
+	s = step_open(problem, KEY_DROP, rank, token);
 	for (uint32_t k = 0; k < problem->topk; k++) {
 		int repeat = draw_ppm(&s, problem->duplicate_ppm);
 
@@ -728,39 +1029,12 @@ int oracle_absent(const struct oracle_problem *problem, uint32_t rank)
 	       (rank && rank == problem->absent_rank);
 }
 
-uint32_t oracle_senders(const struct oracle_problem *problem)
-{
-	return problem->senders ? problem->senders : problem->nranks;
-}
-
-static uint32_t holders_of(const struct oracle_problem *problem)
-{
-	return problem->holders ? problem->holders : problem->nranks;
-}
-
-uint32_t oracle_local(const struct oracle_problem *problem)
-{
-	return problem->experts / holders_of(problem);
-}
-
-uint32_t oracle_held(const struct oracle_problem *problem, uint32_t rank)
-{
-	return rank - problem->first_holder < holders_of(problem) ? oracle_local(problem) : 0;
-}
-
-uint32_t oracle_first_expert(const struct oracle_problem *problem, uint32_t rank)
-{
-	return (rank - problem->first_holder) * oracle_local(problem);
-}
-
-uint32_t oracle_holder(const struct oracle_problem *problem, uint32_t expert)
-{
-	return problem->first_holder + expert / oracle_local(problem);
-}
-
 /* Not a matter of the seed: other data of the same shape may follow in a captured graph. */
 uint32_t oracle_tokens(const struct oracle_problem *problem, uint32_t rank)
 {
+	uint32_t (*tokens)(const struct oracle_problem *problem, uint32_t rank) =
+		workloads[problem->routing.family].tokens;
+	uint32_t most = tokens ? tokens(problem, rank) : problem->tokens;
 	struct stream s = { .key = oracle_hash(KEY_TOKENS, problem->nranks) };
 	uint32_t shift = draw(&s, problem->nranks), number = rank - problem->first_sender;
 	uint32_t turn = (number + shift) % oracle_senders(problem);
@@ -769,13 +1043,13 @@ uint32_t oracle_tokens(const struct oracle_problem *problem, uint32_t rank)
 		return 0;
 	}
 	if (!problem->uneven || turn == 0) {
-		return problem->tokens;
+		return most;
 	}
 	if (turn == 1) {
 		return 0;
 	}
 	s.counter += turn;
-	return draw(&s, problem->tokens + 1);
+	return draw(&s, most + 1);
 }
 
 void oracle_traffic(const struct oracle_problem *problem, uint32_t rank,
@@ -811,71 +1085,6 @@ void oracle_traffic(const struct oracle_problem *problem, uint32_t rank,
 			}
 		}
 	}
-}
-
-/* A line of ids for tokens: 0, or -1 with what does not fit in `why`. */
-static int line_fits(const struct oracle_problem *problem, uint32_t i, char *why, size_t bytes)
-{
-	const struct oracle_routing *r = &problem->routing;
-	const struct oracle_line at = r->read ? r->read[i] : (struct oracle_line){ i + 1, 0 };
-	const int32_t *ids = r->lines + (size_t)i * ORACLE_MAX_TOPK;
-	const char *name = r->file ? r->file : "routing";
-
-	if (at.ids > problem->topk) {
-		snprintf(why, bytes, "%s:%u: got %u ids, allowed is top-k, %u, at most", name,
-			 at.number, at.ids, problem->topk);
-		return -1;
-	}
-	for (uint32_t k = 0; k < ORACLE_MAX_TOPK; k++) {
-		if (ids[k] >= (int32_t)problem->experts) {
-			snprintf(why, bytes, "%s:%u: got expert %d, allowed is -1 to %u", name,
-				 at.number, ids[k], problem->experts - 1);
-			return -1;
-		}
-		if (r->read && ids[k] >= 0 && contains(ids, k, ids[k])) {
-			snprintf(why, bytes,
-				 "%s:%u: got expert %d twice, allowed is once in a line", name,
-				 at.number, ids[k]);
-			return -1;
-		}
-	}
-	return 0;
-}
-
-/* Of --routing hot, khot, group and file: 0, or -1 with what does not fit in `why`. */
-static int routing_fits(const struct oracle_problem *problem, char *why, size_t bytes)
-{
-	const struct oracle_routing *r = &problem->routing;
-
-	if (r->family == ORACLE_HOT && !oracle_held(problem, r->hot_rank)) {
-		snprintf(why, bytes, "routing hot: got rank %u, allowed is %u to %u", r->hot_rank,
-			 problem->first_holder, problem->first_holder + holders_of(problem) - 1);
-		return -1;
-	}
-	if (r->family == ORACLE_KHOT &&
-	    (r->hot_experts == 0 || r->hot_experts > problem->experts)) {
-		snprintf(why, bytes, "routing khot: got %u hot experts, allowed is 1 to %u",
-			 r->hot_experts, problem->experts);
-		return -1;
-	}
-	if (r->family == ORACLE_GROUP &&
-	    (r->groups == 0 || problem->experts % r->groups || r->groups_used == 0 ||
-	     r->groups_used > r->groups || r->groups_used > ORACLE_MAX_TOPK ||
-	     problem->experts / r->groups * r->groups_used < problem->topk)) {
-		snprintf(
-			why, bytes,
-			"routing group: got %u,%u; allowed is G,g with G dividing %u experts, and g "
-			"groups, at most G and %d, that hold top-k %u",
-			r->groups, r->groups_used, problem->experts, ORACLE_MAX_TOPK,
-			problem->topk);
-		return -1;
-	}
-	for (uint32_t i = 0; r->family == ORACLE_FILE && i < r->nlines; i++) {
-		if (line_fits(problem, i, why, bytes)) {
-			return -1;
-		}
-	}
-	return 0;
 }
 
 /* Elements of a token come in units of what dispatch or combine makes of them. */
@@ -941,9 +1150,25 @@ static int problem_fits(const struct oracle_problem *problem, char *why, size_t 
 		snprintf(why, bytes, "got %u tokens, allowed is the capacity, %u, at most",
 			 problem->tokens, problem->max_tokens);
 	} else if (!units_fit(problem, why, bytes)) {
-		return routing_fits(problem, why, bytes);
+		const struct workload *w = workloads + problem->routing.family;
+
+		return w->fits ? w->fits(problem, why, bytes) : 0;
 	}
 	return -1;
+}
+
+/* Tables of popularity, where the workload has them. */
+static int popularity_prepare(struct oracle_problem *problem)
+{
+	int (*prepare)(struct oracle_problem * problem) =
+		workloads[problem->routing.family].prepare;
+
+	if (!prepare) {
+		return 0;
+	}
+	problem->popular_sum = calloc(problem->experts, sizeof(*problem->popular_sum));
+	problem->popular_expert = calloc(problem->experts, sizeof(*problem->popular_expert));
+	return problem->popular_sum && problem->popular_expert ? prepare(problem) : -1;
 }
 
 int oracle_problem_prepare(struct oracle_problem *problem, char *why, size_t why_bytes)
