@@ -44,7 +44,10 @@ EP_KERNEL_DECL(ep_ht_dispatch_nodes_kernel); /* the same for groups of several n
 EP_KERNEL_DECL(ep_ht_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp16_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp32_kernel);
-EP_KERNEL_DECL(ep_ht_combine_mxfp8_kernel);      /* expert-major; bf16 returned as MXFP8 */
+EP_KERNEL_DECL(ep_ht_combine_bf16_experts_kernel); /* the same expert-major */
+EP_KERNEL_DECL(ep_ht_combine_fp16_experts_kernel);
+EP_KERNEL_DECL(ep_ht_combine_fp32_experts_kernel);
+EP_KERNEL_DECL(ep_ht_combine_mxfp8_kernel);      /* bf16 returned as MXFP8 */
 EP_KERNEL_DECL(ep_ht_combine_bf16_nodes_kernel); /* the same for groups of several nodes */
 EP_KERNEL_DECL(ep_ht_combine_fp16_nodes_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp32_nodes_kernel);

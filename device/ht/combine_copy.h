@@ -572,8 +572,8 @@ EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct e
 }
 
 /* A kernel of combine, for a format. */
-#define EP_HT_COMBINE_KERNEL(name, format, function)                                               \
-	EP_KERNEL_ALONE(name, ep_ht_combine_args, EP_HT_COMBINE_THREADS)                           \
+#define EP_HT_COMBINE_KERNEL(name, format, function, threads)                                      \
+	EP_KERNEL_ALONE(name, ep_ht_combine_args, threads)                                         \
 	{                                                                                          \
 		function<format>(a);                                                               \
 	}

@@ -71,6 +71,9 @@ template <class F> EP_DEV void combine_nodes(const struct ep_ht_combine_args &a)
 	ep_ht_pipe_end(a.c.g, e.op, &p);
 }
 
-EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_nodes_kernel, ep_ht_numbers<EP_BF16>, combine_nodes)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_nodes_kernel, ep_ht_numbers<EP_FP16>, combine_nodes)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_nodes_kernel, ep_ht_numbers<EP_FP32>, combine_nodes)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_nodes_kernel, ep_ht_numbers<EP_BF16>, combine_nodes,
+		     EP_HT_COMBINE_THREADS)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_nodes_kernel, ep_ht_numbers<EP_FP16>, combine_nodes,
+		     EP_HT_COMBINE_THREADS)
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_nodes_kernel, ep_ht_numbers<EP_FP32>, combine_nodes,
+		     EP_HT_COMBINE_THREADS)

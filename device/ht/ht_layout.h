@@ -62,6 +62,7 @@
 #define EP_HT_NONE 0xffffffffu   /* no row, no place: also the end of a list */
 #define EP_HT_MAX_THREADS 512
 #define EP_HT_COMBINE_THREADS 384 /* at most: they hold sums in registers, */
+#define EP_HT_EXPERTS_THREADS 512 /* the same expert-major, on one node, */
 #define EP_HT_COMBINE_PART 3584   /* so many bytes of a row at a time */
 #define EP_HT_COMBINE_MOST 14336  /* bytes of a part at most */
 #define EP_HT_ROUTE_BLOCKS 32     /* at most */

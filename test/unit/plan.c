@@ -305,7 +305,7 @@ static void ht_test_golden(void)
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 2, 7168, 2, 256 },
-		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 384, 4, 3584, 5,
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 512, 4, 3584, 4,
 		  73 },
 	};
 
@@ -496,7 +496,7 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	CHECK((uint64_t)(p->parts - 1) * p->part_bytes < o->row_bytes);
 	CHECK(p->part_bytes % 128 == 0 && p->part_bytes <= 14336);
 	CHECK(p->parts == 1 || p->part_bytes >= EP_HT_COMBINE_PART / 2);
-	CHECK(warps >= 2 && warps <= 15 && p->threads % 32 == 0);
+	CHECK(warps >= 2 && warps <= 16 && p->threads % 32 == 0);
 	CHECK(p->stage_parts >= (o->shape.flows ? 1 : 2) &&
 	      p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
 	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
@@ -514,7 +514,10 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 
 		added = o->layout == EP_HT_EXPERT_MAJOR && local > added ? local : added;
 		added = o->topk < added ? o->topk : added;
-		CHECK(p->threads <= EP_HT_COMBINE_THREADS && p->part_bytes <= EP_HT_COMBINE_MOST);
+		CHECK(p->threads <= (o->layout == EP_HT_EXPERT_MAJOR && !o->shape.flows
+					     ? EP_HT_EXPERTS_THREADS
+					     : EP_HT_COMBINE_THREADS));
+		CHECK(p->part_bytes <= EP_HT_COMBINE_MOST);
 		CHECK(p->part_bytes <= EP_HT_COMBINE_PART || added <= p->stage_parts);
 	}
 }

@@ -549,16 +549,20 @@ static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_co
  */
 
 /*
- * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, then, EP_HT_NODES
- * behind those, for others.
+ * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, EP_HT_EXPERTS behind those
+ * expert-major combine; then, EP_HT_NODES behind those, for others.
  */
-#define EP_HT_NODES 6
+#define EP_HT_EXPERTS 3
+#define EP_HT_NODES 9
 static const void *const ht_kernels[] = {
 	(const void *)ep_ht_route_kernel,
 	(const void *)ep_ht_dispatch_kernel,
 	(const void *)ep_ht_combine_bf16_kernel,
 	(const void *)ep_ht_combine_fp16_kernel,
 	(const void *)ep_ht_combine_fp32_kernel,
+	(const void *)ep_ht_combine_bf16_experts_kernel,
+	(const void *)ep_ht_combine_fp16_experts_kernel,
+	(const void *)ep_ht_combine_fp32_experts_kernel,
 	(const void *)ep_ht_combine_mxfp8_kernel,
 	(const void *)ep_ht_route_nodes_kernel,
 	(const void *)ep_ht_dispatch_nodes_kernel,
@@ -571,6 +575,13 @@ static const void *const ht_kernels[] = {
 static const void *ht_kernel(const struct ncclEpGroup *g, uint32_t index)
 {
 	return ht_kernels[(g->remote_ranks ? EP_HT_NODES : 0) + index];
+}
+
+static const void *ht_combine_kernel(const struct ncclEpHandle *h, enum ep_ht_dtype dtype)
+{
+	bool experts = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR && !h->group->remote_ranks;
+
+	return ht_kernel(h->group, EP_HT_COMBINE + (experts ? EP_HT_EXPERTS : 0) + dtype);
 }
 
 /* ---- the device ---- */
@@ -784,6 +795,6 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 						      : c->h->group->config.shape.nranks;
 	a.by_parts = ep_div_make(p.parts);
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
-	return ep_kernel_launch(ht_kernel(c->h->group, EP_HT_COMBINE + dtype), &a, p.blocks,
-				p.threads, (uint32_t)p.shared_bytes, stream, "launching combine");
+	return ep_kernel_launch(ht_combine_kernel(c->h, dtype), &a, p.blocks, p.threads,
+				(uint32_t)p.shared_bytes, stream, "launching combine");
 }

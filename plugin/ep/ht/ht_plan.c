@@ -14,6 +14,7 @@
 #define EP_HT_UNITS 256u
 #define EP_HT_DISPATCH_WARPS 15u
 #define EP_HT_COMBINE_WARPS (EP_HT_COMBINE_THREADS / 32u)
+#define EP_HT_EXPERTS_WARPS (EP_HT_EXPERTS_THREADS / 32u)
 /* Expert-major combine with more blocks than that has enough in flight, and is faster with fewer warps. */
 #define EP_HT_CROWDED_BLOCKS 64u
 #define EP_HT_CROWDED_WARPS 10u
@@ -176,8 +177,8 @@ static uint32_t ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks)
 	if (op->kind == EP_HT_DISPATCH) {
 		return EP_HT_DISPATCH_WARPS;
 	}
-	if (op->layout == EP_HT_EXPERT_MAJOR && !op->shape.flows && blocks > EP_HT_CROWDED_BLOCKS) {
-		return EP_HT_CROWDED_WARPS;
+	if (op->layout == EP_HT_EXPERT_MAJOR && !op->shape.flows) {
+		return blocks > EP_HT_CROWDED_BLOCKS ? EP_HT_CROWDED_WARPS : EP_HT_EXPERTS_WARPS;
 	}
 	return EP_HT_COMBINE_WARPS;
 }
