@@ -99,7 +99,7 @@ EP_DEV bool ep_ht_stays(const struct ep_ht_common &c, uint32_t holder)
 template <class F>
 EP_DEV bool ht_copies(const struct ep_ht_combine_args &a, const struct ep_ht_combine_work &work)
 {
-	return !F::coded && !work.is_sum && !work.is_merge && ht_flat(a.c);
+	return F::flat && !work.is_sum && !work.is_merge && ht_flat(a.c);
 }
 
 /* Sums wait for nobody: their units are not chunks. */
@@ -665,7 +665,7 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_w
 	}
 	g->lanes = NODES ? nodes_lanes(c, *work, l, &node)
 			 : ep_ballot(EP_FULL_MASK, l.opens && l.row != EP_HT_NONE);
-	if (!F::coded && (ep_ht_windows<NODES>(a) || ep_ht_stays(c, d))) {
+	if (F::flat && (ep_ht_windows<NODES>(a) || ep_ht_stays(c, d))) {
 		g->from = (ep_ht_windows<NODES>(a) ? a.direct[d] : a.tokens) +
 			  (uint64_t)(base + l.row) * a.token_bytes;
 	} else if (NODES && node != EP_HT_NONE) {
@@ -676,7 +676,7 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_w
 					l.row - start);
 	}
 	g->from += work->part * F::part_stride(a.part_bytes);
-	token = work->first + work->row * sum_stride<NODES>(a);
+	token = work->first + work->row * (F::flat ? sum_stride<NODES>(a) : 1);
 	g->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
 				      work->part * a.part_bytes);
 }
@@ -717,15 +717,16 @@ EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_c
 }
 
 /* Begins the next row of the group. */
-template <bool NODES>
+template <class F, bool NODES>
 EP_DEV void row_begin(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 		      struct ep_ht_group *g)
 {
 	uint32_t lane = work->row << work->shift & (EP_WARP_SIZE - 1);
 
 	if (lane) {
-		g->to += work->is_sum ? (uint64_t)sum_stride<NODES>(a) * a.token_bytes
-				      : a.c.areas.row_stride;
+		g->to += work->is_sum
+				 ? (uint64_t)(F::flat ? sum_stride<NODES>(a) : 1) * a.token_bytes
+				 : a.c.areas.row_stride;
 	}
 	g->mask = g->lanes & EP_FULL_MASK >> (EP_WARP_SIZE - (1u << work->shift)) << lane;
 	work->begun = work->fresh = true;
@@ -781,7 +782,7 @@ EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 	uint32_t n, rest;
 
 	if (!work->begun) {
-		row_begin<NODES>(a, work, g);
+		row_begin<F, NODES>(a, work, g);
 		if (NODES && work->is_merge && !g->mask) { /* the token does not travel */
 			row_end(work);
 			return true;
@@ -803,8 +804,8 @@ EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 		what |= EP_HT_NOTE_LAST | (work->open ? 0 : EP_HT_NOTE_END);
 	}
 	ep_ht_note_put(pipe, note, { g->to, what, work->unit });
-	ep_ht_pipe_load_batch(pipe, g->mask & ~rest, n, g->from,
-			      work->is_sum ? F::part_load(work->vecs) : work->vecs * 16);
+	ep_ht_pipe_load_batch<F::flat>(pipe, g->mask & ~rest, n, g->from,
+				       work->is_sum ? F::part_load(work->vecs) : work->vecs * 16);
 	if (ht_copies<F>(a, *work)) { /* the next batch of the unit goes behind this one */
 		g->to += n * a.c.areas.row_stride;
 	}

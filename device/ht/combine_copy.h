@@ -456,12 +456,12 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
 {
 	uint32_t slot = pipe->out, what = ep_shfl_u32(EP_FULL_MASK, note.what, slot);
 	unsigned char *to = (unsigned char *)(uintptr_t)ep_shfl_u64(EP_FULL_MASK, note.to, slot);
-	bool copied = !F::coded && what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
+	bool copied = F::flat && what & EP_HT_NOTE_END && what & EP_HT_NOTE_COPY;
 
 	if (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {
 		return false;
 	}
-	if (!F::coded && what & EP_HT_NOTE_COPY) {
+	if (F::flat && what & EP_HT_NOTE_COPY) {
 		copy_batch(a, pipe, to, what);
 	} else if (!F::coded && (what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
 		pair_batch<F>(*pipe, to, EP_HT_NOTE_VECS(what));
@@ -469,10 +469,10 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
 	} else {
 		sum_batch<F>(sum, *pipe, to, what);
 	}
-	ep_ht_pipe_free_batch(pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
+	ep_ht_pipe_free_batch<F::flat>(pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
 	*between = what & (EP_HT_NOTE_LAST | EP_HT_NOTE_COPY);
 	due->age += due->age != 0;
-	if (due->age > EP_HT_DUE_AGE || copied) {
+	if (F::flat && (due->age > EP_HT_DUE_AGE || copied)) {
 		ep_ht_due_publish<NODES>(a, op, *pipe, due);
 	}
 	if (what & EP_HT_NOTE_END) {
@@ -567,7 +567,7 @@ EP_DEV_COLD void ep_ht_combine_drop(const struct ep_ht_combine_args &a, struct e
 	while (pipe.held && ep_ht_pipe_wait(a.c.g, op, &pipe, a.c.g.rank)) {
 		uint32_t what = ep_shfl_u32(EP_FULL_MASK, note.what, pipe.out);
 
-		ep_ht_pipe_free_batch(&pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
+		ep_ht_pipe_free_batch<true>(&pipe, ep_max_u32(EP_HT_NOTE_SLOTS(what), 1));
 	}
 }
 

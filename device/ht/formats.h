@@ -20,6 +20,7 @@ template <int DTYPE> struct ep_ht_numbers {
 	typedef struct ep_numbers<DTYPE> numbers;
 	enum {
 		coded = 0,
+		flat = 1, /* the layout may be flat: rows are copied, or in windows */
 		sums = 2 * numbers::count /* of a vec of the caller's rows */
 	};
 
@@ -36,7 +37,14 @@ template <int DTYPE> struct ep_ht_numbers {
 	}
 };
 
-struct ep_ht_mxfp8 : ep_ht_numbers<EP_BF16> {
+/* Numbers in expert-major layout. */
+template <int DTYPE> struct ep_ht_experts : ep_ht_numbers<DTYPE> {
+	enum {
+		flat = 0
+	};
+};
+
+struct ep_ht_mxfp8 : ep_ht_experts<EP_BF16> {
 	enum {
 		coded = 1
 	};

@@ -7,10 +7,10 @@
 
 #include "device/kernels.h"
 
-EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_experts_kernel, ep_ht_numbers<EP_BF16>, ep_ht_combine,
+EP_HT_COMBINE_KERNEL(ep_ht_combine_bf16_experts_kernel, ep_ht_experts<EP_BF16>, ep_ht_combine,
 		     EP_HT_EXPERTS_THREADS)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_experts_kernel, ep_ht_numbers<EP_FP16>, ep_ht_combine,
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp16_experts_kernel, ep_ht_experts<EP_FP16>, ep_ht_combine,
 		     EP_HT_EXPERTS_THREADS)
-EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_experts_kernel, ep_ht_numbers<EP_FP32>, ep_ht_combine,
+EP_HT_COMBINE_KERNEL(ep_ht_combine_fp32_experts_kernel, ep_ht_experts<EP_FP32>, ep_ht_combine,
 		     EP_HT_EXPERTS_THREADS)
 EP_HT_COMBINE_KERNEL(ep_ht_combine_mxfp8_kernel, ep_ht_mxfp8, ep_ht_combine, EP_HT_EXPERTS_THREADS)

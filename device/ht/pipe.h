@@ -129,6 +129,7 @@ EP_DEV uint32_t ep_ht_pipe_slot(const struct ep_ht_pipe *pipe, uint32_t slot, ui
  * Loads `n` slots, for which there is room: a part of `bytes` for each lane in `mask`, which has n
  * lanes, in their order, from the place of that lane. n 0: a batch of one slot without bytes.
  */
+template <bool STORES>
 EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *pipe, uint32_t mask, uint32_t n,
 				  const void *from, uint32_t bytes)
 {
@@ -136,10 +137,13 @@ EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *pipe, uint32_t mask, uint32
 	unsigned char *to = pipe->stage + (size_t)ep_ht_pipe_slot(pipe, pipe->in, i) * pipe->stride;
 	uint32_t used = ep_max_u32(n, 1), behind;
 
-	/* slots are used in turn: the last one of them was given back last */
-	behind = ep_shfl_u32(EP_FULL_MASK, pipe->behind, ep_ht_pipe_slot(pipe, pipe->in, used - 1));
-	if (behind) {
-		ep_bulk_wait_read(pipe->groups - behind);
+	if (STORES) {
+		/* slots are used in turn: the last one of them was given back last */
+		behind = ep_shfl_u32(EP_FULL_MASK, pipe->behind,
+				     ep_ht_pipe_slot(pipe, pipe->in, used - 1));
+		if (behind) {
+			ep_bulk_wait_read(pipe->groups - behind);
+		}
 	}
 	ep_bulk_load_lanes(mask, to, from, bytes, &pipe->bars[pipe->in]);
 	ep_mbar_arrive_tx(&pipe->bars[pipe->in], n * bytes);
@@ -148,12 +152,12 @@ EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *pipe, uint32_t mask, uint32
 }
 
 /* All lanes have read the oldest n slots, or all stores out of them have been issued. */
-EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *pipe, uint32_t n)
+template <bool STORES> EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *pipe, uint32_t n)
 {
 	uint32_t i = ep_lane() + (ep_lane() < pipe->out ? pipe->slots : 0) - pipe->out;
 
 	ep_warp_sync(EP_FULL_MASK);
-	if (i < n) {
+	if (STORES && i < n) {
 		pipe->behind = pipe->groups;
 	}
 	pipe->out = ep_ht_pipe_slot(pipe, pipe->out, n);
