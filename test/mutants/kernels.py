@@ -375,7 +375,7 @@ MUTANTS = [
      "old": "\t\tsum_consumed(a, op, chunk, part);\n", "new": "\t\t;\n",
      "tests": ["net_ht_credits"]},
     # A combine's input is its caller's again when the kernel ends: peers have read it.
-    {"name": "ht_comb_nowait", "file": "device/ht/ht_combine.cu",
+    {"name": "ht_comb_nowait", "file": "device/ht/combine_node.h",
      "old": "\t\t\tep_ht_done_wait(a.c, e.op, &failed);\n",
      "new": "",
      "tests": ["ht_window", "ht_idle"]},
@@ -466,6 +466,18 @@ MUTANTS = [
     {"name": "ht_overlap_asked", "file": "plugin/ep/ht/ht_plan.c",
      "old": "} else if (op->device.auto_sms && op->overlap) {",
      "new": "} else if (op->overlap) {", "tests": ["ht_plan"]},
+    # Expert-major combine of one node has kernels of its own, for so many warps as its plan has;
+    {"name": "ht_experts_kernel", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "bool experts = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR && ",
+     "new": "bool experts = false && ", "tests": ["ht_em", "ht_mxfp8"]},
+    # ... flat combine has those that copy.
+    {"name": "ht_flat_kernel", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "bool experts = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR && ",
+     "new": "bool experts = ", "tests": ["ht_flat", "ht_window"]},
+    # Few blocks of it have 16 warps, more have 10.
+    {"name": "ht_crowded", "file": "plugin/ep/ht/ht_plan.c",
+     "old": "blocks > EP_HT_CROWDED_BLOCKS ?", "new": "blocks <= EP_HT_CROWDED_BLOCKS ?",
+     "tests": ["ht_plan"]},
     # Senders do not run ahead of receivers by more than the ring holds.
     {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
      "old": "uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);",
