@@ -68,7 +68,8 @@ struct ep_ht_combine_work {
 	uint32_t row, rows;
 	uint32_t first; /* return: index of row 0; sum: its token; merge: slot of an own row 0 */
 	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d; EP_HT_NONE:
-			 * rank d returns nothing */
+			 * rank d returns nothing; return: its source */
+	uint32_t step;  /* sum: from token to token */
 	/* and the k-th of them knows of the next group, loaded before it is needed, */
 	uint32_t entry; /* return: the row's k-th place; sum: the token's k-th selection, */
 	uint32_t index; /* and the row's index at that rank; */
@@ -222,12 +223,12 @@ EP_DEV void group_fetch(const struct ep_ht_combine_args &a, struct ep_ht_combine
 	if (NODES && work->is_merge) {
 		merge_fetch(a, work, row, k);
 	} else if (work->is_sum && k < c.topk) {
-		uint64_t at = (uint64_t)(work->first + row * sum_stride<NODES>(a)) * c.topk + k;
+		uint64_t at = (uint64_t)(work->first + row * work->step) * c.topk + k;
 
 		work->entry = c.h.send_sel[at];
 		work->index = c.h.send_row[at];
 	} else if (!work->is_sum && !ht_flat(c) && k < c.width) {
-		uint32_t slot = c.h.recv_base[ep_ht_return_rank(a, work->unit)] + work->first + row;
+		uint32_t slot = c.h.recv_base[work->start] + work->first + row;
 
 		work->entry = c.h.recv_sel[(uint64_t)slot * c.width + k];
 	}
@@ -239,6 +240,7 @@ EP_DEV void return_open(const struct ep_ht_combine_args &a, struct ep_ht_combine
 	const struct ep_ht_common &c = a.c;
 	uint32_t rank = ep_ht_return_rank(a, work->unit);
 
+	work->start = rank;
 	if (ep_ht_windows<NODES>(a) && work->part) {
 		return;
 	}
@@ -275,10 +277,11 @@ EP_DEV void sum_open(const struct ep_ht_combine_args &a, struct ep_ht_combine_wo
 {
 	const struct ep_ht_common &c = a.c;
 
+	work->step = sum_stride<NODES>(a);
 	if (ep_ht_alone<NODES>(a)) {
 		work->first = work->chunk;
 		work->chunk = 0;
-		work->rows = (c.num_tokens - work->first - 1) / sum_stride<NODES>(a) + 1;
+		work->rows = (c.num_tokens - work->first - 1) / work->step + 1;
 	} else {
 		work->first = work->chunk << c.areas.chunk_shift;
 		work->rows = ep_min_u32(c.num_tokens - work->first, 1u << c.areas.chunk_shift);
@@ -407,7 +410,7 @@ EP_DEV uint32_t return_missing(const struct ep_ht_combine_args &a, const struct 
 	if (work.chunk < c.areas.ring_chunks || ep_lane()) {
 		return EP_HT_NONE;
 	}
-	rank = ep_ht_return_rank(a, work.unit);
+	rank = work.start;
 	at = ep_ht_credit_at(c, c.h.recv_start, rank, work.chunk, work.part, &before);
 	return at && !ep_ht_word_reached(op, at, before) ? ep_ht_return_ring_of<NODES>(c, rank).rank
 							 : EP_HT_NONE;
@@ -510,7 +513,7 @@ EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a,
 				      struct ep_ht_combine_work work)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t rank = ep_ht_return_rank(a, work.unit);
+	uint32_t rank = work.start;
 
 	if (!NODES || ep_ht_near(c, rank)) {
 		ep_ht_gradients_leave(a, rank, work.first, work.rows,
@@ -592,7 +595,7 @@ EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_combin
 			 struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
-	uint32_t place = work->entry, row = work->row, rank = ep_ht_return_rank(a, work->unit);
+	uint32_t place = work->entry, row = work->row, rank = work->start;
 	struct ep_ht_return_ring ring = ep_ht_return_ring_of<NODES>(c, rank);
 
 	if (ht_copies<F>(a, *work)) {
@@ -676,7 +679,7 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_w
 					l.row - start);
 	}
 	g->from += work->part * F::part_stride(a.part_bytes);
-	token = work->first + work->row * (F::flat ? sum_stride<NODES>(a) : 1);
+	token = work->first + work->row * work->step;
 	g->to = (uint64_t)(uintptr_t)(a.out_tokens + (uint64_t)token * a.token_bytes +
 				      work->part * a.part_bytes);
 }
@@ -717,16 +720,13 @@ EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_c
 }
 
 /* Begins the next row of the group. */
-template <class F, bool NODES>
 EP_DEV void row_begin(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 		      struct ep_ht_group *g)
 {
 	uint32_t lane = work->row << work->shift & (EP_WARP_SIZE - 1);
 
 	if (lane) {
-		g->to += work->is_sum
-				 ? (uint64_t)(F::flat ? sum_stride<NODES>(a) : 1) * a.token_bytes
-				 : a.c.areas.row_stride;
+		g->to += work->is_sum ? (uint64_t)work->step * a.token_bytes : a.c.areas.row_stride;
 	}
 	g->mask = g->lanes & EP_FULL_MASK >> (EP_WARP_SIZE - (1u << work->shift)) << lane;
 	work->begun = work->fresh = true;
@@ -782,7 +782,7 @@ EP_DEV bool ep_ht_combine_work_load(const struct ep_ht_combine_args &a,
 	uint32_t n, rest;
 
 	if (!work->begun) {
-		row_begin<F, NODES>(a, work, g);
+		row_begin(a, work, g);
 		if (NODES && work->is_merge && !g->mask) { /* the token does not travel */
 			row_end(work);
 			return true;

@@ -546,7 +546,9 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 			sum = {}; /* so the call need not keep these */
 			g = {};
 			work = r.w;
-			*due = r.due;
+			if (F::flat) {
+				*due = r.due;
+			}
 			if (r.ready == EP_HT_FAILED) {
 				return;
 			}

@@ -267,10 +267,10 @@ EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_
 		stored->target = item_target<NODES>(a, item, &stored->starts);
 	}
 	stored->aimed = false;
-	from = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);
-	if (!from) {
+	if (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {
 		return false;
 	}
+	from = ep_ht_pipe_oldest(pipe);
 	if (forwards) {
 		ep_ht_forward_store(a, item, piece, from);
 	}

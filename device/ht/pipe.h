@@ -13,8 +13,8 @@
  *       ep_ht_pipe_open(&p)
  *       ep_ht_pipe_load(&p, at, from, bytes) ...
  *       ep_ht_pipe_close(&p, bytes of all)
- *     from = ep_ht_pipe_wait(&p, ...)
- *     ep_bulk_store(to, from, bytes) ...
+ *     if (ep_ht_pipe_wait(&p, ...))
+ *       ep_bulk_store(to, ep_ht_pipe_oldest(&p), bytes) ...
  *     ep_ht_pipe_release(&p)
  *
  * Combine uses several slots at a time, as batches: see there.
@@ -182,20 +182,26 @@ EP_DEV_COLD void ep_ht_pipe_stuck(const struct ep_dev_group &g, struct ep_op op,
 }
 
 /*
- * The oldest slot that is held, when its bytes are there: they came from `peer`'s memory. NULL if
+ * Waits for the bytes of the oldest slot that is held: they came from `peer`'s memory. False if
  * they do not come, which ends all operations of the group: the other slots that are held have had
  * their time, too, and nobody waits for them any more.
  */
-EP_DEV unsigned char *ep_ht_pipe_wait(const struct ep_dev_group &g, const struct ep_op &op,
-				      struct ep_ht_pipe *pipe, uint32_t peer)
+EP_DEV bool ep_ht_pipe_wait(const struct ep_dev_group &g, const struct ep_op &op,
+			    struct ep_ht_pipe *pipe, uint32_t peer)
 {
 	if (!ep_mbar_wait(&pipe->bars[pipe->out], pipe->parity >> pipe->out & 1, g.timeout_ns,
 			  EP_WAIT_BULK, peer)) {
 		ep_ht_pipe_stuck(g, op, peer);
 		pipe->held = 0;
-		return NULL;
+		return false;
 	}
 	pipe->parity ^= 1u << pipe->out;
+	return true;
+}
+
+/* The oldest slot that is held. */
+EP_DEV unsigned char *ep_ht_pipe_oldest(const struct ep_ht_pipe *pipe)
+{
 	return pipe->stage + (size_t)pipe->out * pipe->stride;
 }
 

@@ -113,7 +113,7 @@ EP_KERNEL(ht_stuck_kernel, ht_wait_args, 32)
 	bool come;
 
 	p.held = HT_STUCK_SLOTS;
-	come = ep_ht_pipe_wait(a.c.g, op, &p, a.peer) != NULL;
+	come = ep_ht_pipe_wait(a.c.g, op, &p, a.peer);
 	ep_ht_pipe_end(a.c.g, op, &p);
 	if (ep_tid() == 0) {
 		*a.over = come;
