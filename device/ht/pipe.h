@@ -128,6 +128,7 @@ EP_DEV uint32_t ep_ht_pipe_slot(const struct ep_ht_pipe *pipe, uint32_t slot, ui
 /*
  * Loads `n` slots, for which there is room: a part of `bytes` for each lane in `mask`, which has n
  * lanes, in their order, from the place of that lane. n 0: a batch of one slot without bytes.
+ * STORES: bulk stores may read what lies in slots.
  */
 template <bool STORES>
 EP_DEV void ep_ht_pipe_load_batch(struct ep_ht_pipe *pipe, uint32_t mask, uint32_t n,
