@@ -262,10 +262,10 @@ MUTANTS = [
      "old": "\tep_ht_pipe_stored(pipe, unpublished->group);\n", "new": "", "tests": ["ht_flat_ring", "ht_flat_race", "ht_flat"]},
     # A ring slot's credit is told when its last load has ended.
     {"name": "ht_credit_early", "file": "device/ht/dispatch_copy.h",
-     "old": ("\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
-             "\tif (!from) {\n"
+     "old": ("\tif (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {\n"
              "\t\treturn false;\n"
              "\t}\n"
+             "\tfrom = ep_ht_pipe_oldest(pipe);\n"
              "\tif (forwards) {\n"
              "\t\tep_ht_forward_store(a, item, piece, from);\n"
              "\t}\n"
@@ -283,10 +283,10 @@ MUTANTS = [
      "new": ("\tif (item.what & EP_HT_LAST) {\n"
              "\t\titem_credit<NODES>(a, op, item);\n"
              "\t}\n"
-             "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"
-             "\tif (!from) {\n"
+             "\tif (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {\n"
              "\t\treturn false;\n"
              "\t}\n"
+             "\tfrom = ep_ht_pipe_oldest(pipe);\n"
              "\tif (forwards) {\n"
              "\t\tep_ht_forward_store(a, item, piece, from);\n"
              "\t}\n"
@@ -308,11 +308,11 @@ MUTANTS = [
      "tests": ["net_ht_crowd", "unlike_ht_nodes"]},
     # What has come over the network is overwritten when its last load has ended.
     {"name": "nd_consumed_early", "file": "device/ht/dispatch_copy.h",
-     "old": "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n",
+     "old": "\tif (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {\n",
      "new": ("\tif (NODES && (item.what & EP_HT_LAST)) {\n"
              "\t\titem_credit<NODES>(a, op, item);\n"
              "\t}\n"
-             "\tfrom = ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank);\n"),
+             "\tif (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {\n"),
      "tests": ["net_ht_credits"]},
     # A unit that is forwarded is announced as one that is sent.
     {"name": "nd_forward_unpublished", "file": "device/ht/dispatch_copy.h",
