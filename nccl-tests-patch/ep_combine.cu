@@ -113,8 +113,8 @@ testResult_t EpCombineRunColl(void* sendbuff, size_t sendoffset, void* recvbuff,
   s = EpFind(comm);
   blocks = byExpert ? s->local : s->nranks;
   TESTCHECK(EpSetTokens(s, (int)(count / s->hidden), (char*)sendbuff + sendoffset, stream));
-  in.tokens = o.ht ? EpSetTensor(&tokens, type, s->out, 2, s->maxRows, s->hidden)
-                   : EpSetTensor(&tokens, type, s->out, 3, blocks, s->maxRows / blocks, s->hidden);
+  in.tokens = o.ht ? EpSetRows(&tokens, s, type, 2, s->maxRows, s->hidden)
+                   : EpSetRows(&tokens, s, type, 3, blocks, s->maxRows / blocks, s->hidden);
   out.tokens = EpSetTensor(&sums, type, (char*)recvbuff + recvoffset, 2, s->tokens, s->hidden);
   if (byExpert && !o.ht) {
     out.topk_weights = EpSetTensor(&weights, ncclFloat32, s->weights, 2, s->tokens, s->topk);

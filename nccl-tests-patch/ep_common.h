@@ -125,9 +125,10 @@ struct EpState {
   EpRow* dRows;
   int64_t *ownIds, *outIds64; /* of the own tokens; flat: received */
   float *weights, *outWeights;
-  float* globals; /* NVFP4: EP_NVFP4_SCALE of each row */
-  char* out;      /* received rows; combine's input */
-  char* scales;   /* theirs */
+  float* globals;      /* NVFP4: EP_NVFP4_SCALE of each row */
+  char* out;           /* received rows; combine's input */
+  ncclWindow_t window; /* where out is; NULL: in plain memory */
+  char* scales;        /* theirs */
   int *outIds, *counts, *wantCounts, *total;
   int ncounts;
   unsigned long long* wrong;
@@ -162,6 +163,14 @@ static ncclEpTensor_t* EpSetTensor(EpTensor* d, ncclDataType_t type, void* data,
   d->t.datatype = type;
   d->t.data = data;
   d->t.sizes = d->sizes;
+  return &d->t;
+}
+
+/* The rows that a rank receives, as dispatch writes and combine reads them. */
+static ncclEpTensor_t* EpSetRows(EpTensor* d, const EpState* s, ncclDataType_t type, unsigned ndim,
+                                 size_t n0, size_t n1, size_t n2 = 0) {
+  EpSetTensor(d, type, s->out, ndim, n0, n1, n2);
+  d->t.win_hdl = s->window;
   return &d->t;
 }
 
@@ -226,7 +235,33 @@ template <typename T> static testResult_t EpAlloc(T** at, size_t n) {
   return testSuccess;
 }
 
-static testResult_t EpAllocAll(EpState* s) {
+/* Memory of received rows, if so in a window of all ranks. Collective. */
+static testResult_t EpAllocRows(EpState* s, ncclComm_t comm) {
+  size_t bytes = std::max<size_t>(s->maxRows * s->hidden * s->size, 1);
+
+  if (!EpGetOptions().windows) {
+    return EpAlloc(&s->out, bytes);
+  }
+  NCCLCHECK(ncclMemAlloc((void**)&s->out, bytes));
+  NCCLCHECK(ncclCommWindowRegister(comm, s->out, bytes, &s->window, 0));
+  if (!s->window) {
+    fprintf(stderr, "NCCL_TESTS_EP_WINDOWS=1: NCCL gives no window for memory of ncclMemAlloc\n");
+    return testInvalidUsage;
+  }
+  return testSuccess;
+}
+
+static testResult_t EpFreeRows(EpState* s, ncclComm_t comm) {
+  if (!s->window) {
+    CUDACHECK(cudaFree(s->out));
+    return testSuccess;
+  }
+  NCCLCHECK(ncclCommWindowDeregister(comm, s->window));
+  NCCLCHECK(ncclMemFree(s->out));
+  return testSuccess;
+}
+
+static testResult_t EpAllocAll(EpState* s, ncclComm_t comm) {
   const EpOptions& o = EpGetOptions();
   size_t routing = (size_t)s->maxTokens * s->topk;
   size_t outRouting = o.layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? s->maxRows : s->maxRows * s->topk;
@@ -237,7 +272,7 @@ static testResult_t EpAllocAll(EpState* s) {
   TESTCHECK(EpAlloc(&s->dRows, s->maxRows));
   TESTCHECK(EpAlloc(&s->ownIds, routing));
   TESTCHECK(EpAlloc(&s->weights, routing));
-  TESTCHECK(EpAlloc(&s->out, s->maxRows * s->hidden * s->size));
+  TESTCHECK(EpAllocRows(s, comm));
   TESTCHECK(EpAlloc(&s->scales, s->maxRows * s->hidden / EpFormats[s->sent].group *
                                     EpFormats[s->sent].scaleSize));
   TESTCHECK(EpAlloc(&s->globals, globals.size()));
@@ -299,7 +334,7 @@ static testResult_t EpOpen(struct threadArgs* args, ncclDataType_t type, bool di
 
     states.of[comm] = s;
   }
-  TESTCHECK(EpAllocAll(s));
+  TESTCHECK(EpAllocAll(s, comm));
   CUDACHECK(
       cudaMemcpy(s->allIds, s->ids.data(), s->ids.size() * sizeof(int), cudaMemcpyHostToDevice));
   return EpOpenGroup(s, comm);
@@ -307,12 +342,13 @@ static testResult_t EpOpen(struct threadArgs* args, ncclDataType_t type, bool di
 
 static testResult_t EpClose(ncclComm_t comm) {
   EpState* s = EpFind(comm);
-  void* const memory[] = { s->allIds,     s->dRows,      s->ownIds, s->weights,  s->out,
-                           s->scales,     s->outWeights, s->outIds, s->outIds64, s->counts,
-                           s->wantCounts, s->total,      s->wrong,  s->globals };
+  void* const memory[] = { s->allIds,     s->dRows,  s->ownIds,   s->weights, s->scales,
+                           s->outWeights, s->outIds, s->outIds64, s->counts,  s->wantCounts,
+                           s->total,      s->wrong,  s->globals };
 
   EPCHECK(ncclEpHandleDestroy(s->handle));
   EPCHECK(ncclEpGroupDestroy(s->group));
+  TESTCHECK(EpFreeRows(s, comm));
   for (void* p : memory) {
     CUDACHECK(cudaFree(p));
   }
@@ -338,7 +374,7 @@ static testResult_t EpDispatch(EpState* s, void* tokens, cudaStream_t stream) {
 
   in.tokens = EpSetTensor(&t[0], s->type, tokens, 2, s->tokens, s->hidden);
   if (o.ht) {
-    out.tokens = EpSetTensor(&t[1], s->type, s->out, 2, each, s->hidden);
+    out.tokens = EpSetRows(&t[1], s, s->type, 2, each, s->hidden);
     in.topk_weights = EpSetTensor(&t[2], ncclFloat32, s->weights, 2, s->tokens, s->topk);
     out.topk_weights =
         EpSetTensor(&t[3], ncclFloat32, s->outWeights, byExpert ? 1 : 2, each, s->topk);
@@ -348,7 +384,7 @@ static testResult_t EpDispatch(EpState* s, void* tokens, cudaStream_t stream) {
     EPCHECK(ncclEpDispatch(s->handle, &in, &out, NULL, NULL, stream));
     return testSuccess;
   }
-  out.tokens = EpSetTensor(&t[1], sent, s->out, 3, blocks, each, s->hidden / f.perByte);
+  out.tokens = EpSetRows(&t[1], s, sent, 3, blocks, each, s->hidden / f.perByte);
   config.quant_recipe = f.dispatch;
   if (s->sent != EP_NONE) {
     out.scales = EpSetTensor(&t[5], f.scales, s->scales, 3, blocks, each, s->hidden / f.group);

@@ -54,7 +54,7 @@ static const EpFormat EpFormats[EP_FORMATS] = {
 };
 
 struct EpOptions {
-  long hidden, topk, experts, seed, sms;
+  long hidden, topk, experts, seed, sms, windows;
   int format; /* of the call that is measured */
   double imbalance;
   bool ht;
@@ -165,6 +165,7 @@ static EpOptions EpReadOptions(void) {
   EpReadNumber(&o, "NCCL_TESTS_EP_EXPERTS", 1, 1 << 16, &o.experts);
   EpReadNumber(&o, "NCCL_TESTS_EP_SEED", 0, INT32_MAX, &o.seed);
   EpReadNumber(&o, "NCCL_TESTS_EP_SMS", 0, 1024, &o.sms);
+  EpReadNumber(&o, "NCCL_TESTS_EP_WINDOWS", 0, 1, &o.windows);
   EpReadImbalance(&o);
   EpReadMode(&o);
   EpReadFormat(&o);
