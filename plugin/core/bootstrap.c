@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exchanges of host bytes by ncclAllGather, each with a limit of time and a word for each way to fail. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
+#include "core/timed_call.h"
 
 /*
  * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core: naps of 50 us, and
@@ -96,8 +98,25 @@ void ep_boot_close(struct ep_boot *boot)
 	}
 }
 
+/* The arguments of NCCL's collective, and its result. */
+struct boot_gather {
+	ncclComm_t comm;
+	unsigned char *buffer;
+	size_t off, bytes; /* of this rank's */
+	cudaStream_t stream;
+	int device;
+	ncclResult_t result;
+};
+
 void ep_boot_rest(struct ep_boot *boot, int device)
 {
+	struct boot_gather ended;
+
+	while (boot->call &&
+	       ep_timed_call_go(boot->call, &ended, sizeof(ended), EP_TIMED_CALL_LONGEST_NS)) {
+	}
+	ep_timed_call_end(boot->call);
+	boot->call = NULL;
 	if (!ep_context_ended(&boot->context)) {
 		(void)ep_device_rest(device);
 	}
@@ -172,10 +191,25 @@ static ncclResult_t boot_check_refused(struct ep_boot *boot, uint64_t now, uint6
 		what, r, boot->idents[r].pid, boot->idents[r].hostname);
 }
 
+/* Not all ranks have come: the collective still waits. */
+static ncclResult_t boot_late(struct ep_boot *boot, const char *where, const char *what)
+{
+	char gone[EP_BOOT_GONE_TEXT];
+
+	boot->stuck = true;
+	boot->unsent = false;
+	return ep_fail(
+		ncclRemoteError,
+		"%s: not all %d ranks arrived within %llu ms (rank %d waited)%s; all ranks "
+		"must make this call. Abort the communicator: its collective still waits %s. "
+		"NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+		what, boot->nranks, (unsigned long long)(boot->timeout_ns / 1000000), boot->rank,
+		ep_boot_gone(boot, gone), where);
+}
+
 static ncclResult_t boot_wait(struct ep_boot *boot, const char *what)
 {
 	uint64_t start = ep_now_ns(), checked = start, refused = 0;
-	char gone[EP_BOOT_GONE_TEXT];
 
 	for (;;) {
 		cudaError_t state = cudaStreamQuery(boot->stream);
@@ -202,28 +236,69 @@ static ncclResult_t boot_wait(struct ep_boot *boot, const char *what)
 			return ncclSuccess;
 		}
 		if (now - start > boot->timeout_ns) {
-			boot->stuck = true;
-			return ep_fail(ncclRemoteError,
-				       "%s: not all %d ranks arrived within %llu ms (rank %d "
-				       "waited)%s; all ranks must make this call. Abort the "
-				       "communicator: its collective still waits on the device. "
-				       "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
-				       what, boot->nranks,
-				       (unsigned long long)(boot->timeout_ns / 1000000), boot->rank,
-				       ep_boot_gone(boot, gone));
+			return boot_late(boot, "on the device", what);
 		}
 		boot_pause(now - start);
 	}
 }
 
+static void boot_gather(void *arg)
+{
+	struct boot_gather *g = arg;
+
+	g->result = ep_nccl_dyn()->all_gather(g->buffer + g->off, g->buffer, g->bytes, ncclUint8,
+					      g->comm, g->stream);
+}
+
+/* The thread has the device, and captures of other threads go on. */
+static int boot_gather_ready(void *arg)
+{
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+	struct boot_gather *g = arg;
+
+	if (cudaSetDevice(g->device) != cudaSuccess ||
+	    cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ECANCELED;
+	}
+	return 0;
+}
+
+/*
+ * Gives NCCL the collective. The first one may connect the ranks, for which NCCL lets its caller wait: for a rank that
+ * has died, too, until the communicator is aborted. So it has a thread, if there is one. False: NCCL has not returned.
+ */
+static bool boot_call(struct ep_boot *boot, struct boot_gather *g)
+{
+	if (boot->exchanges || cudaGetDevice(&g->device) != cudaSuccess ||
+	    ep_timed_call_begin(&boot->call, boot_gather_ready, boot_gather, g, sizeof(*g))) {
+		(void)cudaGetLastError();
+		boot_gather(g);
+		return true;
+	}
+	if (ep_timed_call_go(boot->call, g, sizeof(*g), boot->timeout_ns)) {
+		return false;
+	}
+	ep_timed_call_end(boot->call);
+	boot->call = NULL;
+	return true;
+}
+
 /* A nonblocking communicator may return before the operation is enqueued. */
 static ncclResult_t boot_enqueue(struct ep_boot *boot, size_t bytes, const char *what)
 {
-	unsigned char *buffer = boot->spare ? boot->spare : boot->shared.dev;
+	struct boot_gather g = { .comm = boot->comm,
+				 .buffer = boot->spare ? boot->spare : boot->shared.dev,
+				 .off = (size_t)boot->rank * bytes,
+				 .bytes = bytes,
+				 .stream = boot->stream };
 	uint64_t start = ep_now_ns();
-	ncclResult_t result = ep_nccl_dyn()->all_gather(buffer + (size_t)boot->rank * bytes, buffer,
-							bytes, ncclUint8, boot->comm, boot->stream);
+	ncclResult_t result;
 
+	if (!boot_call(boot, &g)) {
+		return boot_late(boot, "in its caller", what);
+	}
+	result = g.result;
 	boot->unsent = result != ncclSuccess && result != ncclInProgress;
 	while (result == ncclInProgress && ep_nccl_dyn()->comm_get_async_error) {
 		uint64_t waited = ep_now_ns() - start;

@@ -36,6 +36,7 @@ struct ep_boot {
 	/* Returns a rank that refuses to make an exchange, or -1. Asked while this one waits there; NULL: none. */
 	int (*refused)(const void *arg);
 	const void *refused_arg;
+	struct ep_timed_call *call; /* NCCL's, which has not returned; NULL: none */
 	/*
 	 * NCCL still has what this rank has given it, on the stream or in another thread: what NCCL or
 	 * the device may use cannot be freed, and freeing anything else on the device may wait for ever.

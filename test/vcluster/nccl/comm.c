@@ -590,6 +590,35 @@ static void vc_gather_run(void *arg)
 	pthread_mutex_unlock(&comm->mutex);
 }
 
+/*
+ * VC_NCCL_CONNECT: the first collective connects the ranks, as NCCL's does. Its caller waits on the host for who does
+ * not come, also for the dead, and until the communicator is aborted.
+ */
+static ncclResult_t vc_comm_connect(struct ncclComm *comm)
+{
+	ncclResult_t result = ncclSuccess;
+	uint64_t start = vc_now_ns();
+
+	pthread_mutex_lock(&comm->mutex);
+	atomic_store(&comm->shared->member[comm->rank].connects, 1);
+	vc_bell_ring(comm->shared);
+	for (int i = 0; i < comm->nranks && !comm->connected && !result; i++) {
+		uint32_t seen = atomic_load(&comm->shared->bell);
+
+		while (!atomic_load(&comm->shared->member[i].connects) && !result) {
+			if (atomic_load(&comm->aborted)) {
+				result =
+					vc_nccl_error(comm, ncclSystemError, "connecting: aborted");
+			}
+			vc_bell_wait(comm->shared, seen, vc_now_ns() - start);
+			seen = atomic_load(&comm->shared->bell);
+		}
+	}
+	comm->connected |= !result;
+	pthread_mutex_unlock(&comm->mutex);
+	return result;
+}
+
 static bool vc_gather_memory(const void *p, size_t size)
 {
 	struct vc_mem mem;
@@ -645,6 +674,12 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 		return vc_nccl_error(comm, ncclInvalidArgument,
 				     "send %p or receive %p is not memory a device can reach", send,
 				     recv);
+	}
+	if (vc_env_long("VC_NCCL_CONNECT", 0)) {
+		result = vc_comm_connect(comm);
+		if (result) {
+			return result;
+		}
 	}
 	work.device = comm->device;
 	work.call.fn = vc_gather_run;

@@ -21,6 +21,7 @@ struct vc_member {
 	int32_t pid, node, device;
 	_Atomic uint32_t left; /* destroyed or aborted its communicator */
 	_Atomic uint64_t arrived;
+	_Atomic uint32_t connects; /* in its first collective */
 	/* What the rank is about to do, compared by all: a mismatch is a bug of the program. */
 	uint64_t call;
 };
@@ -44,6 +45,7 @@ struct ncclComm {
 	_Atomic int error;
 	char cause[512]; /* of `error`, in words; written before it */
 	_Atomic int aborted;
+	bool connected;
 	int refs;
 	_Atomic(struct ncclWindow_vidmem *) spare; /* the window that was freed last */
 	struct ncclComm *next;
