@@ -674,6 +674,39 @@ static void mask_clean(void)
 	/* the next operation of a handle is a dispatch */
 }
 
+/* ncclEpExtReplaceRanks: A rank that goes on. The newcomer is in comm, the others' new communicator. */
+static void ext_replace_ranks(void)
+{
+	const char *why;
+
+	if (ncclEpExtReplaceRanks(group, comm) == ncclSuccess) {
+		CHECK(ncclEpMaskClean(group, stream)); /* once all ranks have come as far */
+		return;
+	}
+	CHECK(ncclEpExtGetLastError(group, NULL, &why));
+	fprintf(stderr, "the group goes on without the newcomer: %s\n", why);
+}
+
+/* ncclEpExtJoinGroup: The newcomer, with the config that the group was made with. */
+static void ext_join_group(void)
+{
+	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
+	ncclEpGroup_t joined;
+	const char *why;
+
+	config.num_experts = 8 * (unsigned int)ranks;
+	config.max_dispatch_tokens_per_rank = 128;
+	config.max_token_bytes = 7168 * 2;
+	config.enable_mask = 1;
+	if (ncclEpExtJoinGroup(&joined, comm, &config, NULL) == ncclSuccess) {
+		CHECK(ncclEpMaskClean(joined, stream)); /* the others are in it, too */
+		CHECK(ncclEpGroupDestroy(joined));
+		return;
+	}
+	CHECK(ncclEpExtGetLastError(NULL, NULL, &why));
+	fprintf(stderr, "another newcomer, and another communicator: %s\n", why);
+}
+
 /* ncclEpGetAsyncError: Was a rank lost since the last look? */
 static void get_async_error(void)
 {
@@ -1096,6 +1129,8 @@ static const struct example {
 	{ .name = "ncclEpMaskQuery", .run = mask_query },
 	{ .name = "ncclEpMaskUpdate", .run = mask_update },
 	{ .name = "ncclEpMaskClean", .before = dispatch, .run = mask_clean, .after = dispatch },
+	{ .name = "ncclEpExtReplaceRanks", .run = ext_replace_ranks, .after = dispatch },
+	{ .name = "ncclEpExtJoinGroup", .run = ext_join_group },
 	{ .name = "ncclEpGetAsyncError", .run = get_async_error },
 	{ .name = "ncclEpErrorClear", .run = error_clear },
 };

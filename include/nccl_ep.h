@@ -1202,7 +1202,7 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * others are ahead, and masks them.
  *
  * A rank stays masked if its connection is lost or its process has ended. Only a new group brings
- * it back.
+ * it back, or ncclEpExtReplaceRanks another process in its place.
  *
  * The call also forgets each handle's last dispatch, which a rank may have missed: the next
  * operation of a handle is ncclEpDispatch, also before a combine in a graph. What a graph has sent

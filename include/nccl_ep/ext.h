@@ -149,6 +149,73 @@ typedef struct {
 ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 				  const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles);
 
+/*
+ * Lets newcomers take the places of lost ranks, while the others keep the group. Low latency with masks.
+ *
+ * A rank is lost: its process has ended, and all others have masked it. The program starts another
+ * process in its place. All ranks make a communicator `comm`, in which each has the number that it has
+ * in the group. Then, between two operations, the ranks of the group call ncclEpExtReplaceRanks, and
+ * each newcomer calls ncclEpExtJoinGroup. When all have returned ncclSuccess, all ranks call
+ * ncclEpMaskClean, which takes the newcomers in. Until then they stay masked, and the others may go on
+ * with operations. doc/replace.md has the steps in order.
+ *
+ * What stays: the group, its handles and handle memory, captured graphs, counters and statistics. The
+ * newcomer's memory appears at the addresses where the others had the lost rank's. `comm` is the
+ * group's communicator from then on. No operation uses the one before, which may be aborted; a tensor
+ * in a window of it needs a window of `comm`. As after each ncclEpMaskClean, the next operation of a
+ * handle is a dispatch.
+ *
+ * After a failure the group serves as before, and the places are masked. If other ranks have returned
+ * ncclSuccess, no rank may call ncclEpMaskClean: the newcomers end, and all begin again with a new
+ * communicator. The one that failed has to be aborted.
+ *
+ * A lost rank's process must have ended, as /proc shows it to all others, since it could still store to
+ * their memory. All ranks are on one node, their memory is mapped by NCCL windows (NCCL 2.29.2 or later),
+ * and without NVLink multicast.
+ *
+ * Collective: yes, on all ranks of `comm`.
+ * Threads: one at a time.
+ * Capture: refused, of any stream of the device.
+ * Blocks: until all ranks of `comm` have come, NCCL_EP_BOOTSTRAP_TIMEOUT_MS at most for each of four
+ *   exchanges, and before that until the device is idle.
+ * Memory: as before; the lost rank's is given back.
+ * Logs: failures; each newcomer (INFO).
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: `comm` is NULL, or this rank has another number, size or device there. Or the
+ *     newcomers' config or roles are others, or ranks of different groups call it.
+ *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. An operation
+ *     is pending. A newcomer's place is active, or the process of the lost rank has not ended. Memory
+ *     is not mapped by windows, is multicast, or ranks are on several nodes. A newcomer is in a process
+ *     of a rank that stays, or has fewer SMs. No rank joins, or one calls ncclEpCreateGroup.
+ *   ncclRemoteError: Another rank has failed or did not come; the text names it.
+ *   ncclSystemError: Host memory is exhausted, no thread can be started, or the device stays busy.
+ */
+ncclResult_t ncclEpExtReplaceRanks(ncclEpGroup_t ep_group, ncclComm_t comm);
+
+/*
+ * Joins a group in the place of a lost rank.
+ *
+ * A newcomer calls it while the ranks of the group call ncclEpExtReplaceRanks. `config` and `roles` are
+ * those that the group was created with. The newcomer may then make handles and capture graphs. Its
+ * first operation comes after ncclEpMaskClean. If its handles are of a larger top-k than any of the
+ * others, the group's memory grows, as for any rank.
+ *
+ * Collective: yes, on all ranks of `comm`.
+ * Threads: any, but one at a time per communicator.
+ * Capture: not recorded.
+ * Blocks: as ncclEpCreateGroup.
+ * Memory: as ncclEpCreateGroup.
+ * Logs: as ncclEpCreateGroup.
+ * Returns: ncclSuccess, the codes of calls that use the GPU, or
+ *   ncclInvalidArgument: As ncclEpExtCreateGroup would return. Or ranks of different groups call
+ *     ncclEpExtReplaceRanks.
+ *   ncclInvalidUsage: As ncclEpExtCreateGroup and ncclEpExtReplaceRanks would return.
+ *   ncclRemoteError: As ncclEpCreateGroup would return.
+ *   ncclSystemError: As ncclEpCreateGroup would return.
+ */
+ncclResult_t ncclEpExtJoinGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+				const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles);
+
 /* Device memory of a group and its handles, in bytes. The caller sets the nodes, and roles. */
 typedef struct {
 	unsigned int size;

@@ -140,6 +140,7 @@ const char *ep_board_call_name(uint32_t kind)
 		[EP_BOARD_MASK_UPDATE] = "ncclEpMaskUpdate",
 		[EP_BOARD_MASK_CLEAN] = "ncclEpMaskClean",
 		[EP_BOARD_DESTROY_GROUP] = "ncclEpGroupDestroy",
+		[EP_BOARD_REPLACE_RANKS] = "ncclEpExtReplaceRanks",
 	};
 
 	return kind < EP_BOARD_KINDS ? names[kind] : "unknown";

@@ -16,7 +16,7 @@
 
 #define EP_BOARD_NAME "nccl-ep-live."
 #define EP_BOARD_MAGIC 0x6576696c2d7065ull
-#define EP_BOARD_VERSION 3u /* any change of what follows */
+#define EP_BOARD_VERSION 4u /* any change of what follows */
 #define EP_BOARD_CALLS 64u
 #define EP_BOARD_RANKS 1024u /* at most */
 #define EP_BOARD_WHAT 48
@@ -34,6 +34,7 @@ enum ep_board_kind {
 	EP_BOARD_MASK_UPDATE,
 	EP_BOARD_MASK_CLEAN,
 	EP_BOARD_DESTROY_GROUP,
+	EP_BOARD_REPLACE_RANKS,
 	EP_BOARD_KINDS
 };
 

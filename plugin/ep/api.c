@@ -47,17 +47,30 @@ static enum cudaStreamCaptureMode capture_mode(enum cudaStreamCaptureMode mode)
 
 /* ---- groups ---- */
 
-ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
-				  const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles)
+static ncclResult_t create_group(ncclEpGroup_t *ep_group, ncclComm_t comm,
+				 const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles,
+				 enum ep_part part)
 {
 	enum cudaStreamCaptureMode mode;
 	ncclResult_t result;
 
 	ep_error_scope(NULL);
 	mode = capture_mode(cudaStreamCaptureModeRelaxed);
-	result = ep_group_create(ep_group, comm, config, roles);
+	result = ep_group_create(ep_group, comm, config, roles, part);
 	capture_mode(mode);
 	return result;
+}
+
+ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+				  const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles)
+{
+	return create_group(ep_group, comm, config, roles, EP_PART_CREATE);
+}
+
+ncclResult_t ncclEpExtJoinGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
+				const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles)
+{
+	return create_group(ep_group, comm, config, roles, EP_PART_JOIN);
 }
 
 ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
@@ -228,6 +241,20 @@ ncclResult_t ncclEpMaskClean(ncclEpGroup_t ep_group, cudaStream_t stream)
 	EP_CHECK(call_begin_masked(&call, ep_group, false, "", "ncclEpMaskClean"));
 	ep_show_begin(&call, EP_BOARD_MASK_CLEAN, NULL, stream);
 	return ep_call_end(&call, ep_mask_clean(ep_group, stream));
+}
+
+ncclResult_t ncclEpExtReplaceRanks(ncclEpGroup_t ep_group, ncclComm_t comm)
+{
+	enum cudaStreamCaptureMode mode;
+	struct ep_call call;
+	ncclResult_t result;
+
+	EP_CHECK(ep_call_begin_group(&call, ep_group, false));
+	ep_show_begin(&call, EP_BOARD_REPLACE_RANKS, NULL, NULL);
+	mode = capture_mode(cudaStreamCaptureModeRelaxed);
+	result = ep_group_replace(ep_group, comm);
+	capture_mode(mode);
+	return ep_call_end(&call, result);
 }
 
 ncclResult_t ncclEpGetAsyncError(ncclEpGroup_t ep_group, int *error)

@@ -389,6 +389,8 @@ struct ncclEpGroup {
 	uint32_t pending;             /* operations sent but not completed, outside of captures */
 	bool captured;                /* a half was: then only the device knows what is pending */
 	uint32_t cleans;              /* MaskCleans that this rank has called */
+	uint32_t first_step;          /* taken by the group before this rank joined it */
+	struct ep_ranks joined;       /* since the last MaskClean, which takes them in */
 	bool unpaired; /* masks: an operation was captured, or a handle ended before its combine */
 	bool failed;   /* by a device operation, for ever */
 	bool reset;    /* the device was: nothing of the group is there any more */
@@ -554,9 +556,52 @@ void ep_version_log(int rank);
 
 /* ---- makes and ends groups ---- */
 
-/* Collective. *ep_group is written on success. `roles` may be NULL. */
+/* What a rank has come for to the first exchange on a communicator. */
+enum ep_part {
+	EP_PART_CREATE, /* all make a group, */
+	EP_PART_JOIN,   /* or these enter one in the place of lost ranks, */
+	EP_PART_STAY    /* in which these are */
+};
+
+/* What ranks of a group tell those who join it, in this exchange. */
+struct ep_terms {
+	uint64_t team;      /* of its heaps */
+	uint32_t part;      /* enum ep_part */
+	uint32_t topk;      /* as ep_group_heap.topk */
+	uint32_t step;      /* that the rank has taken */
+	uint32_t least_sms; /* as in ep_group_config */
+	uint32_t lines;
+	uint32_t sms; /* that an operation may have */
+};
+
+/* The ranks of a communicator, as they know each other after that. */
+struct ep_meeting {
+	struct ep_terms terms; /* before: this rank's. After: of a rank that stays, or of rank 0 */
+	struct ep_ident *idents; /* [nranks] this and the next two: from the caller */
+	struct ep_peer_choice *memory;
+	bool *newcomers; /* [nranks] who joins; NULL in a creation */
+};
+
+/*
+ * Collective: the first exchange. `g` is NULL on a rank that has failed without memory for it. From here on all ranks
+ * know the same, so checks of what was exchanged fail on all or on none.
+ */
+ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct ep_meeting *meeting,
+			   ncclResult_t mine);
+
+/*
+ * Collective. *ep_group is written on success. `roles` may be NULL. `part`: EP_PART_CREATE, or EP_PART_JOIN while ranks
+ * of a group call ep_group_replace().
+ */
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
-			     const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles);
+			     const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles,
+			     enum ep_part part);
+
+/*
+ * Collective: ranks of `comm` that join take the places of lost ones. They are masked until MaskClean. The communicator
+ * is the group's from then on.
+ */
+ncclResult_t ep_group_replace(struct ncclEpGroup *group, ncclComm_t comm);
 
 /* Ends the call as well, and on success the group. */
 ncclResult_t ep_group_destroy(struct ep_call *call);

@@ -55,10 +55,8 @@ struct group_handshake {
 	struct ep_ident ident;
 	struct ep_group_agreed agreed;
 	struct ep_peer_offer offer;
-	uint64_t team;
 	struct ep_heap_teams heaps; /* of this process */
-	uint32_t sms;               /* that an operation may have */
-	uint32_t pad;
+	struct ep_terms terms;
 };
 
 _Static_assert(sizeof(struct group_handshake) <= EP_BOOT_BYTES, "group_handshake");
@@ -121,6 +119,7 @@ static ncclResult_t group_zero(struct ncclEpGroup *g, uint64_t bytes, cudaStream
 	}
 	for (int i = 0; i < EP_GROUP_MAX_BLOCKS; i++) {
 		seq[i].busy = ep_seq_busy(g->config.shape.banks);
+		seq[i].step = g->first_step;
 	}
 	for (int r = 0; r < g->nranks; r++) {
 		g->mask_host[r] = 1;
@@ -243,17 +242,124 @@ static ncclResult_t group_configure(struct ncclEpGroup *g, const ncclEpGroupConf
 	return ep_group_config_make(&g->config, config, roles, &g->params, g->nranks, g->sm_count);
 }
 
-/*
- * Sends to the others who we are and whether our arguments are right, and receives the same from them.
- * From here on all ranks know the same, so checks of what was exchanged fail on all or on none.
- * g is NULL on a rank that has failed without memory for it.
- */
-static ncclResult_t group_handshake_exchange(struct ncclEpGroup *g, struct ep_boot *boot,
-					     ncclResult_t mine, uint64_t *team)
+static const char *const part_calls[] = {
+	[EP_PART_CREATE] = "ncclEpCreateGroup",
+	[EP_PART_JOIN] = "ncclEpExtJoinGroup",
+	[EP_PART_STAY] = "ncclEpExtReplaceRanks",
+};
+
+/* Ranks that stay are in one group. `host`: the first of them. */
+static ncclResult_t meeting_check_group(const struct group_handshake *all, int nranks, int host)
 {
-	static const char what[] = "ncclEpCreateGroup";
+	const struct ep_terms *ours = &all[host].terms;
+
+	for (int r = host + 1; r < nranks; r++) {
+		const struct ep_terms *t = &all[r].terms;
+
+		if (t->part == EP_PART_STAY && (t->team != ours->team || t->topk != ours->topk)) {
+			return ep_fail(
+				ncclInvalidArgument,
+				"ncclEpExtReplaceRanks: ranks %d and %d call it on different "
+				"groups",
+				host, r);
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Who joins can be where the lost rank was: in a process of its own, on a GPU that has as many SMs. */
+static ncclResult_t meeting_check_newcomer(const struct group_handshake *all, int nranks, int host,
+					   int newcomer)
+{
+	const struct ep_terms *ours = &all[host].terms, *t = &all[newcomer].terms;
+
+	for (int r = 0; r < nranks; r++) {
+		if (all[r].terms.part == EP_PART_STAY &&
+		    ep_ident_same_process(&all[r].ident, &all[newcomer].ident)) {
+			return ep_fail(ncclInvalidUsage,
+				       "rank %d joins in the process of rank %d, which stays: "
+				       "newcomers need processes of their own, or all make a new "
+				       "group",
+				       newcomer, r);
+		}
+	}
+	if (t->sms < ours->least_sms) {
+		return ep_fail(ncclInvalidUsage,
+			       "rank %d joins with %u SMs for an operation, but the group counts "
+			       "on %u: give it as many, or all make a new group",
+			       newcomer, t->sms, ours->least_sms);
+	}
+	return ncclSuccess;
+}
+
+/* All ranks make a group, or some join those who are in one. *host: whose terms count. */
+static ncclResult_t meeting_check_parts(const struct group_handshake *all, int nranks, int *host)
+{
+	int first[3] = { -1, -1, -1 };
+
+	for (int r = nranks - 1; r >= 0; r--) {
+		first[all[r].terms.part] = r;
+	}
+	*host = 0;
+	for (int part = EP_PART_JOIN; part <= EP_PART_STAY && first[EP_PART_CREATE] >= 0; part++) {
+		if (first[part] >= 0) {
+			return ep_fail(ncclInvalidUsage, "rank %d calls %s, but rank %d %s",
+				       first[EP_PART_CREATE], part_calls[EP_PART_CREATE],
+				       first[part], part_calls[part]);
+		}
+	}
+	if (first[EP_PART_CREATE] >= 0) {
+		return ncclSuccess;
+	}
+	if (first[EP_PART_STAY] < 0 || first[EP_PART_JOIN] < 0) {
+		bool joins = first[EP_PART_JOIN] >= 0;
+
+		return ep_fail(ncclInvalidUsage, "all ranks call %s: %s",
+			       part_calls[joins ? EP_PART_JOIN : EP_PART_STAY],
+			       joins ? "none is in a group that they could join" : "none joins");
+	}
+	*host = first[EP_PART_STAY];
+	EP_CHECK(meeting_check_group(all, nranks, *host));
+	for (int r = 0; r < nranks; r++) {
+		if (all[r].terms.part == EP_PART_JOIN) {
+			EP_CHECK(meeting_check_newcomer(all, nranks, *host, r));
+		}
+	}
+	return ncclSuccess;
+}
+
+/* Newcomers are mapped at the addresses of those who were there before, which needs windows and one node. */
+static ncclResult_t meeting_check_memory(const struct ep_meeting *m, int nranks)
+{
+	for (int r = 1; r < nranks; r++) {
+		if (!ep_ident_same_node(&m->idents[0], &m->idents[r])) {
+			return ep_fail(ncclInvalidUsage,
+				       "ranks cannot join a group of several nodes: rank %d is not "
+				       "on the node of rank 0; all make a new group",
+				       r);
+		}
+	}
+	if (m->memory->mapping != &ep_peer_window) {
+		return ep_fail(ncclInvalidUsage,
+			       "ranks cannot join a group whose memory is mapped by %s%s%s%s, only "
+			       "by NCCL windows: all make a new group",
+			       ep_peer_mapping_name(m->memory->mapping),
+			       m->memory->no_window.text[0] ? " (no windows: " : "",
+			       m->memory->no_window.text, m->memory->no_window.text[0] ? ")" : "");
+	}
+	m->memory->next = NULL;
+	m->memory->multicast = false;
+	(void)ep_reason_set(&m->memory->no_multicast, "ranks have joined the group");
+	return ncclSuccess;
+}
+
+ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct ep_meeting *m,
+			   ncclResult_t mine)
+{
 	const struct group_handshake *all = boot->all;
 	struct group_handshake own;
+	uint32_t least_sms;
+	int host;
 
 	memset(&own, 0, sizeof(own));
 	if (mine == ncclSuccess) {
@@ -261,26 +367,54 @@ static ncclResult_t group_handshake_exchange(struct ncclEpGroup *g, struct ep_bo
 	}
 	if (mine == ncclSuccess) {
 		own.agreed = ep_group_config_agreed(&g->config);
-		ep_peer_offer_make(&own.offer, g->comm, g->config.memory, g->config.nvls);
-		own.team = ep_random_u64();
-		own.sms = g->config.budget[EP_BUDGET_COMBINE].sms;
+		ep_peer_offer_make(&own.offer, boot->comm, g->config.memory, g->config.nvls);
+		m->terms.sms = g->config.budget[EP_BUDGET_COMBINE].sms;
+		own.terms = m->terms;
 		own.heaps = ep_heap_teams_now();
 	}
 	own.verdict = ep_verdict_make(mine);
-	EP_CHECK(ep_boot_verdicts(boot, &own, boot->all, sizeof(own), what));
-	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(own), g->nranks));
-	g->config.least_sms = g->config.budget[EP_BUDGET_COMBINE].sms;
-	for (int r = 0; r < g->nranks; r++) {
-		g->idents[r] = all[r].ident;
-		g->config.least_sms = (uint32_t)ep_min_u64(g->config.least_sms, all[r].sms);
+	EP_CHECK(ep_boot_verdicts(boot, &own, boot->all, sizeof(own), part_calls[m->terms.part]));
+	EP_CHECK(meeting_check_parts(all, boot->nranks, &host));
+	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(own), boot->nranks));
+	least_sms = m->terms.sms;
+	for (int r = 0; r < boot->nranks; r++) {
+		m->idents[r] = all[r].ident;
+		least_sms = (uint32_t)ep_min_u64(least_sms, all[r].terms.sms);
+		if (m->newcomers) {
+			m->newcomers[r] = all[r].terms.part == EP_PART_JOIN;
+		}
 		ep_heap_let_go(&all[r].ident, &all[r].heaps);
 	}
+	m->terms = all[host].terms;
+	if (m->terms.part == EP_PART_CREATE) {
+		m->terms.least_sms = least_sms;
+	}
+	EP_CHECK(ep_peer_choose(m->memory, m->idents, &all[0].offer, sizeof(own),
+				&g->config.node_size, boot->nranks));
+	return m->terms.part == EP_PART_CREATE ? ncclSuccess
+					       : meeting_check_memory(m, boot->nranks);
+}
+
+/* This rank has met those with whom it makes a group, or whose group it joins. */
+static ncclResult_t group_introduce(struct ncclEpGroup *g, struct ep_boot *boot, enum ep_part part,
+				    struct ep_terms *terms, ncclResult_t mine)
+{
+	struct ep_meeting m = { .terms = { .part = part, .team = ep_random_u64() } };
+
+	if (g) {
+		m.idents = g->idents;
+		m.memory = &g->memory;
+	}
+	EP_CHECK(ep_group_meet(g, boot, &m, mine));
+	*terms = m.terms;
 	boot->idents = g->idents;
-	*team = all[0].team;
-	ep_show_ranks(g, *team);
-	EP_CHECK(ep_peer_choose(&g->memory, g->idents, &all[0].offer, sizeof(own),
-				&g->config.node_size, g->nranks));
+	g->config.least_sms = terms->least_sms;
+	ep_show_ranks(g, terms->team);
 	ep_group_remote_plan(g);
+	if (part == EP_PART_JOIN) {
+		g->first_step = terms->step;
+		ep_ranks_add(&g->joined, (uint32_t)g->rank);
+	}
 	return ncclSuccess;
 }
 
@@ -306,30 +440,59 @@ static ncclResult_t group_choose_lines(struct ncclEpGroup *g, struct ep_boot *bo
 	return ncclSuccess;
 }
 
+/* That this rank can be in a group whose rows travel as lines because all GPUs are joined by NVLink. */
+static ncclResult_t group_check_lines(const struct ncclEpGroup *g)
+{
+	if (g->lines && g->config.lines_choice < 0 &&
+	    !ep_peer_all_nvlink(g->memory.mapping, g->idents, g->nranks, g->rank)) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"rank %d's GPU %s is not joined to all others by NVLink, as those of "
+			"the group are: all make a new group",
+			g->rank, g->idents[g->rank].bus_id);
+	}
+	return ncclSuccess;
+}
+
+/* The heap for handles of the top-k that the others have, or of the config's. */
+static void group_choose_heap(struct ncclEpGroup *g, uint32_t topk)
+{
+	g->heap = g->config.heap;
+	if (topk > g->heap.topk) {
+		g->heap = g->config.algo->heap(&g->config.shape, topk);
+	}
+}
+
 /* With the other ranks. On failure g is one to give up. NULL: there was no memory for it. */
 static ncclResult_t group_make(struct ncclEpGroup *g, struct ep_boot *boot, struct ep_times *times,
-			       ncclResult_t mine)
+			       enum ep_part part, ncclResult_t mine)
 {
+	struct ep_terms terms;
 	ncclResult_t result;
-	uint64_t team = 0;
 
-	EP_CHECK(group_handshake_exchange(g, boot, mine, &team));
-	EP_CHECK(group_choose_lines(g, boot));
+	EP_CHECK(group_introduce(g, boot, part, &terms, mine));
+	g->lines = terms.lines;
+	if (part == EP_PART_CREATE) {
+		EP_CHECK(group_choose_lines(g, boot));
+	}
 	ep_times_phase(times, boot, EP_TIME_GPUS);
 	ep_group_give_up_again();
 	ep_heap_reap(g->comm); /* all ranks are here, so whatever they have left before can go */
 	mine = group_set_up(g, boot, times);
+	if (part == EP_PART_JOIN && mine == ncclSuccess) {
+		mine = group_check_lines(g);
+	}
 	ep_times_phase(times, boot, EP_TIME_MEMORY);
 	result = ep_group_remote_open(g, boot, mine);
 	ep_times_phase(times, boot, EP_TIME_NICS);
 	if (result != ncclSuccess && g->remote_ranks) {
 		return result; /* as on all ranks */
 	}
-	EP_CHECK(ep_heap_open(&g->peer_heap, boot, g->idents, &g->memory, team,
-			      g->config.heap_bytes, result));
+	group_choose_heap(g, terms.topk);
+	EP_CHECK(ep_heap_open(&g->peer_heap, boot, g->idents, &g->memory, terms.team,
+			      ep_group_heap_bytes(&g->config, g->heap.topk), result));
 	ep_times_phase(times, boot, EP_TIME_MEMORY);
-	EP_CHECK(ep_group_remote_bind(g, boot, &g->peer_heap, &g->config.heap));
-	g->heap = g->config.heap;
+	EP_CHECK(ep_group_remote_bind(g, boot, &g->peer_heap, &g->heap));
 	EP_CHECK(ep_group_heap_bind(g, boot));
 	ep_times_phase(times, boot, EP_TIME_NICS);
 	return ncclSuccess;
@@ -378,7 +541,8 @@ static void group_reside(struct ncclEpGroup *g)
 }
 
 /* The communicator's; if it cannot be had the current one, by which the others shall learn of that. */
-static ncclResult_t group_select_device(ncclComm_t comm, int *device, ncclResult_t mine)
+static ncclResult_t group_select_device(ncclComm_t comm, int *device, const char *call,
+					ncclResult_t mine)
 {
 	ncclResult_t result = ep_nccl_dyn()->comm_cu_device(comm, device);
 	cudaError_t err;
@@ -389,9 +553,9 @@ static ncclResult_t group_select_device(ncclComm_t comm, int *device, ncclResult
 		}
 		return mine != ncclSuccess ? mine
 					   : ep_fail(result,
-						     "ncclEpCreateGroup: the communicator does not "
-						     "report its device: %s",
-						     ep_nccl_text(result));
+						     "%s: the communicator does not report its "
+						     "device: %s",
+						     call, ep_nccl_text(result));
 	}
 	err = cudaSetDevice(*device);
 	if (err == cudaSuccess) {
@@ -426,8 +590,10 @@ static void group_p2p_warn(const struct ncclEpGroup *g)
 }
 
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
-			     const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles)
+			     const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles,
+			     enum ep_part part)
 {
+	const char *call = part_calls[part];
 	struct ncclEpGroup *g = NULL;
 	ncclEpGroupConfig_t own;
 	ncclEpExtRoles_t own_roles;
@@ -440,17 +606,17 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 	ep_times_start(&times);
 	ep_nccl_logger_use();
 	if (!comm) {
-		return ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: comm is NULL");
+		return ep_fail(ncclInvalidArgument, "%s: comm is NULL", call);
 	}
-	EP_CHECK(ep_nccl_need("ncclEpCreateGroup"));
+	EP_CHECK(ep_nccl_need(call));
 	/* The other ranks are coming: they get what is wrong here by the first exchange. */
 	mine = ep_group ? EP_IMPORT(&own, config, NCCL_EP_GROUP_CONFIG)
-			: ep_fail(ncclInvalidArgument, "ncclEpCreateGroup: ep_group is NULL");
-	mine = mine == ncclSuccess ? ep_nccl_check_version("ncclEpCreateGroup") : mine;
+			: ep_fail(ncclInvalidArgument, "%s: ep_group is NULL", call);
+	mine = mine == ncclSuccess ? ep_nccl_check_version(call) : mine;
 	if (mine == ncclSuccess) {
 		mine = EP_IMPORT_OPTIONAL(&own_roles, roles, NCCL_EP_EXT_ROLES);
 	}
-	mine = group_select_device(comm, &device, mine);
+	mine = group_select_device(comm, &device, call, mine);
 	/* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
 	timeout_ns = (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
 	EP_CHECK(ep_boot_open(&boot, comm, timeout_ns, &mine));
@@ -465,7 +631,7 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 		ep_show_open(g);
 		boot.board = g->show.board;
 	}
-	result = group_make(g, &boot, &times, mine);
+	result = group_make(g, &boot, &times, part, mine);
 	if (result != ncclSuccess) {
 		boot.board = NULL;
 		if (g) {

@@ -87,6 +87,12 @@ ncclResult_t ep_halves_check(const struct ncclEpHandle *handle, bool send_only, 
 	uint32_t pending = halves_pending(g, stream);
 
 	EP_CHECK(ep_halves_check_idle(handle, name, stream));
+	if (ep_ranks_has(&g->joined, (uint32_t)g->rank) && !stream_capture(stream)) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: rank %d has joined the group and taken no step yet: "
+			       "ncclEpMaskClean comes first, on all ranks",
+			       name, g->rank);
+	}
 	if (pending >= g->config.shape.banks) {
 		return ep_fail(
 			ncclInvalidUsage,

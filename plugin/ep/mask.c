@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls on masks: which ranks are active, as the device has it. */
+#include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
 #include "device/kernels.h"
@@ -24,6 +25,13 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 				       "ncclEpMaskUpdate: mask[%d] is %d: 1 "
 				       "means active, 0 masked",
 				       r, mask[r]);
+		}
+		if (mask[r] && ep_ranks_has(&g->joined, (uint32_t)r)) {
+			return ep_fail(
+				ncclInvalidUsage,
+				"ncclEpMaskUpdate: mask[%d] is 1, but rank %d has joined the "
+				"group and taken no step yet: ncclEpMaskClean takes it in",
+				r, r);
 		}
 	}
 	if (!mask[g->rank]) {
@@ -64,13 +72,13 @@ static ncclResult_t mask_log_missing(struct ncclEpGroup *g, const struct ep_rank
 			continue;
 		}
 		ep_group_remote_explain(g, (uint32_t)r, link, sizeof(link));
-		EP_WARN("ncclEpMaskClean: rank %d stays masked, %s%s; only a new group brings it "
+		EP_WARN("ncclEpMaskClean: rank %d stays masked, %s%s; only a new group%s brings it "
 			"back",
 			r,
 			ep_ranks_has(gone, (uint32_t)r)
 				? "its process has ended"
 				: "its connection with this rank is lost on one side",
-			link);
+			link, g->remote_ranks ? "" : " or ncclEpExtReplaceRanks");
 	}
 	return ncclSuccess;
 }
@@ -112,6 +120,7 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 	EP_CHECK(ep_kernel_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
 				  "launching MaskClean"));
 	g->cleans++;
+	memset(&g->joined, 0, sizeof(g->joined));
 	EP_CUDA(cudaStreamSynchronize(stream), "ncclEpMaskClean: waiting for the stream");
 	EP_CHECK(ep_record_poll(g));
 	return mask_log_missing(g, &args.gone, stream);

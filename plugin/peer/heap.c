@@ -47,7 +47,10 @@ static ncclResult_t heap_alloc(struct ep_heap_entry *entry)
 	return ncclSuccess;
 }
 
-/* Maps the heap of a peer of the node, and checks its stamp. */
+static const char heap_opening[] = "allocating and mapping the group's memory";
+static const char heap_closing[] = "giving up the group's memory";
+
+/* Maps the heap of a peer of the node, where one is mapped already, and checks its stamp. */
 static ncclResult_t heap_map(struct ep_heap *heap, const struct ep_ident *idents, int peer,
 			     const struct ep_heap_export *export)
 {
@@ -55,14 +58,16 @@ static ncclResult_t heap_map(struct ep_heap *heap, const struct ep_ident *idents
 		mapping_to(heap->entry->mapping, idents, heap->rank, peer);
 	cudaStream_t stream = heap->entry->stream;
 	struct ep_heap_stamp seen;
-	void *base = NULL;
+	void *base = heap->base[peer];
+	ncclResult_t result;
 
 	if (!mapping) {
 		return ncclSuccess;
 	}
-	EP_CHECK(mapping->map(&base, heap, export, idents, peer));
+	result = mapping->map(&base, heap, export, idents, peer);
 	heap->base[peer] = base;
-	heap->mapping[peer] = mapping;
+	heap->mapping[peer] = base ? mapping : NULL;
+	EP_CHECK(result);
 	EP_CUDA(cudaMemcpyAsync(&seen, base, sizeof(seen), cudaMemcpyDefault, stream),
 		"reading a peer's heap");
 	EP_CUDA(cudaStreamSynchronize(stream), "reading a peer's heap");
@@ -160,11 +165,10 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot)
 {
 	bool apart = true;
 
+	ep_window_settle(heap);
 	if (heap->entry) {
-		ep_window_settle(heap);
 		ep_heap_farewell(heap);
-		apart = ep_boot_agree(boot, ncclSuccess, "giving up the group's memory") !=
-			ncclSuccess;
+		apart = ep_boot_agree(boot, ncclSuccess, heap_closing) != ncclSuccess;
 	}
 	if (!apart) {
 		ep_window_end(heap->entry);
@@ -180,7 +184,6 @@ static ncclResult_t heap_try(struct ep_heap *heap, struct ep_boot *boot,
 			     const struct ep_ident *idents, struct ep_peer_choice *choice,
 			     ncclResult_t mine, bool *hopeless)
 {
-	static const char what[] = "allocating and mapping the group's memory";
 	struct ep_heap_export *all = calloc((size_t)heap->nranks, sizeof(*all)), e;
 	ncclResult_t result;
 
@@ -188,7 +191,7 @@ static ncclResult_t heap_try(struct ep_heap *heap, struct ep_boot *boot,
 		mine = ep_fail(ncclSystemError, "out of host memory");
 	}
 	mine = heap_export_make(heap, idents, choice->mapping, mine, &e);
-	result = ep_boot_verdicts(boot, &e, all, sizeof(e), what);
+	result = ep_boot_verdicts(boot, &e, all, sizeof(e), heap_opening);
 	*hopeless = !all || !boot->all || boot->failed; /* nothing was received */
 	for (int r = 0; r < heap->nranks && !*hopeless; r++) {
 		*hopeless = all[r].hopeless != 0;
@@ -198,7 +201,7 @@ static ncclResult_t heap_try(struct ep_heap *heap, struct ep_boot *boot,
 	}
 	result = heap_map_all(heap, boot, idents, all, choice);
 	if (!boot->stuck && !boot->failed) {
-		result = ep_boot_agree(boot, result, what);
+		result = ep_boot_agree(boot, result, heap_opening);
 	}
 	if (result != ncclSuccess && !boot->stuck) {
 		ep_heap_close(heap, boot);
@@ -251,5 +254,56 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 		EP_INFO(EP_LOG_ALLOC, "rank %d: %llu bytes of device memory that peers write",
 			heap->rank, (unsigned long long)heap->bytes);
 	}
+	return result;
+}
+
+/* Maps the heaps of the newcomers, making the exchanges that they make meanwhile in heap_try(). */
+static ncclResult_t heap_map_newcomers(struct ep_heap *heap, struct ep_boot *boot,
+				       const struct ep_ident *idents, const bool *newcomers,
+				       const struct ep_heap_export *all)
+{
+	const struct ep_peer_mapping *mapping = heap->entry->mapping;
+	ncclResult_t result = mapping->open(heap, boot);
+
+	if (boot->stuck || boot->failed) {
+		return result;
+	}
+	for (int r = 0; r < heap->nranks && result == ncclSuccess; r++) {
+		if (newcomers[r]) {
+			result = heap_map(heap, idents, r, &all[r]);
+		}
+	}
+	mapping->close(heap, boot);
+	result = ep_boot_agree(boot, result, heap_opening);
+	if (result != ncclSuccess && !boot->stuck) {
+		(void)ep_boot_agree(boot, ncclSuccess, heap_closing);
+	}
+	return result;
+}
+
+ncclResult_t ep_heap_admit(struct ep_heap *heap, struct ep_boot *boot,
+			   const struct ep_ident *idents, const bool *newcomers, ncclResult_t mine,
+			   struct ep_heap *late)
+{
+	struct ep_heap_export *all = calloc((size_t)heap->nranks, sizeof(*all)), e = { 0 };
+	struct ep_heap here = *heap; /* with the tables of `heap` */
+	ncclResult_t result;
+
+	if (!all && mine == ncclSuccess) {
+		mine = ep_fail(ncclSystemError, "out of host memory");
+	}
+	e.stamp = heap->entry->stamp;
+	e.verdict = ep_verdict_make(mine);
+	result = ep_boot_verdicts(boot, &e, all, sizeof(e), heap_opening);
+	if (result == ncclSuccess) {
+		result = heap_map_newcomers(&here, boot, idents, newcomers, all);
+	}
+	ep_window_hand_over(&here, late);
+	for (int r = 0; r < heap->nranks && result == ncclSuccess; r++) {
+		if (newcomers[r]) {
+			ep_heap_entry_admit(heap->entry, r, &idents[r]);
+		}
+	}
+	free(all);
 	return result;
 }

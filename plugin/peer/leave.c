@@ -73,7 +73,7 @@ void ep_heap_entry_free(struct ep_heap_entry *entry)
 	if (!ended && cudaStreamSynchronize(entry->stream) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	if (entry->base && (!ended || entry->mapping->lasting)) {
+	if (entry->base && !entry->kept && (!ended || entry->mapping->lasting)) {
 		entry->mapping->free(entry->base);
 	}
 	if (!ended && cudaStreamDestroy(entry->stream) != cudaSuccess) {
@@ -88,6 +88,14 @@ void ep_heap_entry_free(struct ep_heap_entry *entry)
 	free(entry->remote.absent);
 	free(entry->head);
 	free(entry);
+}
+
+void ep_heap_entry_admit(struct ep_heap_entry *entry, int r, const struct ep_ident *ident)
+{
+	pthread_mutex_lock(&heap_lock);
+	entry->idents[r] = *ident;
+	entry->let_go[r] = false;
+	pthread_mutex_unlock(&heap_lock);
 }
 
 void ep_heap_unmap(struct ep_heap *heap)

@@ -19,6 +19,17 @@ ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const stru
 			  ncclResult_t mine);
 
 /*
+ * Collective, together with ranks that call ep_heap_open(), by the same mapping: those of `newcomers`, whose processes
+ * are not this one. Maps their heaps at the addresses of the heaps that these ranks had before. This rank's heap stays,
+ * and what it has mapped of the others. `mine` as there. All ranks succeed, or the heap is as useful as before: an
+ * address of a newcomer shows memory that nobody else uses, until the next time. If even that has failed its base is
+ * NULL. *late: what is to be closed where boot is stuck.
+ */
+ncclResult_t ep_heap_admit(struct ep_heap *heap, struct ep_boot *boot,
+			   const struct ep_ident *idents, const bool *newcomers, ncclResult_t mine,
+			   struct ep_heap *late);
+
+/*
  * Copies `bytes` of this rank's heap `from`, from byte `from_off` on, to byte `off` of `heap`, and waits for that.
  * A copy that could not be waited for goes on: it is on the stream of `heap`, for which giving that up waits.
  */
@@ -111,6 +122,9 @@ ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap 
 			       const struct ep_ident *idents,
 			       const struct ep_peer_mapping *mapping);
 
+/* Rank r of the heap is another process from now on. */
+void ep_heap_entry_admit(struct ep_heap_entry *entry, int r, const struct ep_ident *ident);
+
 /* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
 void ep_heap_entry_free(struct ep_heap_entry *entry);
 
@@ -138,6 +152,12 @@ extern const struct ep_peer_mapping ep_peer_host;   /* processes of one host, in
 
 /* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
 void ep_window_settle(struct ep_heap *heap);
+
+/*
+ * *late gets the call that NCCL has not returned from, if there is one: the heap goes on without it, and its memory is
+ * never freed.
+ */
+void ep_window_hand_over(struct ep_heap *heap, struct ep_heap *late);
 
 /*
  * For a heap that is closed later, because boot is stuck: keeps its window, or its memory where the window

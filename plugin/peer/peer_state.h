@@ -134,7 +134,11 @@ struct ep_peer_mapping {
 	 */
 	ncclResult_t (*open)(struct ep_heap *heap, struct ep_boot *boot);
 	void (*close)(struct ep_heap *heap, struct ep_boot *boot);
-	/* *base: where rank `peer`, which gave this export, is mapped. Fails with the names of both GPUs. */
+	/*
+	 * *base: where rank `peer`, which gave this export, is mapped. Fails with the names of both GPUs.
+	 * If *base is not NULL the peer takes the place of what is mapped there, which stays if that fails. If
+	 * even that is lost *base becomes NULL. No kernel uses it. Only a mapping that is `lasting` can do so.
+	 */
 	ncclResult_t (*map)(void **base, const struct ep_heap *heap,
 			    const struct ep_heap_export *export, const struct ep_ident *idents,
 			    int peer);
@@ -152,6 +156,7 @@ struct ep_heap_entry {
 	uint64_t bytes;
 	struct ep_heap_stamp stamp;
 	bool lasting; /* as of the mapping, and no multicast address shows it */
+	bool kept;    /* NCCL may work on the memory, which is never freed */
 	/* While a window of NCCL's shows it: for multicast, or because creation got stuck. */
 	ncclComm_t comm;
 	ncclWindow_t window; /* NULL: none does */

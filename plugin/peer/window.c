@@ -76,11 +76,30 @@ static bool vmm_handle(void *p, CUmemGenericAllocationHandle *handle)
 	return true;
 }
 
-/* Maps the memory at `p` once more, at new addresses. *step: the call that failed. */
-static CUresult vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step)
+/* Maps memory at addresses that are reserved. *step: the call that failed. */
+static CUresult vmm_map_at(CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes,
+			   int device, const char **step)
 {
 	CUmemAccessDesc desc = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device },
 				 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	CUresult error;
+
+	*step = "cuMemMap";
+	error = ep_vmm.map(at, bytes, 0, handle, 0);
+	if (error != CUDA_SUCCESS) {
+		return error;
+	}
+	*step = "cuMemSetAccess";
+	error = ep_vmm.set_access(at, bytes, &desc, 1);
+	if (error != CUDA_SUCCESS) {
+		ep_vmm.unmap(at, bytes);
+	}
+	return error;
+}
+
+/* Maps the memory at `p` once more, at new addresses. */
+static CUresult vmm_map_again(void *p, size_t bytes, int device, void **out, const char **step)
+{
 	CUmemGenericAllocationHandle handle;
 	CUdeviceptr at = 0;
 	CUresult error;
@@ -92,25 +111,50 @@ static CUresult vmm_map_again(void *p, size_t bytes, int device, void **out, con
 	}
 	*step = "cuMemAddressReserve";
 	error = ep_vmm.reserve(&at, bytes, 0, 0, 0);
-	if (error != CUDA_SUCCESS) {
-		goto out_release;
-	}
-	*step = "cuMemMap";
-	error = ep_vmm.map(at, bytes, 0, handle, 0);
-	if (error != CUDA_SUCCESS) {
-		goto err_unreserve;
-	}
-	*step = "cuMemSetAccess";
-	error = ep_vmm.set_access(at, bytes, &desc, 1);
 	if (error == CUDA_SUCCESS) {
-		*out = (void *)at;
+		error = vmm_map_at(at, handle, bytes, device, step);
+		if (error == CUDA_SUCCESS) {
+			*out = (void *)at;
+		} else {
+			ep_vmm.unreserve(at, bytes);
+		}
+	}
+	ep_vmm.release(handle); /* the mapping keeps the memory */
+	return error;
+}
+
+/* The memory at `p` takes the place of what is mapped at *base, which graphs may have captured. */
+static CUresult vmm_map_instead(void *p, size_t bytes, int device, void **base, const char **step)
+{
+	CUmemGenericAllocationHandle now, before;
+	CUdeviceptr at = (CUdeviceptr)*base;
+	const char *ignored;
+	CUresult error;
+
+	*step = "cuMemRetainAllocationHandle";
+	error = ep_vmm.retain(&now, p);
+	if (error != CUDA_SUCCESS) {
+		return error;
+	}
+	error = ep_vmm.retain(&before, *base);
+	if (error != CUDA_SUCCESS) {
 		goto out_release;
 	}
-	ep_vmm.unmap(at, bytes);
-err_unreserve:
-	ep_vmm.unreserve(at, bytes);
+	*step = "cuMemUnmap";
+	error = ep_vmm.unmap(at, bytes);
+	if (error != CUDA_SUCCESS) {
+		goto out_release_both;
+	}
+	error = vmm_map_at(at, now, bytes, device, step);
+	if (error != CUDA_SUCCESS &&
+	    vmm_map_at(at, before, bytes, device, &ignored) != CUDA_SUCCESS) {
+		ep_vmm.unreserve(at, bytes);
+		*base = NULL;
+	}
+out_release_both:
+	ep_vmm.release(before);
 out_release:
-	ep_vmm.release(handle); /* the mapping keeps the memory */
+	ep_vmm.release(now);
 	return error;
 }
 
@@ -143,10 +187,10 @@ static void window_free(void *base)
  */
 static void window_keep(struct ep_heap *heap)
 {
-	if (heap->entry->base) {
+	if (!heap->entry->kept) {
 		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
 			(unsigned long long)heap->bytes);
-		heap->entry->base = NULL;
+		heap->entry->kept = true;
 	}
 }
 
@@ -294,10 +338,24 @@ void ep_window_settle(struct ep_heap *heap)
 		return;
 	}
 	if (job.result == ncclSuccess || job.result == ncclInProgress) {
-		window_keep(heap); /* the communicator may be gone */
+		if (heap->entry) {
+			window_keep(heap); /* the communicator may be gone */
+		}
 	} else {
 		free(job.window);
 	}
+}
+
+void ep_window_hand_over(struct ep_heap *heap, struct ep_heap *late)
+{
+	if (heap->call) {
+		window_keep(heap);
+	}
+	*late = (struct ep_heap){ .rank = heap->rank,
+				  .nranks = heap->nranks,
+				  .bytes = heap->bytes,
+				  .call = heap->call,
+				  .registering = heap->registering };
 }
 
 /* ---- around the mapping of peers ---- */
@@ -324,7 +382,10 @@ static ncclResult_t window_map(void **base, const struct ep_heap *heap,
 	(void)export;
 	result = ep_nccl_dyn()->get_peer_device_pointer(heap->window, 0, peer, &p);
 	if (result == ncclSuccess && p) {
-		error = vmm_map_again(p, heap->bytes, idents[heap->rank].device, base, &step);
+		int device = idents[heap->rank].device;
+
+		error = *base ? vmm_map_instead(p, heap->bytes, device, base, &step)
+			      : vmm_map_again(p, heap->bytes, device, base, &step);
 	}
 	if (error != CUDA_SUCCESS) {
 		return ep_fail(ncclUnhandledCudaError,

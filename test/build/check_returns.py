@@ -79,7 +79,7 @@ def codes_of(names):
 def classes_of(call):
     """The classes of calls whose codes it returns, by how it begins."""
     body = bodies[call]
-    if call in ('ncclEpCreateGroup', 'ncclEpExtCreateGroup'):
+    if call in ('ncclEpCreateGroup', 'ncclEpExtCreateGroup', 'ncclEpExtJoinGroup'):
         return ['that use the GPU']
     begin = re.search(r'\b(?:ep_)?call_(begin_(\w+)|async_error)\((?:[^()]|\([^()]*\))*\)', body)
     if not begin:

@@ -5,12 +5,18 @@
  * before the loss, while the others go on without the rank, and afterwards. What a rank that lives on
  * has of memory, descriptors, threads and mappings stays the same.
  *
- *     replace ll|ht ROUNDS
+ *     replace ll|ht|stay ROUNDS
+ *     replace nth ROUNDS TRIES
  *
  * Each round draws who is killed and when, which survivor comes late and where, and how many newcomers
  * die or hang before the group is made. TEST_SEED in the environment: the same draws. In low latency,
  * with masks, the survivors serve all the time: a thread of each makes the new group, its handle and
  * its graph, and they change over between two pairs that all agree on.
+ *
+ * With `stay` it is low latency, and the newcomer joins the group that is there (ncclEpExtReplaceRanks): a thread
+ * makes the communicator alone, and the group, its handle and its graph are those of the beginning to the end.
+ * Newcomers also die when they have joined. With `nth` a call that the library makes meanwhile fails on a rank, in
+ * TRIES newcomers of a round: the group serves as before, nothing stays behind, and the next newcomer joins.
  *
  * vcrun starts a process for each rank, which keeps it alive: the rank runs in a child, and when that
  * was killed, in another one.
@@ -26,6 +32,9 @@
 
 #include "support/bench.h"
 #include "support/ht_bench.h"
+#ifdef REPLACE_INJECT
+#include "support/inject.h"
+#endif
 #include "support/self.h"
 #include "support/victim.h"
 
@@ -37,7 +46,24 @@
 #define IDS 8
 #define PAIRS_AROUND_LOSS 6 /* the victim dies in one of them, before the last one */
 #define PAIRS_BETWEEN 2
+#define TARDY_US 2300000 /* longer than MaskClean waits for a masked rank */
+#define CALLS_STAY 90    /* about as many calls has the library in ncclEpExtReplaceRanks, */
+#define CALLS_JOIN 150   /* and in ncclEpExtJoinGroup */
 #define BETWEEN_PAIRS_US 50000
+
+enum {
+	VOTE_MADE,   /* the rank has the group; `stay`: the communicator */
+	VOTE_JOINED, /* `stay`: it has the newcomer in the group */
+	VOTES
+};
+
+struct vote {
+	_Atomic uint64_t said[RANKS_MAX]; /* attempt << 1 | yes */
+	_Atomic uint64_t pairs[IDS];      /* that any rank has begun since; FIXED: the last ones */
+	_Atomic uint64_t decided;         /* attempt << 1 | all say yes */
+};
+
+#define FIXED (UINT64_C(1) << 32)
 
 /* What the job's control plane knows: of an engine a server, here a file that all ranks map. */
 struct plane {
@@ -47,13 +73,11 @@ struct plane {
 	_Atomic uint32_t met[RANKS_MAX];
 	_Atomic uint32_t attempt; /* communicators that were asked for; each has a place below, */
 	uint32_t round[IDS];      /* the round that it is for, */
+	uint32_t newcomer[IDS];   /* which newcomer of that round, from 0, */
 	ncclUniqueId id[IDS];     /* and its id */
-	_Atomic uint64_t said[RANKS_MAX]; /* attempt << 1 | it has the group */
-	_Atomic uint64_t pairs[IDS];      /* that any rank has begun since; FIXED: the last ones */
-	_Atomic uint64_t decided;         /* attempt << 1 | all have it */
+	struct vote vote[VOTES];
+	_Atomic uint64_t settled; /* an attempt about which there is nothing left to decide */
 };
-
-#define FIXED (UINT64_C(1) << 32)
 
 /* What happens in a round; all ranks draw the same. */
 struct plan {
@@ -68,6 +92,8 @@ struct plan {
 	uint32_t dead_us[2]; /* so long after they were called */
 	bool dead_stops[2];  /* they hang, until the job kills them */
 	bool dead_inside[2]; /* in the creation of the group, not of the communicator */
+	bool dead_after[2];  /* `stay`: when it has joined */
+	bool tardy; /* `stay`: the newcomer calls MaskClean when nobody waits there any more */
 };
 
 /* What a process has. */
@@ -95,10 +121,11 @@ struct lane {
 struct rank {
 	struct plane *plane;
 	int rank, nranks, device;
-	bool high;
-	uint32_t rounds;
+	bool high, stay;
+	uint32_t rounds, tries;
 	uint32_t meetings;
 	bool held;                   /* is to be, once in this round */
+	bool apart;                  /* others have masked the leader, or do so in this round */
 	struct lane lanes[2], *lane; /* the one in use */
 	int looks;
 	struct belongings has; /* at its second look */
@@ -125,14 +152,54 @@ static struct plan plan_of(uint64_t seed, uint32_t round, int nranks)
 		p.dead_us[i] = (uint32_t)world_draw(&state, 20000);
 		p.dead_stops[i] = world_draw(&state, 3) == 0;
 		p.dead_inside[i] = world_draw(&state, 3) != 0;
+		p.dead_after[i] = world_draw(&state, 3) == 0;
 	}
+	p.tardy = world_draw(&state, 4) == 0;
 	return p;
 }
 
 static struct plan plan_now(const struct rank *k, uint32_t round)
 {
-	return plan_of(atomic_load(&k->plane->seed), round, k->nranks);
+	struct plan p = plan_of(atomic_load(&k->plane->seed), round, k->nranks);
+
+	p.dead = k->tries ? 0 : p.dead;
+	return p;
 }
+
+/* `nth`: this is the rank on which a call fails while newcomer i joins. Returns which one; 0: none. */
+static uint64_t failing_call(const struct rank *k, uint32_t round, uint32_t i, bool joins)
+{
+	uint64_t state = atomic_load(&k->plane->seed) + round * 1000 + i;
+	int rank = (int)world_draw(&state, (uint64_t)k->nranks);
+
+	if (i >= k->tries || rank != k->rank) {
+		return 0;
+	}
+	return 1 + world_draw(&state, joins ? CALLS_JOIN : CALLS_STAY);
+}
+
+#ifdef REPLACE_INJECT
+static void fail_call(uint64_t n)
+{
+	inject_arm(n, NULL);
+}
+
+static bool has_failed(void)
+{
+	(void)inject_disarm();
+	return *inject_failed();
+}
+#else
+static void fail_call(uint64_t n)
+{
+	NEED(!n);
+}
+
+static bool has_failed(void)
+{
+	return false;
+}
+#endif
 
 /* ---- the control plane ---- */
 
@@ -161,7 +228,7 @@ static int leader(int victim)
 }
 
 /* The leader waits for the newcomer `life` of `victim`, if there is one, and asks all for another communicator. */
-static void ask(struct rank *k, uint32_t round, int victim, uint32_t life)
+static void ask(struct rank *k, uint32_t round, uint32_t newcomer, int victim, uint32_t life)
 {
 	uint32_t attempt = atomic_load(&k->plane->attempt) + 1;
 	double start = world_now();
@@ -171,7 +238,10 @@ static void ask(struct rank *k, uint32_t round, int victim, uint32_t life)
 	}
 	NEED_OK(ncclGetUniqueId(&k->plane->id[attempt % IDS]));
 	k->plane->round[attempt % IDS] = round;
-	atomic_store(&k->plane->pairs[attempt % IDS], 0);
+	k->plane->newcomer[attempt % IDS] = newcomer;
+	for (int vote = 0; vote < VOTES; vote++) {
+		atomic_store(&k->plane->vote[vote].pairs[attempt % IDS], 0);
+	}
 	atomic_store(&k->plane->attempt, attempt);
 }
 
@@ -186,18 +256,17 @@ static uint32_t await_attempt(struct rank *k, uint32_t after)
 	return attempt;
 }
 
-static void say(struct rank *k, uint32_t attempt, bool made)
+static void say(struct rank *k, int vote, uint32_t attempt, bool made)
 {
-	atomic_store(&k->plane->said[k->rank], (uint64_t)attempt << 1 | made);
+	atomic_store(&k->plane->vote[vote].said[k->rank], (uint64_t)attempt << 1 | made);
 }
 
 /*
  * A rank is about to begin that pair with the old group, and the control plane knows it from now on.
  * False: it has fixed how many there are, and this is the first one of the new group.
  */
-static bool begins(struct rank *k, uint32_t attempt, uint32_t pair)
+static bool begins(_Atomic uint64_t *pairs, uint32_t pair)
 {
-	_Atomic uint64_t *pairs = &k->plane->pairs[attempt % IDS];
 	uint64_t known = atomic_load(pairs);
 
 	while (known <= pair && !atomic_compare_exchange_weak(pairs, &known, pair + 1)) {
@@ -209,34 +278,52 @@ static bool begins(struct rank *k, uint32_t attempt, uint32_t pair)
  * The leader decides for all, once it can: the survivors have spoken, and the newcomer, too, unless
  * one of them has failed, or the newcomer is dead or silent.
  */
-static void decide(struct rank *k, uint32_t attempt, int victim, uint32_t life, double silent_s)
+static void decide(struct rank *k, int which, uint32_t attempt, int victim, uint32_t life,
+		   double silent_s)
 {
-	struct plane *plane = k->plane;
+	struct vote *vote = &k->plane->vote[which];
 	uint64_t yes = (uint64_t)attempt << 1 | 1;
 	bool all = true;
 
 	for (int r = 0; r < k->nranks; r++) {
-		uint64_t said = atomic_load(&plane->said[r]);
+		uint64_t said = atomic_load(&vote->said[r]);
 
 		if (r != victim && said >> 1 != attempt) {
 			return;
 		}
 		all &= r == victim || said == yes;
 	}
-	if (all && atomic_load(&plane->said[victim]) >> 1 != attempt &&
-	    atomic_load(&plane->life[victim]) == life && silent_s < SILENCE_S) {
+	if (all && atomic_load(&vote->said[victim]) >> 1 != attempt &&
+	    atomic_load(&k->plane->life[victim]) == life && silent_s < SILENCE_S) {
 		return;
 	}
-	all = all && atomic_load(&plane->said[victim]) == yes;
+	all = all && atomic_load(&vote->said[victim]) == yes;
 	usleep(k->held ? HELD_US : 0);
 	k->held = false;
-	atomic_store(&plane->decided, (uint64_t)attempt << 1 | all);
-	atomic_fetch_or(&plane->pairs[attempt % IDS], FIXED);
+	atomic_store(&vote->decided, (uint64_t)attempt << 1 | all);
+	atomic_fetch_or(&vote->pairs[attempt % IDS], FIXED);
+	if (!all || which == VOTE_JOINED || !k->stay) {
+		atomic_store(&k->plane->settled, attempt);
+	}
 }
 
-static bool is_decided(struct rank *k, uint32_t attempt)
+static bool is_decided(struct rank *k, int vote, uint32_t attempt)
 {
-	return atomic_load(&k->plane->decided) >> 1 == attempt;
+	return atomic_load(&k->plane->vote[vote].decided) >> 1 == attempt;
+}
+
+/* A newcomer waits until all survivors have spoken. If they do without it, it ends. */
+static void await_decision(struct rank *k, int vote, uint32_t attempt)
+{
+	double start = world_now();
+
+	while (!is_decided(k, vote, attempt)) {
+		nap(start);
+	}
+	if (k->tries && !(atomic_load(&k->plane->vote[vote].decided) & 1)) {
+		raise(SIGKILL);
+	}
+	NEED(atomic_load(&k->plane->vote[vote].decided) & 1);
 }
 
 /* ---- lanes ---- */
@@ -297,6 +384,9 @@ static bool lane_make(struct lane *l)
 			     l->of->rank) != ncclSuccess) {
 		l->w.comm = NULL;
 		return false;
+	}
+	if (l->of->stay && l->of->lane) {
+		return true; /* the group is there, or is joined later */
 	}
 	usleep(l->pause_us);
 	if (ncclEpCreateGroup(&l->group, l->w.comm, &config) != ncclSuccess) {
@@ -365,9 +455,11 @@ static void pair_checked(struct lane *l, uint64_t seed)
 	ht_check_combine(b, false);
 }
 
-/* The pair that was captured while the lane before served. */
-static void pair_of_graph(struct lane *l)
+/* The pair that was captured while the lane before served, or that has been there since the beginning. */
+static void pair_of_graph(struct lane *l, uint64_t seed)
 {
+	bench_load(&l->low, seed);
+	bench_expert_work(&l->low);
 	bench_poison(&l->low);
 	NEED_CUDA(cudaGraphLaunch(l->graph, l->w.stream));
 	NEED_CUDA(cudaStreamSynchronize(l->w.stream));
@@ -502,30 +594,32 @@ static void lose(struct rank *k, const struct plan *plan)
 }
 
 /*
- * Serves while a thread makes the next lane. Results count no more where the leader is to be masked.
- * Returns whether all have made it; all have made as many pairs by then.
+ * Serves until it is decided about the next lane, which a thread makes. Results count no more where the
+ * leader is to be masked. Returns whether all have made it; all have made as many pairs by then.
  */
-static bool serve(struct rank *k, const struct plan *plan, struct lane *next, uint32_t life,
-		  uint64_t seed)
+static bool serve(struct rank *k, const struct plan *plan, struct lane *next, int vote,
+		  uint32_t life, uint64_t seed)
 {
 	double start = world_now(), spoken = 0;
 	uint32_t attempt = next->attempt, pairs = 0;
-	_Atomic uint64_t *common = &k->plane->pairs[attempt % IDS];
+	_Atomic uint64_t *common = &k->plane->vote[vote].pairs[attempt % IDS];
 
-	NEED(!pthread_create(&next->thread, NULL, lane_main, next));
 	for (;;) {
 		if (!spoken && atomic_load(&next->over)) {
-			say(k, attempt, next->made);
+			say(k, vote, attempt, next->made);
 			spoken = world_now();
 		}
-		if (!is_decided(k, attempt) && k->rank == leader(plan->victim)) {
-			decide(k, attempt, plan->victim, life, spoken ? world_now() - spoken : 0);
+		if (!is_decided(k, vote, attempt) && k->rank == leader(plan->victim)) {
+			decide(k, vote, attempt, plan->victim, life,
+			       spoken ? world_now() - spoken : 0);
 		}
-		if (k->high ? is_decided(k, attempt) : !begins(k, attempt, pairs)) {
+		if (k->high ? is_decided(k, vote, attempt) : !begins(common, pairs)) {
 			break;
 		}
-		if (!k->high && plan->held) {
+		if (!k->high && k->apart) {
 			CHECK_INT(pair_blind(k->lane), ncclSuccess);
+		} else if (k->stay && pairs % 2) {
+			pair_of_graph(k->lane, seed + pairs);
 		} else if (!k->high) {
 			pair_checked(k->lane, seed + pairs);
 		}
@@ -534,11 +628,21 @@ static bool serve(struct rank *k, const struct plan *plan, struct lane *next, ui
 		usleep(pairs < (uint32_t)atomic_load(common) ? 0 : BETWEEN_PAIRS_US);
 	}
 	CHECK(k->high || pairs == atomic_load(common) - FIXED, "%u pairs", pairs);
-	if (!k->high && plan->held && k->rank != leader(plan->victim)) {
+	if (k->apart && k->rank != leader(plan->victim)) {
 		CHECK(bench_masked(&k->lane->w, k->lane->group) >> leader(plan->victim) & 1);
 	}
+	return atomic_load(&k->plane->vote[vote].decided) & 1;
+}
+
+static bool serve_meanwhile(struct rank *k, const struct plan *plan, struct lane *next,
+			    uint32_t life, uint64_t seed)
+{
+	bool all;
+
+	NEED(!pthread_create(&next->thread, NULL, lane_main, next));
+	all = serve(k, plan, next, VOTE_MADE, life, seed);
 	NEED(!pthread_join(next->thread, NULL));
-	return atomic_load(&k->plane->decided) & 1;
+	return all;
 }
 
 /* All have the next lane, and what was there before goes. */
@@ -548,7 +652,7 @@ static void change_over(struct rank *k, struct lane *next, const struct plan *pl
 
 	k->lane = next;
 	if (!k->high) {
-		pair_of_graph(next);
+		pair_of_graph(next, 5);
 	}
 	pair_checked(next, 7);
 	check_belongings(k, plan);
@@ -558,13 +662,82 @@ static void change_over(struct rank *k, struct lane *next, const struct plan *pl
 	meet(k, -1);
 }
 
+/* The lane goes on with the next one's communicator, which the newcomer has, too. */
+static void move_on(struct lane *lane, struct lane *next)
+{
+	OK(ncclCommAbort(lane->w.comm));
+	lane->w.comm = next->w.comm;
+	next->w.comm = NULL;
+	lane_drop(next);
+}
+
+/* `stay`: all take the newcomer in. Returns whether it is there: if it has died the others go on without it. */
+static bool take_in(struct rank *k, const struct plan *plan, bool died)
+{
+	NEED_OK(ncclEpMaskClean(k->lane->group, k->lane->w.stream));
+	k->apart = false;
+	if (died) {
+		CHECK_INT(bench_masked(&k->lane->w, k->lane->group), UINT64_C(1) << plan->victim);
+		pair_of_graph(k->lane, 4);
+		return false;
+	}
+	CHECK_INT(bench_masked(&k->lane->w, k->lane->group), 0);
+	k->lane->low.p.absent = 0;
+	pair_of_graph(k->lane, 5);
+	pair_checked(k->lane, 7);
+	check_belongings(k, plan);
+	meet(k, -1);
+	return true;
+}
+
+/* A mask does not take in who has joined. */
+static void check_refused(struct rank *k)
+{
+	int mask[RANKS_MAX];
+
+	for (int r = 0; r < k->nranks; r++) {
+		mask[r] = 1;
+	}
+	CHECK_INT(ncclEpMaskUpdate(k->lane->group, mask, k->lane->w.stream), ncclInvalidUsage);
+	CHECK_LAST(k->lane->group, ncclInvalidUsage, "has joined the group");
+}
+
+/* `stay`, and all have the communicator: newcomer i joins. Returns whether it is there. */
+static bool let_join(struct rank *k, const struct plan *plan, uint32_t i, struct lane *next,
+		     uint32_t life, uint64_t seed)
+{
+	bool died = i < plan->dead && plan->dead_after[i];
+	double start = world_now();
+	ncclResult_t result;
+
+	usleep(next->pause_us);
+	fail_call(failing_call(k, k->plane->round[next->attempt % IDS], i, false));
+	result = ncclEpExtReplaceRanks(k->lane->group, next->w.comm);
+	next->made = result == ncclSuccess;
+	CHECK(next->made || i < plan->dead || i < k->tries);
+	CHECK(!has_failed() || k->tries);
+	if (next->made) {
+		check_refused(k);
+	}
+	if (!serve(k, plan, next, VOTE_JOINED, life, seed)) {
+		NEED((i < plan->dead && !died) || i < k->tries);
+		lane_drop(next);
+		return false;
+	}
+	while (died && atomic_load(&k->plane->life[plan->victim]) == life) {
+		nap(start);
+	}
+	move_on(k->lane, next);
+	return take_in(k, plan, died);
+}
+
 /* Until a newcomer has come through. */
 static void survive(struct rank *k, const struct plan *plan, uint32_t round)
 {
 	uint32_t attempt = atomic_load(&k->plane->attempt);
 	uint32_t life = atomic_load(&k->plane->life[plan->victim]) + 1;
 
-	k->held = plan->held && !k->high;
+	k->held = k->apart = plan->held && !k->high;
 	meet(k, -1); /* from here on the victim may be dead */
 	if (k->rank == plan->victim) {
 		die(k, plan);
@@ -577,35 +750,78 @@ static void survive(struct rank *k, const struct plan *plan, uint32_t round)
 		check_context("round %u, rank %d without rank %d, newcomer %u", round, k->rank,
 			      plan->victim, i);
 		if (k->rank == leader(plan->victim)) {
-			ask(k, round, plan->victim, life);
+			ask(k, round, i, plan->victim, life);
 		}
 		attempt = await_attempt(k, attempt);
 		usleep(late && !plan->late_inside ? plan->late_us : 0);
 		next = lane_next(k, attempt, late && plan->late_inside ? plan->late_us : 0);
-		if (serve(k, plan, next, life, round * 10000 + i * 1000)) {
-			CHECK_INT(i, plan->dead);
-			check_context("round %u, rank %d, all together", round, k->rank);
-			change_over(k, next, plan);
-			return;
+		if (!serve_meanwhile(k, plan, next, life, round * 10000 + i * 1000)) {
+			NEED(i < plan->dead);
+			lane_drop(next);
+			continue;
 		}
-		NEED(i < plan->dead);
-		lane_drop(next);
+		if (k->stay) {
+			if (let_join(k, plan, i, next, life, round * 10000 + i * 1000 + 500)) {
+				CHECK(k->tries || i == plan->dead);
+				return;
+			}
+			continue;
+		}
+		CHECK_INT(i, plan->dead);
+		check_context("round %u, rank %d, all together", round, k->rank);
+		change_over(k, next, plan);
+		return;
 	}
+}
+
+/* `stay`: makes what a newcomer has, and waits for the word by which it takes its first step. */
+static void join(struct rank *k, struct lane *lane, uint32_t i)
+{
+	ncclEpGroupConfig_t config = config_of(k);
+	ncclResult_t result;
+
+	fail_call(failing_call(k, k->plane->round[lane->attempt % IDS], i, true));
+	result = ncclEpExtJoinGroup(&lane->group, lane->w.comm, &config, NULL);
+	(void)has_failed();
+	if (result != ncclSuccess && i < k->tries) {
+		say(k, VOTE_JOINED, lane->attempt, false);
+		raise(SIGKILL);
+	}
+	NEED_OK(result);
+	open_handle(lane);
+	CHECK_INT(bench_dispatch(&lane->low, lane->w.stream), ncclInvalidUsage);
+	CHECK_LAST(lane->group, ncclInvalidUsage, "ncclEpMaskClean comes first");
+	say(k, VOTE_JOINED, lane->attempt, true);
 }
 
 /* A newcomer that comes to nothing. */
 static void fall(struct rank *k, const struct plan *plan, uint32_t i, struct lane *lane)
 {
 	ncclEpGroupConfig_t config = config_of(k);
+	bool after = k->stay && plan->dead_after[i], inside = plan->dead_inside[i] || after;
 
-	if (!plan->dead_inside[i]) {
+	if (!inside) {
 		die_later(plan->dead_us[i], plan->dead_stops[i]);
 	}
 	if (ncclCommInitRank(&lane->w.comm, k->nranks, k->plane->id[lane->attempt % IDS],
 			     k->rank) == ncclSuccess &&
-	    plan->dead_inside[i]) {
+	    inside) {
+		if (k->stay) {
+			say(k, VOTE_MADE, lane->attempt, true);
+			await_decision(k, VOTE_MADE, lane->attempt);
+		}
+		if (after) {
+			NEED_CUDA(
+				cudaStreamCreateWithFlags(&lane->w.stream, cudaStreamNonBlocking));
+			join(k, lane, IDS);
+			raise(SIGKILL);
+		}
 		die_later(plan->dead_us[i], plan->dead_stops[i]);
-		(void)ncclEpCreateGroup(&lane->group, lane->w.comm, &config);
+		if (k->stay) {
+			(void)ncclEpExtJoinGroup(&lane->group, lane->w.comm, &config, NULL);
+		} else {
+			(void)ncclEpCreateGroup(&lane->group, lane->w.comm, &config);
+		}
 	}
 	for (;;) {
 		usleep(1000000); /* it says nothing */
@@ -615,8 +831,7 @@ static void fall(struct rank *k, const struct plan *plan, uint32_t i, struct lan
 /* A newcomer's first round, which the control plane tells. */
 static uint32_t come(struct rank *k, uint32_t life)
 {
-	uint32_t attempt = atomic_load(&k->plane->attempt), round, first = 2;
-	double start = world_now();
+	uint32_t attempt = atomic_load(&k->plane->attempt), round, i;
 	struct lane *lane;
 	struct plan plan;
 
@@ -625,24 +840,27 @@ static uint32_t come(struct rank *k, uint32_t life)
 	round = k->plane->round[attempt % IDS];
 	plan = plan_now(k, round);
 	NEED(plan.victim == k->rank);
-	for (uint32_t i = 1; i < round; i++) {
-		struct plan before = plan_now(k, i);
-
-		first += before.victim == k->rank ? 1 + before.dead : 0;
-	}
-	check_context("round %u, rank %d, newcomer %u", round, k->rank, life - first);
+	i = k->plane->newcomer[attempt % IDS];
+	check_context("round %u, rank %d, newcomer %u", round, k->rank, i);
 	lane = lane_next(k, attempt, 0);
-	if (life - first < plan.dead) {
-		fall(k, &plan, life - first, lane);
+	if (i < plan.dead) {
+		fall(k, &plan, i, lane);
 	}
+	k->lane = k->stay ? lane : NULL; /* it joins one */
 	NEED(lane_make(lane));
-	say(k, attempt, true);
-	while (!is_decided(k, attempt)) {
-		nap(start);
+	say(k, VOTE_MADE, attempt, true);
+	await_decision(k, VOTE_MADE, attempt);
+	if (k->stay) {
+		join(k, lane, i);
+		await_decision(k, VOTE_JOINED, attempt);
 	}
-	NEED(atomic_load(&k->plane->decided) & 1);
 	k->meetings = atomic_load(&k->plane->met[leader(k->rank)]);
-	change_over(k, lane, &plan);
+	if (k->stay) {
+		usleep(plan.tardy ? TARDY_US : 0);
+		NEED(take_in(k, &plan, false));
+	} else {
+		change_over(k, lane, &plan);
+	}
 	return round;
 }
 
@@ -656,7 +874,7 @@ static void begin(struct rank *k)
 			     world_number(getenv("TEST_SEED"), (uint64_t)getpid()));
 		printf("TEST_SEED=%llu\n", (unsigned long long)atomic_load(&k->plane->seed));
 		fflush(stdout); /* before the process is killed */
-		ask(k, 0, -1, 0);
+		ask(k, 0, 0, -1, 0);
 	}
 	lane = lane_next(k, await_attempt(k, 0), 0);
 	NEED(lane_make(lane));
@@ -709,7 +927,7 @@ static void keep_alive(struct plane *plane, int rank)
 		if (WIFSTOPPED(status)) { /* the job finds out that it hangs, and ends it */
 			uint64_t attempt = atomic_load(&plane->attempt);
 
-			while (atomic_load(&plane->decided) >> 1 < attempt) {
+			while (atomic_load(&plane->settled) < attempt) {
 				usleep(1000);
 			}
 			kill(child, SIGKILL);
@@ -744,9 +962,11 @@ int main(int argc, char **argv)
 {
 	static struct rank k;
 
-	NEED(argc == 3 && world_launched());
+	NEED(argc >= 3 && argc <= 4 && world_launched());
 	k.plane = map_plane();
 	k.high = !strcmp(argv[1], "ht");
+	k.stay = !strcmp(argv[1], "stay") || argc == 4;
+	k.tries = argc == 4 ? (uint32_t)world_number(argv[3], 0) : 0;
 	k.rounds = (uint32_t)world_number(argv[2], 0);
 	k.rank = (int)world_number(getenv("RANK"), 0);
 	k.nranks = world_size(0);

@@ -264,6 +264,38 @@ MUTANTS += [
     # A rank's own error stands where the exchange that would spread it fails.
     {"name": "own_error_lost", "file": "plugin/core/bootstrap.c",
      "old": "\t\t(void)ep_fail_again(&first);\n", "new": "", "tests": ["bootstrap"]},
+    # ---- a rank joins ----
+    # Nobody joins in the place of a rank that takes part,
+    {"name": "place_taken", "file": "plugin/ep/replace.c",
+     "old": "\tif (g->mask_host[r]) {", "new": "\tif (false) {", "tests": ["join"]},
+    # ... or whose process may still store,
+    {"name": "place_alive", "file": "plugin/ep/replace.c",
+     "old": "\tif (!ep_ident_gone(&g->idents[g->rank], lost)) {", "new": "\tif (false) {", "tests": ["join"]},
+    # ... and nobody takes the lost rank's step for the newcomer's.
+    {"name": "place_remembered", "file": "plugin/ep/replace.c",
+     "old": "\tEP_CUDA(cudaMemsetAsync(heap + words[i], 0, 8, g->stream), what);",
+     "new": "\t(void)words;", "tests": ["join_at_once"]},
+    # Where the newcomer's memory cannot be mapped the address shows what it showed.
+    {"name": "place_empty", "file": "plugin/peer/window.c",
+     "old": "\t    vmm_map_at(at, before, bytes, device, &ignored) != CUDA_SUCCESS) {",
+     "new": "\t    vmm_map_at(at, before, 0, device, &ignored) == CUDA_ERROR_NOT_FOUND) {",
+     "tests": ["replace_nth_each"]},
+    # The newcomer's memory is where graphs have the lost rank's.
+    {"name": "place_elsewhere", "file": "plugin/peer/window.c",
+     "old": "\t\terror = *base ? vmm_map_instead", "new": "\t\terror = false ? vmm_map_instead", "tests": ["replace_stay"]},
+    # The newcomer's heap is laid out as the others'.
+    {"name": "join_small", "file": "plugin/ep/group.c",
+     "old": "\tif (topk > g->heap.topk) {\n\t\tg->heap", "new": "\tif (false) {\n\t\tg->heap", "tests": ["join"]},
+    # The group grows by the communicator that all have.
+    {"name": "join_old_comm", "file": "plugin/ep/replace.c",
+     "old": "\tg->comm = comm;\n", "new": "\t(void)comm;\n", "tests": ["join"]},
+    # A newcomer has no step before MaskClean, and no mask gives it one.
+    {"name": "join_unclean", "file": "plugin/ep/halves.c",
+     "old": "\tif (ep_ranks_has(&g->joined, (uint32_t)g->rank) && !stream_capture(stream)) {",
+     "new": "\tif (false) {", "tests": ["replace_stay"]},
+    {"name": "join_by_mask", "file": "plugin/ep/mask.c",
+     "old": "\t\tif (mask[r] && ep_ranks_has(&g->joined, (uint32_t)r)) {", "new": "\t\tif (false) {",
+     "tests": ["replace_stay"]},
     # A rank that waits for one that has destroyed its group says that it has left.
     {"name": "left_unsaid", "file": "plugin/ep/record.c",
      "old": "left = behind[0] && record_left(group, record->peer);",

@@ -81,6 +81,21 @@ static ncclResult_t ext_create_group(struct scene *s, cudaStream_t stream)
 	return group_end(result, group, stream);
 }
 
+static ncclResult_t ext_replace_ranks(struct scene *s, cudaStream_t stream)
+{
+	return ncclEpExtReplaceRanks(s->b.group, s->w->comm);
+}
+
+/* All ranks join, and none has a group. */
+static ncclResult_t ext_join_group(struct scene *s, cudaStream_t stream)
+{
+	ncclEpGroupConfig_t config = bench_group_config(&s->b.p, 0);
+	ncclEpGroup_t group;
+	ncclResult_t result = ncclEpExtJoinGroup(&group, s->w->comm, &config, NULL);
+
+	return result == ncclInvalidUsage ? ncclSuccess : ncclSystemError;
+}
+
 static ncclResult_t group_destroy(struct scene *s, cudaStream_t stream)
 {
 	return ncclEpGroupDestroy(s->b.group);
@@ -235,6 +250,8 @@ static const struct {
 	{ "ncclEpTensorDestroy", "not recorded", tensors },
 	{ "ncclEpCreateGroup", "not recorded", create_group },
 	{ "ncclEpExtCreateGroup", "not recorded", ext_create_group },
+	{ "ncclEpExtReplaceRanks", "refused", ext_replace_ranks },
+	{ "ncclEpExtJoinGroup", "not recorded", ext_join_group },
 	{ "ncclEpGroupDestroy", "refused", group_destroy },
 	{ "ncclEpHandleMemSize", "not recorded", handle_mem_size },
 	{ "ncclEpInitHandle", "not recorded", handles },

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ncclEpExtReplaceRanks and ncclEpExtJoinGroup: two ranks are killed and replaced together, in a group whose memory has
+ * grown before and grows afterwards; and what cannot be is refused by name, after which the group serves as before.
+ *
+ *     join
+ *     join at_once               one rank, masked by hand: nothing runs without it, and it comes late to MaskClean
+ *     join refused TEXT [ht|plain]   all ranks but the last one are refused with these words, in this kind of group
+ *
+ * Each process stands for two lives of its rank: the first one is a child, which is killed on the last ranks.
+ */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/bench.h"
+#include "support/ht_bench.h"
+#include "support/victim.h"
+
+#define RANKS_MAX 8
+#define COMMS 16
+#define TIMEOUT_MS 3000.0
+#define PATIENCE_S 60.0
+#define TARDY_US 2300000 /* longer than MaskClean waits for a masked rank */
+
+struct plane {
+	ncclUniqueId id[COMMS];
+	_Atomic uint32_t made; /* ids so far */
+	_Atomic uint32_t met[RANKS_MAX];
+	uint32_t comms;         /* in the first life of all */
+	_Atomic uint32_t again; /* ranks in their second life */
+};
+
+static struct plane *plane;
+static struct world w;
+static struct bench b;
+static uint32_t comms, meetings;
+static bool at_once;
+static int lost; /* the last ranks */
+
+static void nap(double start)
+{
+	NEED(world_now() - start < PATIENCE_S);
+	usleep(1000);
+}
+
+/* The ranks below `ranks`. */
+static void meet(int ranks)
+{
+	double start = world_now();
+
+	atomic_store(&plane->met[w.rank], ++meetings);
+	for (int r = 0; r < ranks; r++) {
+		while ((int32_t)(atomic_load(&plane->met[r]) - meetings) < 0) {
+			nap(start);
+		}
+	}
+}
+
+static ncclComm_t comm_make(void)
+{
+	uint32_t number = comms++;
+	double start = world_now();
+	ncclComm_t comm;
+
+	NEED(number < COMMS);
+	if (w.rank == 0) {
+		NEED_OK(ncclGetUniqueId(&plane->id[number]));
+		atomic_store(&plane->made, number + 1);
+	}
+	while (atomic_load(&plane->made) <= number) {
+		nap(start);
+	}
+	NEED_OK(ncclCommInitRank(&comm, w.nranks, plane->id[number], w.rank));
+	return comm;
+}
+
+static struct oracle_problem problem(uint32_t topk)
+{
+	return bench_problem(w.nranks, 3 * (uint32_t)w.nranks, topk, 256, 6, ORACLE_EXPERT_MAJOR);
+}
+
+/* Handles of top-2 make its memory grow, and those of top-3 again. */
+static ncclEpGroupConfig_t config_of(bool mask)
+{
+	struct oracle_problem p = problem(1);
+	ncclEpGroupConfig_t config = bench_group_config(&p, mask ? BENCH_MASK : 0);
+
+	config.max_num_sms = mask ? 8 : 2;
+	config.timeout_ns = (uint64_t)(TIMEOUT_MS * 1e6);
+	return config;
+}
+
+static void open_bench(uint32_t topk)
+{
+	struct oracle_problem p = problem(topk);
+	ncclEpGroup_t group = b.group;
+
+	bench_open(&b, &w, group, &p, BENCH_MASK);
+}
+
+static void begin(void)
+{
+	NEED(w.nranks >= 4 && w.nranks <= RANKS_MAX);
+	w.device = (int)world_number(getenv("LOCAL_RANK"), 0);
+	NEED_CUDA(cudaSetDevice(w.device));
+	NEED_CUDA(cudaStreamCreateWithFlags(&w.stream, cudaStreamNonBlocking));
+}
+
+/* ---- what is refused while nobody is lost ---- */
+
+enum part {
+	STAY,
+	JOIN,
+	CREATE
+};
+
+/* The last rank makes `last`'s call, the others ncclEpExtReplaceRanks. The words of this rank's error must have `part`. */
+static void refuse(enum part last, const ncclEpGroupConfig_t *config, ncclResult_t want,
+		   const char *part)
+{
+	enum part mine = w.rank == w.nranks - 1 ? last : STAY;
+	ncclComm_t comm = comm_make();
+	ncclEpGroup_t group = NULL;
+	ncclResult_t result;
+
+	check_context("rank %d: %s", w.rank, part);
+	result = mine == STAY   ? ncclEpExtReplaceRanks(b.group, comm)
+		 : mine == JOIN ? ncclEpExtJoinGroup(&group, comm, config, NULL)
+				: ncclEpCreateGroup(&group, comm, config);
+	CHECK_INT(result, want);
+	CHECK_LAST(mine == STAY ? b.group : NULL, want, part);
+	OK(ncclCommAbort(comm));
+}
+
+static void mask_last(int ranks, int active)
+{
+	int mask[RANKS_MAX];
+
+	for (int r = 0; r < w.nranks; r++) {
+		mask[r] = r < w.nranks - ranks || r == w.rank || active;
+	}
+	OK(ncclEpMaskUpdate(b.group, mask, w.stream));
+	NEED_CUDA(cudaStreamSynchronize(w.stream));
+}
+
+static void refuse_all(void)
+{
+	ncclEpGroupConfig_t config = config_of(true), other = config;
+	ncclResult_t last = w.rank == w.nranks - 1 ? ncclRemoteError : ncclInvalidUsage;
+
+	other.num_experts *= 2;
+	refuse(STAY, NULL, ncclInvalidUsage, "none joins");
+	refuse(CREATE, &config, ncclInvalidUsage, "calls ncclEpCreateGroup, but rank 0 ");
+	refuse(JOIN, &other, ncclInvalidArgument, "config->num_experts");
+	refuse(JOIN, &config, last, "its place is taken");
+	meet(w.nranks);
+	mask_last(1, 0);
+	refuse(JOIN, &config, last, "process (pid");
+	meet(w.nranks);
+	mask_last(1, 1);
+	meet(w.nranks);
+	bench_pair_of(&b, 3);
+}
+
+static int refused(const char *part, const char *kind)
+{
+	struct oracle_ht h = { .p = problem(2) };
+	ncclEpGroupConfig_t config = !strcmp(kind, "ht") ? ht_group_config(&h, 0)
+							 : config_of(strcmp(kind, "plain") != 0);
+	ncclResult_t result;
+	ncclComm_t comm;
+
+	begin();
+	w.comm = comm_make();
+	NEED_OK(ncclEpCreateGroup(&b.group, w.comm, &config));
+	comm = comm_make();
+	if (w.rank == w.nranks - 1) {
+		ncclEpGroup_t group = NULL;
+
+		result = ncclEpExtJoinGroup(&group, comm, &config, NULL);
+	} else {
+		result = ncclEpExtReplaceRanks(b.group, comm);
+	}
+	CHECK_INT(result, w.rank == w.nranks - 1 ? ncclRemoteError : ncclInvalidUsage);
+	CHECK_LAST(NULL, result, part);
+	OK(ncclEpGroupDestroy(b.group));
+	OK(ncclCommAbort(comm));
+	OK(ncclCommDestroy(w.comm));
+	return check_end();
+}
+
+/* ---- ranks are lost ---- */
+
+/* Until the survivors have masked all of them. */
+static void lose(void)
+{
+	uint64_t all = ((UINT64_C(1) << lost) - 1) << (w.nranks - lost);
+	double start = world_now(), seconds;
+
+	while (atomic_load(&plane->again) < (uint32_t)lost) {
+		nap(start);
+	}
+	if (at_once) {
+		mask_last(lost, 0);
+		return;
+	}
+	while (bench_masked(&w, b.group) != all) {
+		CHECK_INT(victim_pair(&b, false, &seconds), ncclSuccess);
+		nap(start);
+	}
+	b.p.absent = all;
+	bench_pair_of(&b, 4);
+}
+
+static void together(void)
+{
+	NEED_OK(ncclEpMaskClean(b.group, w.stream));
+	CHECK_INT(bench_masked(&w, b.group), 0);
+	b.p.absent = 0;
+	bench_pair_of(&b, 5);
+	bench_close(&b);
+	open_bench(3); /* the memory grows, by the communicator that all have now */
+	bench_pair_of(&b, 6);
+	bench_end(&b);
+	OK(ncclCommDestroy(w.comm));
+}
+
+static int first_life(void)
+{
+	ncclEpGroupConfig_t config = config_of(true);
+	ncclComm_t comm;
+
+	begin();
+	w.comm = comm_make();
+	NEED_OK(ncclEpCreateGroup(&b.group, w.comm, &config));
+	open_bench(2);
+	bench_pair_of(&b, 2);
+	refuse_all();
+	check_context("rank %d", w.rank);
+	plane->comms = comms;
+	meet(w.nranks);
+	if (w.rank >= w.nranks - lost) {
+		raise(SIGKILL);
+	}
+	lose();
+	comm = comm_make();
+	NEED_OK(ncclEpExtReplaceRanks(b.group, comm));
+	OK(ncclCommAbort(w.comm));
+	w.comm = comm;
+	if (!at_once) {
+		bench_pair_of(&b, 7); /* still without them */
+	}
+	meet(w.nranks - lost);
+	together();
+	return check_end();
+}
+
+static int second_life(void)
+{
+	ncclEpGroupConfig_t config = config_of(true);
+	double start = world_now();
+
+	begin();
+	atomic_fetch_add(&plane->again, 1);
+	comms = plane->comms;
+	w.comm = comm_make();
+	NEED_OK(ncclEpExtJoinGroup(&b.group, w.comm, &config, NULL));
+	open_bench(2);
+	while (atomic_load(&plane->met[0]) <= atomic_load(&plane->met[w.rank])) {
+		nap(start);
+	}
+	usleep(at_once ? TARDY_US : 0);
+	together();
+	return check_end();
+}
+
+static void map_plane(void)
+{
+	char path[600];
+	int fd;
+
+	NEED(getenv("VC_DIR"));
+	snprintf(path, sizeof(path), "%s/plane", getenv("VC_DIR"));
+	fd = open(path, O_CREAT | O_RDWR, 0600);
+	NEED(fd >= 0 && !ftruncate(fd, sizeof(*plane)));
+	plane = mmap(NULL, sizeof(*plane), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NEED(plane != MAP_FAILED);
+	close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	pid_t parent = getpid(), child;
+	int status;
+
+	NEED(world_launched());
+	map_plane();
+	w.nranks = world_size(0);
+	w.rank = (int)world_number(getenv("RANK"), 0);
+	at_once = argc == 2;
+	lost = at_once ? 1 : 2;
+	if (argc >= 3) {
+		return refused(argv[2], argc > 3 ? argv[3] : "");
+	}
+	child = fork();
+	NEED(child >= 0);
+	if (child == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		return getppid() == parent ? first_life() : 1;
+	}
+	NEED(waitpid(child, &status, 0) == child);
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+		return second_life();
+	}
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
