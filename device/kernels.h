@@ -40,6 +40,10 @@ EP_KERNEL_DECL(ep_ht_route_nodes_kernel); /* the same for groups of several node
 /* struct ep_ht_dispatch_args */
 EP_KERNEL_DECL(ep_ht_dispatch_kernel);
 EP_KERNEL_DECL(ep_ht_dispatch_nodes_kernel); /* the same for groups of several nodes */
+/* struct ep_ht_order_args, 2R blocks of EP_HT_ORDER_WARPS warps */
+EP_KERNEL_DECL(ep_ht_order_kernel);
+/* struct ep_ht_early_args */
+EP_KERNEL_DECL(ep_ht_dispatch_early_kernel); /* in the order of experts, which are counted */
 /* struct ep_ht_combine_args */
 EP_KERNEL_DECL(ep_ht_combine_bf16_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp16_kernel);

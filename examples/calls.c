@@ -18,7 +18,8 @@ enum {
 };
 
 static ncclComm_t comm;
-static cudaStream_t stream;
+static cudaStream_t stream, experts;
+static cudaEvent_t started;
 static ncclEpGroup_t group;
 static ncclEpHandle_t handle;
 static ncclEpTensor_t topk_idx, topk_weights, x, y; /* the tokens of this rank */
@@ -285,6 +286,18 @@ static void ext_add_expert_rows(void)
 
 	CHECK(ncclEpUpdateHandle(handle, &topk_idx, NULL, stream));
 	CHECK(ncclEpExtAddExpertRows(handle, load, stream));
+}
+
+/* ncclEpExtStartArrivals: Experts on another stream may wait for their rows while dispatch runs. */
+static void ext_start_arrivals(void)
+{
+	ncclEpExtArrivals_t *arrivals = memory; /* on the device */
+	size_t bytes;
+
+	CHECK(ncclEpExtStartArrivals(handle, NULL, &bytes, stream)); /* how much: once */
+	CHECK(ncclEpExtStartArrivals(handle, arrivals, &bytes, stream));
+	CHECK(cudaEventRecord(started, stream));
+	CHECK(cudaStreamWaitEvent(experts, started, 0)); /* and then their kernel there */
 }
 
 /* ---- dispatch and combine, low latency ---- */
@@ -1036,6 +1049,12 @@ static void rows_are_counted(void)
 	CHECK((uint64_t)n != want);
 }
 
+static void dispatch_and_combine(void)
+{
+	dispatch_zones();
+	combine_rows();
+}
+
 /* `before` and `after` are examples, too, which this one needs. */
 static const struct example {
 	const char *name;
@@ -1065,6 +1084,12 @@ static const struct example {
 	{ .name = "ncclEpHandleDestroy", .before = dispatch, .run = handle_destroy },
 	{ .name = "ncclEpExtNumRecvTokens", .before = dispatch, .run = ext_num_recv_tokens },
 	{ .name = "ncclEpExtAddExpertRows", .run = ext_add_expert_rows },
+	{ .name = "ncclEpExtStartArrivals",
+	  .before = update_handle_ht,
+	  .run = ext_start_arrivals,
+	  .after = dispatch_and_combine,
+	  .check = sums_are_of_experts,
+	  .scene = ZONES },
 	{ .name = "ncclEpDispatch", .run = dispatch, .after = combine, .check = sums_are_tokens },
 	{ .name = "ncclEpDispatch",
 	  .run = dispatch_rank_major,
@@ -1172,6 +1197,8 @@ int main(int argc, char **argv)
 	comm = begin(argv[1]);
 	CHECK(ranks > 64);
 	CHECK(cudaStreamCreate(&stream));
+	CHECK(cudaStreamCreate(&experts));
+	CHECK(cudaEventCreateWithFlags(&started, cudaEventDisableTiming));
 	arena = on_device(NULL, (size_t)ranks * T * L * H * 8 + (1 << 20));
 	for (size_t i = 0; i < sizeof(examples) / sizeof(examples[0]); i++) {
 		run(&examples[i]);

@@ -307,7 +307,8 @@ enum ep_record_cause {
 	EP_CAUSE_UNROUTED,
 	/* A tensor with received rows: value = rows that the routing brings, expected = rows that it
 	 * has. */
-	EP_CAUSE_SHORT
+	EP_CAUSE_SHORT,
+	EP_CAUSE_REROUTED /* the routing in handle memory is not that which arrivals are for */
 };
 
 struct ep_record {

@@ -454,6 +454,62 @@ struct ep_ht_dispatch_args {
 	unsigned char *direct_scales[EP_HT_DIRECT_RANKS]; /* out_scales */
 };
 
+/*
+ * Arrivals: a dispatch in the order of experts, which counts for each local expert the rows that have
+ * not come. Memory of the caller, as device addresses; the first two are public (nccl_ep/ext.h).
+ *
+ * What goes from one rank to another, or to itself, is a *list* of rows, in the order of the first expert
+ * that each is for at its destination, and of tokens where that is the same. Both ends make it from their
+ * own tables. A chunk is 1 << chunk_shift rows of one list, and the ring between the two holds
+ * ring_chunks of them, in its slots as of other chunks. A unit is a chunk with all its parts.
+ */
+struct ep_ht_arrivals {
+	uint32_t failed;  /* 1: the dispatch has: what is missing does not come */
+	uint32_t experts; /* L */
+	uint32_t routing; /* ep_ht_head.routing when the lists were made; 0: there was none */
+	uint32_t pad;
+};
+
+struct ep_ht_arrival {
+	uint32_t missing; /* rows that have not come; the last one's count releases all */
+	uint32_t rows;    /* that come */
+	uint32_t first;   /* place */
+	uint32_t pad;
+};
+
+struct ep_ht_dev_arrivals {
+	struct ep_ht_arrivals *head;
+	struct ep_ht_arrival *experts; /* [L] */
+	uint32_t *rows;                /* [2][R] of the lists to each rank, and from it */
+	uint32_t *send;                /* [R][B] tokens of the list to each rank */
+	uint32_t *recv;                /* [slots] slots of the list from s, from recv_base[s] on */
+	uint32_t *send_key;            /* as send and recv, in the order of tokens: first experts */
+	uint32_t *recv_key;
+	uint16_t *recv_expert; /* as recv_sel: local experts of the places */
+	uint32_t *sums; /* [2][R][L][EP_HT_ORDER_WARPS] */
+};
+
+#define EP_HT_ORDER_WARPS 16u
+#define EP_HT_ORDER_SHARED 512u /* with more experts of a rank, sums are in the caller's memory */
+
+EP_HOST_DEV uint32_t ep_ht_order_sums(uint32_t nlocal)
+{
+	return 4 * EP_HT_ORDER_WARPS * nlocal;
+}
+
+/* One block for each list, and behind them others for recv_expert. */
+struct ep_ht_order_args {
+	struct ep_ht_common c;
+	struct ep_ht_dev_arrivals arrivals;
+};
+
+struct ep_ht_early_args {
+	struct ep_ht_dispatch_args d; /* parts of a row are units of their own nowhere here */
+	struct ep_ht_dev_arrivals arrivals;
+	uint32_t chunk_shift;
+	uint32_t ring_chunks;
+};
+
 struct ep_ht_combine_args {
 	struct ep_ht_common c;
 	const unsigned char *tokens; /* received rows [.][token_bytes] */

@@ -25,7 +25,7 @@
 struct ep_ht_entry {
 	struct ep_step_found found;
 	struct ep_op op;
-	uint32_t fault;  /* why the operation cannot run: EP_CAUSE_UNROUTED or _SHORT; 0: it can */
+	uint32_t fault;  /* why the operation cannot run: EP_CAUSE_UNROUTED, _SHORT, _REROUTED; 0: it can */
 	uint32_t origin; /* EP_SIGNATURE_ORIGIN */
 };
 
@@ -66,13 +66,15 @@ EP_DEV uint32_t ht_fault(const struct ep_ht_common &c)
 	return c.given_rows < ht_needed(c) ? EP_CAUSE_SHORT : 0;
 }
 
+/* `fault`: why the operation cannot run, by other things than its handle's memory; 0: nothing. */
 template <bool NODES = false>
-EP_DEV struct ep_ht_entry ep_ht_enter(const struct ep_ht_common &c, bool is_combine)
+EP_DEV struct ep_ht_entry ep_ht_enter(const struct ep_ht_common &c, bool is_combine,
+				      uint32_t fault = 0)
 {
 	struct ep_ht_entry e;
 
 	e.found = ep_step_load(c.g, c.launch, false);
-	e.fault = ht_fault(c);
+	e.fault = fault ? fault : ht_fault(c);
 	e.op = ep_step_make(c.launch, e.found, false);
 	e.op.is_combine = is_combine;
 	e.origin = c.h.head->routing;

@@ -62,6 +62,7 @@
  *                               relaxed; return the old value, and nobody waits for one that is not used
  *   ep_atomic_add_acq_rel_gpu_u32, ep_atomic_cas_acquire_gpu_u32
  *                               the same with an order
+ *   ep_add_release_gpu_u32      returns nothing
  *   ep_atomic_cas_sc_gpu_u64    and a full fence behind it: what the thread loads next is loaded
  *                               after the exchange was made
  *   ep_release_fence_gpu()      as ep_release_fence_sys(), for readers of the same device and for

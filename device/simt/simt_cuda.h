@@ -230,6 +230,11 @@ EP_ATOM_CUDA(ep_atomic_add_acq_rel_gpu_u32, "atom.acq_rel.gpu.global.add.u32", u
 EP_ATOM_CUDA(ep_atomic_add_gpu_u64, "atom.relaxed.gpu.global.add.u64", uint64_t, "l")
 EP_ATOM_CUDA(ep_atomic_max_gpu_u64, "atom.relaxed.gpu.global.max.u64", uint64_t, "l")
 
+EP_DEV void ep_add_release_gpu_u32(uint32_t *p, uint32_t v)
+{
+	asm volatile("red.release.gpu.global.add.u32 [%0], %1;" : : "l"(p), "r"(v) : "memory");
+}
+
 #define EP_CAS_CUDA(name, instr, type, reg)                                                        \
 	EP_DEV type name(type *p, type expected, type v)                                           \
 	{                                                                                          \

@@ -419,6 +419,58 @@ typedef struct {
 ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *stats, int count,
 				cudaStream_t stream);
 
+/* What has come for one local expert. Device memory, which a dispatch writes. */
+typedef struct {
+	uint32_t missing;  /* Rows that have not come. 0: all are in outputs->tokens. */
+	uint32_t rows;     /* Rows that come, without padding. */
+	uint32_t first;    /* The first one's index in outputs->tokens. */
+	uint32_t reserved; /* Of the library. */
+} ncclEpExtArrival_t;
+
+/* What a dispatch tells kernels that run beside it. */
+typedef struct {
+	uint32_t failed;      /* 1: the dispatch has failed; what is missing does not come. */
+	uint32_t experts;     /* Local experts. */
+	uint32_t reserved[2]; /* Of the library. */
+	ncclEpExtArrival_t expert[1]; /* As many as there are local experts. */
+} ncclEpExtArrivals_t;
+
+/*
+ * Returns which experts have all their rows, to kernels that run beside a dispatch.
+ *
+ * With `arrivals` NULL the call stores in `*bytes` the device memory that it needs for the handle.
+ * Otherwise `arrivals` is such memory, of `*bytes` bytes and aligned to 256, and the handle's next
+ * dispatch counts there. That dispatch sends each rank its rows in the order of its experts, so
+ * that experts complete one after the other. Its outputs are those of any other dispatch.
+ *
+ * The call enqueues on `stream` what sets the counts to the rows that the handle's routing brings.
+ * A kernel may look at them behind that: order it behind this call, and not behind the dispatch.
+ * When it loads `missing` of an expert as 0, with acquire order, it sees the rows of that expert,
+ * their scales and their weights. Padding is zero when the dispatch is over. nccl_ep/arrivals.h has
+ * device functions that look and wait.
+ *
+ * If the dispatch fails, `failed` becomes 1. If it was never launched, nothing does: a wait needs
+ * a limit. A kernel that waits must leave the SMs of the dispatch free, or both wait in vain. Give
+ * the group a number of SMs, and the kernel at most the others.
+ *
+ * High throughput, expert-major handles, groups of one node, and not overflow policy DROP. All
+ * ranks make this call for the same dispatches. A new routing of the handle forgets the call.
+ *
+ * Collective: yes.
+ * Threads: one at a time.
+ * Capture: recorded. A graph that has it has the dispatch, too.
+ * Blocks: no.
+ * Memory: `arrivals` must stay until the dispatch has run, and be used by one dispatch at a time.
+ * Logs: failures.
+ * Returns: ncclSuccess, the codes of calls on a working group, or
+ *   ncclInvalidArgument: `bytes` is NULL. `arrivals` is not aligned, or `*bytes` is less than is
+ *     needed. The handle has no routing, or is not expert-major.
+ *   ncclInvalidUsage: Low latency, several nodes, or overflow policy DROP. Or `stream` belongs to
+ *     another device.
+ */
+ncclResult_t ncclEpExtStartArrivals(ncclEpHandle_t handle, ncclEpExtArrivals_t *arrivals,
+				    size_t *bytes, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

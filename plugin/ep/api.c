@@ -319,6 +319,15 @@ ncclResult_t ncclEpExtAddExpertRows(ncclEpHandle_t handle, uint64_t *rows, cudaS
 	return ep_call_end(&call, ep_query_expert_rows(handle, rows, stream));
 }
 
+ncclResult_t ncclEpExtStartArrivals(ncclEpHandle_t handle, ncclEpExtArrivals_t *arrivals,
+				    size_t *bytes, cudaStream_t stream)
+{
+	struct ep_call call;
+
+	EP_CHECK(ep_call_begin_handle(&call, handle, false));
+	return ep_call_end(&call, ep_handle_arrivals(handle, arrivals, bytes, stream));
+}
+
 ncclResult_t ncclEpExtPeerStats(ncclEpGroup_t ep_group, ncclEpExtPeerStats_t *stats, int count,
 				cudaStream_t stream)
 {

@@ -178,6 +178,10 @@ struct ep_algo {
 	/* Fills all but args->rows: what the handle's routing selects. */
 	void (*selections)(const struct ncclEpHandle *handle, struct ep_expert_rows_args *args);
 
+	/* For ncclEpExtStartArrivals, as ep_handle_arrivals(); NULL: there is no such thing. */
+	ncclResult_t (*arrivals)(struct ncclEpHandle *handle, void *arrivals, size_t *bytes,
+				 cudaStream_t stream);
+
 	/* For ncclEpExtNumRecvTokens. */
 	ncclResult_t (*received)(const struct ncclEpHandle *handle, uint64_t *tokens,
 				 uint64_t *rows, cudaStream_t stream);
@@ -716,6 +720,9 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *gro
 			      ncclEpLayout_t layout, const ncclEpTensor_t *topk_idx,
 			      const ncclEpLayoutInfo_t *layout_info,
 			      const ncclEpHandleConfig_t *config, cudaStream_t stream);
+/* Prepares the handle's next dispatch to count in `arrivals`; NULL: stores the bytes that takes. */
+ncclResult_t ep_handle_arrivals(struct ncclEpHandle *handle, void *arrivals, size_t *bytes,
+				cudaStream_t stream);
 ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle);
 /* The same for a handle without a group, outside any group. */
 void ep_handle_free_orphan(struct ncclEpHandle *handle);
@@ -872,6 +879,9 @@ struct ep_signature ep_signature_combine(const struct ep_combine *combine);
 
 /* The operation's rows go straight to or come from windows, at these offsets. */
 void ep_signature_windows(struct ep_signature *signature, uint64_t offset, uint64_t scale_offset);
+
+/* The dispatch counts arrivals, and its rows travel in the order of experts. */
+void ep_signature_arrivals(struct ep_signature *signature);
 
 /* Puts it into a launch of the send half, or of both halves. */
 void ep_signature_launch(struct ep_dev_launch *launch, const struct ep_signature *signature);

@@ -237,6 +237,25 @@ ncclResult_t ep_handle_create(struct ncclEpHandle **out, struct ncclEpGroup *g,
 	return ncclSuccess;
 }
 
+ncclResult_t ep_handle_arrivals(struct ncclEpHandle *handle, void *arrivals, size_t *bytes,
+				cudaStream_t stream)
+{
+	static const char name[] = "ncclEpExtStartArrivals";
+	const struct ep_algo *algo = handle->group->config.algo;
+
+	if (!algo->arrivals) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: the group is in %s mode, and only high "
+			       "throughput has arrivals",
+			       name, algo->limits.mode);
+	}
+	if (!bytes) {
+		return ep_fail(ncclInvalidArgument, EP_CALL_NO_POINTER, name, "bytes");
+	}
+	EP_CHECK(ep_handle_check_routed(handle, name));
+	return algo->arrivals(handle, arrivals, bytes, stream);
+}
+
 ncclResult_t ep_handle_destroy(struct ncclEpHandle *handle)
 {
 	if (!handle->group->failed) {

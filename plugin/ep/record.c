@@ -256,6 +256,12 @@ static ncclResult_t record_routed(const struct ncclEpGroup *group, const struct 
 			"operation has %lld; destroy the group",
 			name, record->step, group->rank, (long long)record->value,
 			(long long)record->expected);
+	case EP_CAUSE_REROUTED:
+		return ep_fail(ncclInvalidUsage,
+			       "%s %u: the routing in handle_mem of rank %d is not the one that "
+			       "ncclEpExtStartArrivals has found: call it behind "
+			       "ncclEpUpdateHandle; destroy the group",
+			       name, record->step, group->rank);
 	case EP_CAUSE_SHORT:
 		return ep_fail(
 			ncclInvalidUsage,

@@ -7,6 +7,9 @@
 /* In EP_SIGNATURE_RECIPE, above the recipe's index in its table. */
 #define EP_SIGNATURE_ROUND_SCALES 16u
 
+/* In EP_SIGNATURE_DIRECTION, behind both directions. */
+#define EP_SIGNATURE_ARRIVALS 2u
+
 static struct ep_signature signature_begin(const struct ncclEpHandle *handle, uint32_t call)
 {
 	struct ep_signature s = { { 0 } };
@@ -66,6 +69,11 @@ void ep_signature_windows(struct ep_signature *signature, uint64_t offset, uint6
 	memcpy(&signature->word[EP_SIGNATURE_SCALES_OFFSET], &scale_offset, sizeof(scale_offset));
 }
 
+void ep_signature_arrivals(struct ep_signature *signature)
+{
+	signature->word[EP_SIGNATURE_DIRECTION] += EP_SIGNATURE_ARRIVALS;
+}
+
 /* Of all words but the origin. Two signatures have the same one once in 2^32. */
 static uint32_t signature_hash(const struct ep_signature *signature)
 {
@@ -110,7 +118,8 @@ static const char *const signature_calls[] = {
 	[EP_SIGNATURE_COMBINE_SEND] = "send_only combine",
 	[EP_SIGNATURE_COMBINE_RECV] = "Complete of a combine",
 };
-static const char *const signature_directions[] = { "FWD", "BWD" };
+static const char *const signature_directions[] = { "FWD", "BWD", "FWD with arrivals",
+						    "BWD with arrivals" };
 static const char *const signature_layouts[] = { "UNSET", "EXPERT_MAJOR", "RANK_MAJOR", "FLAT" };
 static const char *const signature_windows_used[] = { "no", "yes" };
 

@@ -299,6 +299,56 @@ MUTANTS = [
              "\t}\n"
              "\tep_ht_pipe_release(pipe);\n"),
      "tests": ["ht_em_ring", "ht_flat_ring"]},
+    # Arrivals: a row counts when it is stored.
+    {"name": "early_unstored", "file": "device/ht/ht_early.cu",
+     "old": "\tep_ht_pipe_stored(pipe, stored->group);\n", "new": "", "tests": ["arrivals_em"]},
+    # ... all parts of it,
+    {"name": "early_part", "file": "device/ht/ht_early.cu",
+     "old": "what |= part + 1 == a.d.parts ? EARLY_PART_END : 0;",
+     "new": "what |= part == 0 ? EARLY_PART_END : 0;", "tests": ["arrivals_parts"]},
+    # ... and with its weight.
+    {"name": "early_weight", "file": "device/ht/ht_early.cu",
+     "old": "part == 0 && a.d.topk_weights) {\n\t\tearly_weights(",
+     "new": "part == 1 && a.d.topk_weights) {\n\t\tearly_weights(", "tests": ["arrivals_em"]},
+    # A unit is announced behind its last row.
+    {"name": "early_end", "file": "device/ht/ht_early.cu",
+     "old": "(kind == EARLY_SEND ? EARLY_END : EARLY_PART_END)", "new": "EARLY_PART_END",
+     "tests": ["arrivals_em", "arrivals_seed"]},
+    # A slot of the ring is written again when it was read.
+    {"name": "early_credit", "file": "device/ht/ht_early.cu",
+     "old": "(kind == EARLY_SEND && unit.chunk < a.ring_chunks)", "new": "kind == EARLY_SEND",
+     "tests": ["arrivals_ring"]},
+    # A selection that names an expert again has no place, nor weight.
+    {"name": "early_again", "file": "device/ht/ht_early.cu",
+     "old": "h.l.sel != EP_HT_NONE && !(h.l.sel & EP_HT_SEL_AGAIN) &&", "new": "h.l.sel != EP_HT_NONE &&",
+     "tests": ["arrivals_em", "arrivals_seed"]},
+    # Rows of padding do not come.
+    {"name": "early_padding", "file": "device/ht/ht_early.cu",
+     "old": "expert.missing = expert.rows = c.h.zones[e].kept;", "new": "expert.missing = expert.rows = c.h.zones[e].rows;",
+     "tests": ["arrivals_em"]},
+    # Lists are in the order of experts, both ends alike.
+    {"name": "early_unordered", "file": "device/ht/ht_early.cu",
+     "old": "return zone_find(c, c.h.recv_sel[(size_t)(l.base + i) * c.width]);\n", "new": "return 0;\n",
+     "tests": ["ht_route"]},
+    {"name": "early_last_expert", "file": "device/ht/ht_early.cu",
+     "old": "? ep_min_u32(key, local)", "new": "? local",
+     "tests": ["ht_route"]},
+    # A dispatch that fails says so to those who wait for its rows.
+    {"name": "early_silent", "file": "device/ht/ht_early.cu",
+     "old": "\t} else if (ep_lane() == 0) {\n\t\tep_st_release_gpu_u32(&a.arrivals.head->failed, 1);\n", "new": "",
+     "tests": ["arrivals_refused"]},
+    # Lists are of the routing that handle memory has.
+    {"name": "early_stale", "file": "device/ht/ht_early.cu",
+     "old": "bool stale = a.arrivals.head->routing != c.h.head->routing;", "new": "bool stale = false;",
+     "tests": ["arrivals_refused"]},
+    # Ranks agree whether a dispatch counts arrivals.
+    {"name": "early_unsigned", "file": "plugin/ep/signature.c",
+     "old": "signature->word[EP_SIGNATURE_DIRECTION] += EP_SIGNATURE_ARRIVALS;",
+     "new": "signature->word[EP_SIGNATURE_DIRECTION] += 0;", "tests": ["arrivals_refused"]},
+    # A new routing forgets them.
+    {"name": "early_kept", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\thandle->ht->arrivals.head = NULL;\n\tht_common_fill(", "new": "\tht_common_fill(",
+     "tests": ["arrivals_refused"]},
     # Weights from other nodes are taken of all sources, all of them.
     {"name": "nd_weights_share", "file": "device/ht/ht_dispatch_nodes.cu",
      "old": "i < turns * sharers;", "new": "i < turns;",

@@ -14,7 +14,9 @@
 struct scene {
 	struct world *w;
 	struct bench b;
-	struct ht_bench h;
+	struct ht_bench h, zones; /* flat, expert-major */
+	void *arrivals;
+	size_t arrivals_bytes;
 	void *device; /* memory for any output */
 	int mask[WORLD_MAX];
 };
@@ -237,6 +239,11 @@ static ncclResult_t ht_combine_forward(struct scene *s, cudaStream_t stream)
 	return ht_combine(&s->h, false, stream);
 }
 
+static ncclResult_t ext_start_arrivals(struct scene *s, cudaStream_t stream)
+{
+	return ncclEpExtStartArrivals(s->zones.handle, s->arrivals, &s->arrivals_bytes, stream);
+}
+
 /* ---- what the headers state ---- */
 
 static const struct {
@@ -274,6 +281,7 @@ static const struct {
 	{ "ncclEpExtFeasible", "not recorded", ext_feasible },
 	{ "ncclEpExtNumRecvTokens", "refused", ext_num_recv_tokens },
 	{ "ncclEpExtAddExpertRows", "recorded", ext_add_expert_rows },
+	{ "ncclEpExtStartArrivals", "recorded", ext_start_arrivals },
 	{ "ncclEpExtPeerStats", "refused", ext_peer_stats },
 };
 
@@ -319,10 +327,19 @@ static void run(struct world *w, void *arg)
 	bench_dispatch_checked(&s->b);
 	ht_open(&s->h, w, ht_group(w, &h, 0, 60000), &h, 0);
 	OK(ht_update(&s->h, w->stream));
+	h.expert_major = 1;
+	h.limit = (uint32_t)w->nranks * TOKENS * TOPK;
+	ht_open(&s->zones, w, ht_group(w, &h, 0, 60000), &h, 0);
+	OK(ht_update(&s->zones, w->stream));
+	NEED_OK(ncclEpExtStartArrivals(s->zones.handle, NULL, &s->arrivals_bytes, w->stream));
+	NEED_CUDA(cudaMalloc(&s->arrivals, s->arrivals_bytes));
 	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
 		try_call(s, i);
 	}
+	CHECK_LAST(s->zones.group, ncclSuccess, "");
+	ht_end(&s->zones);
 	ht_end(&s->h);
+	NEED_CUDA(cudaFree(s->arrivals));
 	bench_end(&s->b);
 	NEED_CUDA(cudaFree(s->device));
 	free(s);

@@ -194,7 +194,7 @@ static int main_ht_regroup(int argc, char **argv)
 
 /*
  * High throughput for long: many steps on small shapes, forward and backward and by any recipe of combine
- * in any order, the routing changed now and then, ranks that come early or late by turns and never meet but
+ * in any order, with arrivals or without, the routing changed now and then, ranks that come early or late by turns and never meet but
  * in the library. All bytes are compared with the oracle.
  *
  *     ht_soak SEED STEPS
@@ -209,11 +209,41 @@ struct soak {
 	double most_seconds; /* of a step, rank 0 */
 };
 
+/* The next dispatch counts arrivals, in *memory, which comes to be with the first of them. */
+static void start_arrivals(struct ht_bench *b, ncclEpExtArrivals_t **memory)
+{
+	size_t bytes;
+
+	NEED_OK(ncclEpExtStartArrivals(b->handle, NULL, &bytes, b->w->stream));
+	if (!*memory) {
+		NEED_CUDA(cudaMalloc((void **)memory, bytes));
+	}
+	NEED_OK(ncclEpExtStartArrivals(b->handle, *memory, &bytes, b->w->stream));
+}
+
+/* All rows have come. */
+static void check_arrivals(const struct ht_bench *b, const ncclEpExtArrivals_t *arrivals)
+{
+	size_t local = b->h.p.experts / b->h.p.nranks;
+	size_t bytes = offsetof(ncclEpExtArrivals_t, expert) + local * sizeof(ncclEpExtArrival_t);
+	ncclEpExtArrivals_t *host = malloc(bytes);
+
+	NEED(host);
+	NEED_CUDA(cudaMemcpy(host, arrivals, bytes, cudaMemcpyDeviceToHost));
+	CHECK_INT(host->failed, 0);
+	CHECK_INT(host->experts, local);
+	for (uint32_t e = 0; e < local; e++) {
+		CHECK_INT(host->expert[e].missing, 0);
+	}
+	free(host);
+}
+
 /* The same on all ranks: what comes next. `own`: not the same. */
-static void one_step(struct ht_bench *b, uint32_t i, uint64_t *s, uint64_t *own)
+static void one_step(struct ht_bench *b, uint32_t i, uint64_t *s, uint64_t *own,
+		     ncclEpExtArrivals_t **arrivals)
 {
 	cudaStream_t stream = b->w->stream;
-	bool backward = world_draw(s, 2);
+	bool backward = world_draw(s, 2), counts;
 
 	if (i == 0 || world_draw(s, 3) == 0) {
 		uint64_t seed = world_draw(s, 0);
@@ -235,8 +265,15 @@ static void one_step(struct ht_bench *b, uint32_t i, uint64_t *s, uint64_t *own)
 		b->h.p.combine_quant = world_draw(s, 2) ? ORACLE_COMBINE_MXFP8
 							: ORACLE_COMBINE_NONE;
 	}
+	counts = b->h.expert_major && !b->h.drop && world_draw(s, 3) == 0;
+	if (counts) {
+		start_arrivals(b, arrivals);
+	}
 	NEED_SYNC(ht_dispatch(b, backward, stream), stream);
 	ht_check_dispatch(b, backward);
+	if (counts) {
+		check_arrivals(b, *arrivals);
+	}
 	ht_expert_work(b);
 	NEED_SYNC(ht_combine(b, backward, stream), stream);
 	ht_check_combine(b, backward);
@@ -246,6 +283,7 @@ static void soak_run(struct world *w, void *arg)
 {
 	struct soak *k = arg;
 	uint64_t s = k->c.seed * 8191 + 1, own = s + (uint64_t)w->rank * 7919;
+	ncclEpExtArrivals_t *arrivals = NULL;
 	ncclEpGroup_t group;
 	struct ht_bench b;
 
@@ -255,12 +293,13 @@ static void soak_run(struct world *w, void *arg)
 	for (uint32_t i = 0; i < k->steps; i++) {
 		double start = world_now();
 
-		one_step(&b, i, &s, &own);
+		one_step(&b, i, &s, &own, &arrivals);
 		if (w->rank == 0 && world_now() - start > k->most_seconds) {
 			k->most_seconds = world_now() - start;
 		}
 	}
 	CHECK_LAST(group, ncclSuccess, "");
+	NEED_CUDA(cudaFree(arrivals));
 	ht_end(&b);
 }
 

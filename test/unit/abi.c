@@ -118,6 +118,14 @@ _Static_assert(sizeof(ncclEpExtMemory_t) == NCCL_EP_EXT_MEMORY_V3_SIZE, "ncclEpE
 _Static_assert(offsetof(ncclEpExtShape_t, roles) == NCCL_EP_EXT_SHAPE_V1_SIZE, "ncclEpExtShape_t");
 _Static_assert(sizeof(ncclEpExtShape_t) == NCCL_EP_EXT_SHAPE_V2_SIZE, "ncclEpExtShape_t");
 _Static_assert(sizeof(ncclEpExtRoles_t) == NCCL_EP_EXT_ROLES_V1_SIZE, "ncclEpExtRoles_t");
+_Static_assert(sizeof(ncclEpExtArrival_t) == 16 && offsetof(ncclEpExtArrival_t, missing) == 0 &&
+		       offsetof(ncclEpExtArrival_t, rows) == 4 &&
+		       offsetof(ncclEpExtArrival_t, first) == 8,
+	       "ncclEpExtArrival_t");
+_Static_assert(offsetof(ncclEpExtArrivals_t, failed) == 0 &&
+		       offsetof(ncclEpExtArrivals_t, experts) == 4 &&
+		       offsetof(ncclEpExtArrivals_t, expert) == 16,
+	       "ncclEpExtArrivals_t");
 _Static_assert(offsetof(ncclEpExtPeerStats_t, node) == NCCL_EP_EXT_PEER_STATS_V1_SIZE,
 	       "ncclEpExtPeerStats_t");
 _Static_assert(sizeof(ncclEpExtPeerStats_t) == NCCL_EP_EXT_PEER_STATS_V2_SIZE,

@@ -182,6 +182,9 @@ static void run_shape(const struct rig_shape *shape, enum ids kind)
 			break;
 		}
 		oracle_check(&rig);
+		if (shape->layout == EP_HT_EXPERT_MAJOR && !shape->drop) {
+			lists_check(&rig);
+		}
 	}
 	rig_free(&rig);
 }

@@ -226,4 +226,5 @@ const struct ep_algo ep_ht_algo = {
 	.most_rows = ht_tensor_rows,
 	.selections = ht_selections,
 	.received = ht_received,
+	.arrivals = ep_ht_arrivals_start,
 };

@@ -46,6 +46,14 @@ void ep_ht_areas_cut(struct ep_ht_areas *areas, const struct ep_shape *shape, ui
 /* Selections of a row: experts of one rank. */
 uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk);
 
+/* Where arrivals of such handles have their parts; `memory` may be NULL. Returns the bytes. */
+uint64_t ep_ht_arrivals_layout(const struct ep_shape *shape, uint32_t topk, unsigned char *memory,
+			       struct ep_ht_dev_arrivals *arrivals);
+
+/* How arrivals cut the rings between ranks into chunks. */
+void ep_ht_arrivals_cut(const struct ep_ht_areas *areas, const struct ep_shape *shape,
+			uint32_t *chunk_shift, uint32_t *ring_chunks);
+
 /* Rows of a tensor that holds whatever may come: tokens, or their places in zones. */
 uint64_t ep_ht_most_rows(const struct ep_shape *shape, uint32_t layout, uint32_t topk,
 			 uint64_t alignment);
@@ -114,6 +122,7 @@ struct ep_ht_handle {
 	struct ep_ht_dev_handle dev; /* as kernels see its memory */
 	uint64_t stamp;              /* of routings that the handle can use */
 	bool all_receive; /* eager mode: rows come to every rank, as the last dispatch has read */
+	struct ep_ht_dev_arrivals arrivals; /* of the next dispatch; head NULL: none */
 };
 
 /* ---- ht_launch.c: what high throughput wants besides, put into the arguments ---- */
@@ -146,5 +155,7 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 			  const ncclEpLayoutInfo_t *info, cudaStream_t stream);
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream);
 ncclResult_t ep_ht_combine(const struct ep_combine *combine, cudaStream_t stream);
+ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, size_t *bytes,
+				  cudaStream_t stream);
 
 #endif

@@ -7,6 +7,8 @@ static uint32_t ht_mask_stride(const struct ep_shape *shape);
 #define EP_HT_PAGE 4096u /* the heap's end */
 #define EP_HT_SLICE 256u /* handle memory */
 
+#define EP_HT_ARRIVALS_SHIFT 1u /* rows of a chunk of arrivals, if there are so many chunks */
+
 /* Of each flow, if NCCL_EP_HT_RING_BYTES has room for so many. */
 #define EP_HT_NET_CHUNKS 64u
 #define EP_HT_STAGE_CHUNKS 64u
@@ -163,4 +165,51 @@ uint64_t ep_ht_most_rows(const struct ep_shape *shape, uint32_t layout, uint32_t
 		return tokens;
 	}
 	return tokens * ep_ht_width(shape, topk) + shape->nlocal * (alignment - 1);
+}
+
+uint64_t ep_ht_arrivals_layout(const struct ep_shape *shape, uint32_t topk, unsigned char *memory,
+			       struct ep_ht_dev_arrivals *arrivals)
+{
+	uint64_t r = shape->nranks, b = shape->max_tokens, l = shape->nlocal, at = 0;
+	uint64_t slots = ep_min_u64(r * b, shape->limit), head, rows, send, recv, keys, experts,
+		 sums;
+
+	head = ep_group_heap_take(&at, sizeof(*arrivals->head) + l * sizeof(*arrivals->experts),
+				  EP_HT_SLICE);
+	rows = ep_group_heap_take(&at, 4 * 2 * r, EP_HT_SLICE);
+	send = ep_group_heap_take(&at, 4 * r * b, EP_HT_SLICE);
+	recv = ep_group_heap_take(&at, 4 * slots, EP_HT_SLICE);
+	keys = ep_group_heap_take(&at, 4 * (r * b + slots), EP_HT_SLICE);
+	experts = ep_group_heap_take(&at, 2 * slots * ep_ht_width(shape, topk), EP_HT_SLICE);
+	sums = ep_group_heap_take(
+		&at, l <= EP_HT_ORDER_SHARED ? 0 : 2 * r * ep_ht_order_sums((uint32_t)l),
+		EP_HT_SLICE);
+	*arrivals = (struct ep_ht_dev_arrivals){ 0 };
+	if (memory) {
+		arrivals->head = (void *)(memory + head);
+		arrivals->experts = (void *)(arrivals->head + 1);
+		arrivals->rows = (void *)(memory + rows);
+		arrivals->send = (void *)(memory + send);
+		arrivals->recv = (void *)(memory + recv);
+		arrivals->send_key = (void *)(memory + keys);
+		arrivals->recv_key = arrivals->send_key + r * b;
+		arrivals->recv_expert = (void *)(memory + experts);
+		arrivals->sums = (void *)(memory + sums);
+	}
+	return ep_round_up(at, EP_HT_SLICE);
+}
+
+/* Small chunks keep the order of rows. Flat's have words of their own; those of several parts have more. */
+void ep_ht_arrivals_cut(const struct ep_ht_areas *areas, const struct ep_shape *shape,
+			uint32_t *chunk_shift, uint32_t *ring_chunks)
+{
+	struct ep_ht_areas flat = *areas;
+	uint32_t halved = 0;
+
+	ep_ht_areas_cut(&flat, shape, EP_HT_FLAT);
+	while (flat.chunk_shift - halved > EP_HT_ARRIVALS_SHIFT && 2u << halved <= flat.parts) {
+		halved++;
+	}
+	*chunk_shift = flat.chunk_shift - halved;
+	*ring_chunks = flat.ring_chunks << halved;
 }

@@ -569,6 +569,8 @@ static const void *const ht_kernels[] = {
 	(const void *)ep_ht_combine_bf16_nodes_kernel,
 	(const void *)ep_ht_combine_fp16_nodes_kernel,
 	(const void *)ep_ht_combine_fp32_nodes_kernel,
+	(const void *)ep_ht_order_kernel, /* these two are launched by their names */
+	(const void *)ep_ht_dispatch_early_kernel,
 };
 
 /* Of the group's. `index`: enum ep_ht_kind, of combine with enum ep_ht_dtype added. */
@@ -712,6 +714,7 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 				 : ht_check_flat_counters(handle, info, &a.counters));
 	}
 	handle->ht->all_receive = false;
+	handle->ht->arrivals.head = NULL;
 	ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0]);
 	a.c.given_rows = EP_HT_NONE;
 	ep_signature_launch(&a.c.launch, &signature);
@@ -722,6 +725,28 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 	a.by_topk = ep_div_make(handle->topk);
 	return ep_kernel_launch(ht_kernel(handle->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching UpdateHandle");
+}
+
+/* Sends of arrivals are so many chunks ahead, at most. With 64 a tenth of the experts came a third later. */
+#define EP_HT_ARRIVALS_LAG 256u
+
+/* The same dispatch in the order of experts. */
+static ncclResult_t ht_dispatch_early(const struct ep_dispatch *dispatch,
+				      const struct ep_ht_dispatch_args *d,
+				      const struct ep_ht_plan *p, cudaStream_t stream)
+{
+	struct ep_ht_handle *ht = dispatch->h->ht;
+	struct ep_ht_early_args a = { .d = *d, .arrivals = ht->arrivals };
+	ncclResult_t result;
+
+	ep_ht_arrivals_cut(&d->c.areas, &dispatch->h->group->config.shape, &a.chunk_shift,
+			   &a.ring_chunks);
+	a.d.lag = (uint32_t)ep_max_u64(1, ep_min_u64(a.ring_chunks / 2, EP_HT_ARRIVALS_LAG));
+	result = ep_kernel_launch((const void *)ep_ht_dispatch_early_kernel, &a, p->blocks,
+				  p->threads, (uint32_t)p->shared_bytes, stream,
+				  "launching dispatch with arrivals");
+	ht->arrivals.head = NULL;
+	return result;
 }
 
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
@@ -742,6 +767,9 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens);
+	if (dispatch->h->ht->arrivals.head) {
+		ep_signature_arrivals(&signature);
+	}
 	ep_signature_launch(&a.c.launch, &signature);
 	a.tokens = dispatch->tokens.data;
 	a.scales = dispatch->scales.data;
@@ -755,6 +783,9 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a.is_direct = direct;
 	a.lag = p.lag;
 	a.by_parts = ep_div_make(p.parts);
+	if (dispatch->h->ht->arrivals.head) {
+		return ht_dispatch_early(dispatch, &a, &p, stream);
+	}
 	return ep_kernel_launch(ht_kernel(dispatch->h->group, EP_HT_DISPATCH), &a, p.blocks,
 				p.threads, (uint32_t)p.shared_bytes, stream, "launching dispatch");
 }
@@ -797,4 +828,71 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
 	return ep_kernel_launch(ht_combine_kernel(c->h, dtype), &a, p.blocks, p.threads,
 				(uint32_t)p.shared_bytes, stream, "launching combine");
+}
+
+/* ---- arrivals ---- */
+
+_Static_assert(offsetof(ncclEpExtArrivals_t, expert) == sizeof(struct ep_ht_arrivals) &&
+		       sizeof(ncclEpExtArrival_t) == sizeof(struct ep_ht_arrival) &&
+		       offsetof(ncclEpExtArrivals_t, failed) ==
+			       offsetof(struct ep_ht_arrivals, failed) &&
+		       offsetof(ncclEpExtArrival_t, missing) ==
+			       offsetof(struct ep_ht_arrival, missing) &&
+		       offsetof(ncclEpExtArrival_t, first) == offsetof(struct ep_ht_arrival, first),
+	       "what kernels of the caller read");
+
+#define EP_HT_ARRIVALS_ALIGN 256u
+#define EP_HT_ORDER_BLOCKS 32u /* for what has no order */
+
+ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, size_t *bytes,
+				  cudaStream_t stream)
+{
+	static const char name[] = "ncclEpExtStartArrivals";
+	const struct ncclEpGroup *g = handle->group;
+	uint32_t nlocal = g->config.shape.nlocal;
+	struct ep_ht_dev_arrivals arrivals;
+	struct ep_ht_order_args a;
+	uint64_t need = ep_ht_arrivals_layout(&g->config.shape, handle->topk, memory, &arrivals);
+
+	if (handle->layout != NCCL_EP_LAYOUT_EXPERT_MAJOR) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s needs an expert-major handle, this one is FLAT", name);
+	}
+	if (g->remote_ranks) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s needs all ranks in one NVLink domain, and this rank has %u of "
+			       "others",
+			       name, g->remote_ranks);
+	}
+	if (g->config.drop) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: the group's overflow_policy is DROP, and a row that may be "
+			       "dropped has no place in the order of experts: use another policy",
+			       name);
+	}
+	if (!memory) {
+		*bytes = need;
+		return ncclSuccess;
+	}
+	if ((uintptr_t)memory % EP_HT_ARRIVALS_ALIGN) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: arrivals is %p: it must be aligned to %u bytes", name, memory,
+			       EP_HT_ARRIVALS_ALIGN);
+	}
+	if (*bytes < need) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: *bytes is %zu, the handle needs %llu: call it with arrivals "
+			       "NULL for that number",
+			       name, *bytes, (unsigned long long)need);
+	}
+	memset(&a, 0, sizeof(a));
+	ht_common_fill(&a.c, handle, 0);
+	a.arrivals = arrivals;
+	EP_CHECK(ep_kernel_launch((const void *)ep_ht_order_kernel, &a,
+				  2 * g->config.shape.nranks + EP_HT_ORDER_BLOCKS,
+				  32 * EP_HT_ORDER_WARPS,
+				  nlocal <= EP_HT_ORDER_SHARED ? ep_ht_order_sums(nlocal) : 0,
+				  stream, "launching ncclEpExtStartArrivals"));
+	handle->ht->arrivals = arrivals;
+	return ncclSuccess;
 }

@@ -379,6 +379,14 @@ EP_DEV void ep_st_mmio_u64(uint64_t *p, uint64_t v)
 EP_ATOM_CPU(ep_atomic_add_gpu_u32, uint32_t, __atomic_fetch_add, __ATOMIC_RELAXED)
 EP_ATOM_CPU(ep_atomic_add_acq_rel_gpu_u32, uint32_t, __atomic_fetch_add, __ATOMIC_ACQ_REL)
 EP_ATOM_CPU(ep_atomic_add_gpu_u64, uint64_t, __atomic_fetch_add, __ATOMIC_RELAXED)
+
+EP_DEV void ep_add_release_gpu_u32(uint32_t *p, uint32_t v)
+{
+	ep_simt_point();
+	ep_simt_fence(0);
+	__atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+}
+
 EP_ATOM_CPU(ep_shared_add_u32, uint32_t, __atomic_fetch_add, __ATOMIC_RELAXED)
 EP_ATOM_CPU(ep_shared_or_u32, uint32_t, __atomic_fetch_or, __ATOMIC_RELAXED)
 EP_LD_CPU(ep_shared_ld_u32, uint32_t, __ATOMIC_RELAXED)
