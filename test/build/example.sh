@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The C programs with one process per rank: build by pkg-config alone, run, and find all right.
 #   example.sh EXAMPLES_DIR PKG_CONFIG_DIR RANKS [LAUNCHER...]
-# Without a launcher it is only built.
+# Without a launcher it is only built, and with NVCC set the one that has a kernel is, too.
 
 set -euo pipefail
 examples=$1
@@ -16,6 +16,13 @@ read -r -a flags <<<"$(pkg-config --cflags --libs nccl-ep)"
 for program in calls processes training; do
     ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror "$examples/$program.c" -o "$work/$program" "${flags[@]}"
 done
+if [ -n "${NVCC:-}" ]; then
+    read -r -a nvcc <<<"$NVCC"
+    read -r -a cflags <<<"$(pkg-config --cflags nccl-ep)"
+    read -r -a libs <<<"$(pkg-config --libs nccl-ep)"
+    "${nvcc[@]}" -O3 -std=c++17 -Werror all-warnings -c "$examples/early.cu" -o "$work/early.o" "${cflags[@]}"
+    "${CXX:-c++}" "$work/early.o" -o "$work/early" "${libs[@]}"
+fi
 [ $# -gt 0 ] || exit 0
 
 for run in calls "processes em" "processes rm" training; do

@@ -25,7 +25,8 @@ says() {
 }
 
 DESTDIR=$root meson install -C "$build" --no-rebuild --quiet
-has include/nccl_ep.h include/nccl_ep/ext.h share/doc/nccl-ep/examples/{calls,hello,processes,training}.c \
+has include/nccl_ep.h include/nccl_ep/{arrivals,ext}.h \
+    share/doc/nccl-ep/examples/{calls.c,early.cu,hello.c,processes.c,training.c} \
     share/doc/nccl-ep/{README.md,CHANGELOG.md,LICENSE} "${lib#"$prefix"/}/libnccl-net-ep.so"
 for page in "$source"/doc/*.md "$source"/doc/design/*.md; do has "share/doc/nccl-ep/${page#"$source"/}"; done
 for page in "$source"/doc/man/*.[1-7]; do
