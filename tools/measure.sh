@@ -259,11 +259,11 @@ describe_machine() {
 sizes() {
     shape=(--hidden 7168 --experts 256 --topk 8)
     ll=(-b 1 -e 256 -f 2) few=(-b 1 -e 128 -f 2) ht=(-b 512 -e 4096 -f 2) big=(-b 8192) one=(-b 4096)
-    often=(-n 100 -w 10) seldom=(-n 30 -w 5) graph=(-G 50)
+    often=(-n 100 -w 10) seldom=(-n 30 -w 5) many=(-n 1000 -w 10) graph=(-G 50)
     if [ -n "$short" ]; then
         shape=(--hidden 512 --experts $((ranks * 4)) --topk 4)
         ll=(-b 1 -e 8 -f 8) few=(-b 1 -e 8 -f 8) ht=(-b 8 -e 16 -f 2) big=(-b 24) one=(-b 16)
-        often=(-n 3 -w 1 --chains 1) seldom=("${often[@]}") graph=(-G 2)
+        often=(-n 3 -w 1 --chains 1) seldom=("${often[@]}") many=("${often[@]}") graph=(-G 2)
     fi
     common=("${shape[@]}" -c 1 -T $((step_limit > 20 ? step_limit - 10 : step_limit)))
     threads=(-t "$ranks")
@@ -347,8 +347,10 @@ low_latency() {
     done
     for layout in em rm; do
         perf "ll.$layout.none.zipf" "${few[@]}" "${often[@]}" --layout $layout --routing zipf:1
-        perf "ll.$layout.none.hot" "${few[@]}" "${often[@]}" --layout $layout --routing hot:0.25
+        perf "ll.$layout.none.curve" "${one[@]/4096/128}" "${often[@]}" --layout $layout --routing curve:4
     done
+    perf ll.em.none.burst "${one[@]/4096/128}" "${many[@]}" --layout em --routing burst:1,16
+    with_windows ll.rm.none.graph.windows "${ll[@]}" "${often[@]}" --layout rm "${graph[@]}"
     perf ll.rm.none.many "${big[@]/8192/512}" "${often[@]}" --layout rm
 }
 
@@ -371,7 +373,7 @@ high_throughput() {
         with_windows "ht.$layout.none.$all.graph.windows" "${ht[@]}" "${how[@]}" "${graph[@]}"
         perf "ht.$layout.none.$all.backward" "${ht[@]}" "${how[@]}" --backward
         with_windows "ht.$layout.none.$all.backward.windows" "${one[@]}" "${how[@]}" --backward
-        for sms in zipf:1 hot:0.25; do
+        for sms in zipf:1 curve:4; do
             perf "ht.$layout.none.$all.${sms%:*}" "${one[@]}" "${how[@]}" --routing $sms
         done
     done
