@@ -69,6 +69,8 @@ static void backward_combine(struct call *c)
 	M(weights_type, c->t[IW].t.datatype = ncclBfloat16, IA, "inputs->topk_weights")            \
 	M(weights_rows, c->t[IW].sizes[0]--, IA, "inputs->topk_weights")                           \
 	M(weights_k, c->t[IW].sizes[1]++, IA, "inputs->topk_weights")                              \
+	M(weights_align, c->t[IW].t.data = (char *)c->t[IW].t.data + 2, IA,                        \
+	  "inputs->topk_weights: address")                                                         \
 	M(no_out_weights, c->out.topk_weights = NULL, IA, "outputs->topk_weights")                 \
 	M(out_weights_type, c->t[OW].t.datatype = ncclFloat16, IA, "outputs->topk_weights")        \
 	M(out_weights_empty, c->t[OW].sizes[0] = c->t[OX].sizes[0] = 0, IA,                        \
@@ -91,6 +93,8 @@ static void backward_combine(struct call *c)
 	M(idx_type, c->t[OX].t.datatype = ncclInt32, IA, "outputs->topk_idx")                      \
 	M(idx_rows, c->t[OX].sizes[0]--, IA, "rows of outputs->topk_weights")                      \
 	M(idx_k, c->t[OX].sizes[1]++, IA, "outputs->topk_idx")                                     \
+	M(idx_ndim, c->t[OX].t.ndim = 1, IA, "outputs->topk_idx")                                  \
+	M(idx_align, c->t[OX].t.data = (char *)c->t[OX].t.data + 4, IA, "outputs->topk_idx")       \
 	M(out_weights_k, c->t[OW].sizes[1]++, IA, "outputs->topk_weights")                         \
 	M(out_weights_ndim, c->t[OW].t.ndim = 1, IA, "outputs->topk_weights")
 
@@ -100,6 +104,9 @@ static void backward_combine(struct call *c)
 	M(em_counters_type, c->t[NC].t.datatype = ncclUint32, IA, "expert_counters")               \
 	M(em_counters_data, c->t[NC].t.data = NULL, IA, "expert_counters")                         \
 	M(em_offsets_few, c->t[NO].sizes[0] = 0, IA, "expert_offsets")                             \
+	M(em_offsets_ndim, c->t[NO].t.ndim = 2, IA, "expert_offsets")                              \
+	M(em_offsets_align, c->t[NO].t.data = (char *)c->t[NO].t.data + 2, IA, "expert_offsets")   \
+	M(em_total_data, c->t[NT].t.data = NULL, IA, "recv_total_counter")                         \
 	M(em_offsets_type, c->t[NO].t.datatype = ncclInt64, IA, "as counters before it have")      \
 	M(em_total_few, c->t[NT].sizes[0] = 0, IA, "recv_total_counter")                           \
 	M(em_total_other, c->t[NT].t.datatype = ncclInt64, IA, "recv_total_counter: data type")
@@ -120,6 +127,8 @@ static void backward_combine(struct call *c)
 	M(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[1]--, IA, "inputs->scales")           \
 	M(fwd_window, c->t[OT].t.win_hdl = (ncclWindow_t)c->handle, IA,                            \
 	  "outputs->tokens has a window and outputs->scales has none")                             \
+	M(fwd_other_window, c->t[OS].t.win_hdl = (ncclWindow_t)c->handle, IA,                      \
+	  "outputs->tokens has no window and outputs->scales has one")                             \
 	M(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[1] *= 64, IA, "max_token_bytes")
 
 #define ANY_COMBINE(M)                                                                             \
@@ -142,6 +151,9 @@ static void backward_combine(struct call *c)
 	M(cbwd_in_empty, backward_combine(c);                                                      \
 	  c->t[CG].sizes[0] = 0, IA, "inputs->topk_weights has 0 rows")                            \
 	M(cbwd_out_rows, backward_combine(c); c->t[CO].sizes[0]++, IA, "outputs->topk_weights")    \
+	M(cbwd_out_type, backward_combine(c);                                                      \
+	  c->t[CO].t.datatype = ncclBfloat16, IA, "outputs->topk_weights: data type")              \
+	M(cbwd_out_ndim, backward_combine(c); c->t[CO].t.ndim = 1, IA, "outputs->topk_weights")    \
 	M(cbwd_out_k, backward_combine(c); c->t[CO].sizes[1]++, IA, "outputs->topk_weights")
 
 /* A combine by this recipe, of rows of so many elements. */
@@ -593,6 +605,11 @@ static void run_eager_zones(struct world *w, void *arg)
 	CHECK_INT(watch.calls[WATCH_COPY] + watch.calls[WATCH_STREAM_SYNC], 0);
 	NEED_CUDA(cudaStreamSynchronize(w->stream));
 	ht_check_dispatch(&b, false);
+	for (int backward = 0; backward < 2; backward++) {
+		world_capture(w->stream);
+		CHECK_REASON(ht_dispatch(&b, backward, w->stream), IU, "eager mode");
+		world_capture_drop(w->stream);
+	}
 	NEED(b.rows > 0);
 	b.out_tokens.sizes[0] = b.out_weights.sizes[0] = b.rows - 1;
 	NEED_SYNC(ht_dispatch(&b, false, w->stream), w->stream);

@@ -48,6 +48,11 @@ struct mistake {
 	M(out_type, c->t[OT].t.datatype = ncclFloat32, IA, "outputs->tokens")                      \
 	M(id_kind, c->info.recv_topk_idx_kind = (ncclEpExpertIdKind_t)3, IA, "recv_topk_idx_kind")
 
+/* The tensor is in some window, at a place where rows of 16 bytes do not begin. */
+#define OFF_BY_8(tensor_)                                                                          \
+	c->t[tensor_].t.win_hdl = (ncclWindow_t)c->handle;                                         \
+	c->t[tensor_].t.win_offset = 8
+
 #define SAME_FORWARD(M)                                                                            \
 	M(fwd_no_in, c->in.scales = NULL, IA, "inputs->scales")                                    \
 	M(fwd_no_out, c->out.scales = NULL, IA, "outputs->scales")                                 \
@@ -55,7 +60,16 @@ struct mistake {
 	M(fwd_uint8, c->t[IT].t.datatype = ncclUint8;                                              \
 	  c->t[OT].t.datatype = ncclUint8, IA, "uint8")                                            \
 	M(fwd_scale_type, c->t[IS].t.datatype = ncclInt32;                                         \
-	  c->t[OS].t.datatype = ncclInt32, IA, "scales")
+	  c->t[OS].t.datatype = ncclInt32, IA, "scales")                                           \
+	M(fwd_scale_tokens, c->t[IS].sizes[0]++, IA, "inputs->scales: sizes[0] is")                \
+	M(fwd_scale_ndim, c->t[IS].t.ndim = 1, IA, "inputs->scales")                               \
+	M(fwd_out_scale_ndim, c->t[OS].t.ndim = 4, IA, "outputs->scales")                          \
+	M(fwd_out_scale_align, c->t[OS].t.data = (char *)c->t[OS].t.data + 8, IA,                  \
+	  "outputs->scales: address")                                                              \
+	M(fwd_offset_tokens, OFF_BY_8(IT), IA, "inputs->tokens: win_offset 8")                     \
+	M(fwd_offset_out, OFF_BY_8(OT), IA, "outputs->tokens: win_offset 8")                       \
+	M(fwd_offset_scales, OFF_BY_8(IS), IA, "inputs->scales: win_offset 8")                     \
+	M(fwd_offset_out_scales, OFF_BY_8(OS), IA, "outputs->scales: win_offset 8")
 
 #define SAME_COMBINE(M)                                                                            \
 	M(cin_size, c->cin.size = NCCL_EP_COMBINE_INPUTS_V1_SIZE - 1, IA, "inputs")                \
@@ -68,6 +82,7 @@ struct mistake {
 	  c->t[CT].t.datatype = ncclFloat8e4m3, IA, "inputs->tokens")                              \
 	M(calign, c->t[CI].t.data = (char *)c->t[CI].t.data + 8, IA, "inputs->tokens")             \
 	M(cno_out, c->cout.tokens = NULL, IA, "outputs->tokens")                                   \
+	M(cout_align, c->t[CT].t.data = (char *)c->t[CT].t.data + 8, IA, "outputs->tokens")        \
 	M(cout_type, c->t[CT].t.datatype = ncclFloat32, IA, "outputs->tokens")
 
 #define MISTAKE_COUNT(table_) (sizeof(table_) / sizeof(table_[0]))

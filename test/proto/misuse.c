@@ -98,6 +98,11 @@ static void fill(struct call *c, void *bench)
 	M(fp8_no_scales, c->out.scales = NULL, IA, "outputs->scales")                              \
 	M(fp8_scale_type, c->t[OS].t.datatype = ncclBfloat16, IA, "outputs->scales")               \
 	M(fp8_scale_width, c->t[OS].sizes[2]++, IA, "outputs->scales")                             \
+	M(fp8_scale_blocks, c->t[OS].sizes[0]++, IA, "outputs->scales: sizes[0] is")               \
+	M(fp8_scale_rows, c->t[OS].sizes[1]--, IA, "outputs->scales: sizes[1] is")                 \
+	M(fp8_scale_ndim, c->t[OS].t.ndim = 2, IA, "outputs->scales")                              \
+	M(fp8_wide, c->t[IT].sizes[1] *= 4; c->t[OT].sizes[2] *= 4;                                \
+	  c->t[OS].sizes[2] *= 4, IA, "bytes with its scales, the group's max_token_bytes is")     \
 	M(fp8_scale_align, BYTES_ON(OS, 2), IA, "outputs->scales")                                 \
 	M(fp8_in_scales, c->in.scales = &c->t[IW].t, IA, "inputs->scales")                         \
 	M(fp8_in_type, c->t[IT].t.datatype = ncclFloat16, IA, "inputs->tokens")                    \
@@ -141,6 +146,8 @@ static void fill(struct call *c, void *bench)
 	M(fwd_scale_other, c->t[OS].t.datatype = ncclUint8, IA, "scales")                          \
 	M(fwd_scale_row, c->t[IS].sizes[1]--; c->t[OS].sizes[2]--, IA, "inputs->scales")           \
 	M(fwd_scale_align, c->t[IS].t.data = (char *)c->t[IS].t.data + 4, IA, "inputs->scales")    \
+	M(fwd_out_scale_rows, c->t[OS].sizes[1]++, IA, "outputs->scales: sizes[1] is")             \
+	M(fwd_out_scale_width, c->t[OS].sizes[2]++, IA, "elements of inputs->scales")              \
 	M(fwd_wide, c->t[IS].sizes[1] *= 64; c->t[OS].sizes[2] *= 64, IA, "max_token_bytes")
 
 #define ANY_COMBINE(M)                                                                             \
@@ -156,7 +163,9 @@ static void fill(struct call *c, void *bench)
 	M(chuge, c->t[CI].sizes[2] = HUGE; c->t[CT].sizes[1] = HUGE, IA, HUGE_TEXT)                \
 	M(cout_rows, c->t[CT].sizes[0]++, IA, "outputs->tokens")                                   \
 	M(cout_width, c->t[CT].sizes[1]++, IA, "outputs->tokens")                                  \
-	M(cout_ndim, c->t[CT].t.ndim = 3, IA, "outputs->tokens")
+	M(cout_ndim, c->t[CT].t.ndim = 3, IA, "outputs->tokens")                                   \
+	M(cndim, c->t[CI].t.ndim = 2, IA, "inputs->tokens")                                        \
+	M(cdirection, c->cconfig.pass_direction = (ncclEpPassDir_t)-3, IA, "pass_direction")
 
 #define NVFP4(mistake_)                                                                            \
 	c->cconfig.quant_recipe = NCCL_EP_COMB_QUANT_NVFP4;                                        \
