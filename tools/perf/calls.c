@@ -28,14 +28,6 @@ static const ncclEpCombQuant_t returns[] = {
 	[ORACLE_COMBINE_MXFP8] = NCCL_EP_COMB_QUANT_MXFP8,
 };
 
-/* Blocks of low latency's received rows: none on a rank without experts. */
-size_t perf_blocks(const struct oracle_problem *p, uint32_t rank)
-{
-	size_t held = oracle_held(p, rank);
-
-	return held && p->layout == ORACLE_RANK_MAJOR ? oracle_senders(p) : held;
-}
-
 /* The aligning dispatch carries no token, but a rank with experts waits for the counts of every one that sends. */
 static void prepare_align(struct perf_rank *rank)
 {

@@ -335,6 +335,7 @@ void perf_buffers_poison(struct perf_rank *rank);
 void perf_buffers_upload(struct perf_rank *rank);
 /* High throughput: makes the expected results, after a change of rank->problem. */
 void perf_ht_load(struct perf_rank *rank);
+size_t perf_blocks(const struct oracle_problem *p, uint32_t rank);
 ncclDataType_t perf_float_type(enum oracle_dtype dtype);
 ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, void *data,
 			    unsigned int ndim, size_t n0, size_t n1, size_t n2);
@@ -365,7 +366,6 @@ void perf_account(struct perf_rank *rank, struct perf_row *row);
 
 /* ---- calls.c ---- */
 
-size_t perf_blocks(const struct oracle_problem *p, uint32_t rank);
 void perf_calls_prepare(struct perf_rank *rank);
 /* The operations that follow take the ids of this iteration's step. */
 void perf_step(struct perf_rank *rank, uint32_t iteration);
