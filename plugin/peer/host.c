@@ -20,6 +20,8 @@
 #include "core/cuda.h"
 #include "peer/peer.h"
 
+#define HOST_PIECE (UINT64_C(1) << 20)
+
 /* A heap of this process, or one of another process that is mapped here. */
 struct host_heap {
 	struct host_heap *next;
@@ -95,6 +97,26 @@ static void host_give_back(void *base)
 	}
 }
 
+/*
+ * Puts memory behind each byte of the file, and returns 0 or an errno value: no bus error comes later. By pieces, since
+ * a signal undoes the call that it interrupts, and a profiler sends many.
+ */
+static int host_fill(int fd, uint64_t bytes)
+{
+	for (uint64_t at = 0; at < bytes; at += HOST_PIECE) {
+		int error;
+
+		do {
+			error = posix_fallocate(fd, (off_t)at,
+						(off_t)ep_min_u64(HOST_PIECE, bytes - at));
+		} while (error == EINTR);
+		if (error) {
+			return error;
+		}
+	}
+	return 0;
+}
+
 static bool host_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 {
 	int fd = memfd_create("nccl-ep-heap", MFD_CLOEXEC), error;
@@ -102,8 +124,7 @@ static bool host_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 	if (fd < 0) {
 		return ep_reason_set(why, "memfd_create: %s", strerror(errno));
 	}
-	/* There is memory behind each byte, or an error: no bus error later. */
-	error = posix_fallocate(fd, 0, (off_t)bytes);
+	error = host_fill(fd, bytes);
 	if (error) {
 		(void)ep_reason_set(why, "no %llu bytes of host memory: %s",
 				    (unsigned long long)bytes, strerror(error));
