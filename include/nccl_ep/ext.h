@@ -186,7 +186,8 @@ ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. An operation
  *     is pending. A newcomer's place is active, or the process of the lost rank has not ended. Memory
  *     is not mapped by windows, is multicast, or ranks are on several nodes. A newcomer is in a process
- *     of a rank that stays, or has fewer SMs. No rank joins, or one calls ncclEpCreateGroup.
+ *     of a rank that stays, has fewer SMs, or lacks NVLink that the others have. No rank joins, or
+ *     one calls ncclEpCreateGroup.
  *   ncclRemoteError: Another rank has failed or did not come; the text names it.
  *   ncclSystemError: Host memory is exhausted, no thread can be started, or the device stays busy.
  */

@@ -5,11 +5,13 @@
  *
  *     join
  *     join at_once               one rank, masked by hand: nothing runs without it, and it comes late to MaskClean
+ *     join apart                     the one that comes has no NVLink, and is refused
  *     join refused TEXT [ht|plain]   all ranks but the last one are refused with these words, in this kind of group
  *
  * Each process stands for two lives of its rank: the first one is a child, which is killed on the last ranks.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -39,8 +41,9 @@ static struct plane *plane;
 static struct world w;
 static struct bench b;
 static uint32_t comms, meetings;
-static bool at_once;
-static int lost; /* the last ranks */
+static const char no_nvlink[] = "is not joined to all others by NVLink";
+static bool at_once, apart, id_given; /* the next communicator has its id */
+static int lost;                      /* the last ranks */
 
 static void nap(double start)
 {
@@ -69,7 +72,10 @@ static ncclComm_t comm_make(void)
 
 	NEED(number < COMMS);
 	if (w.rank == 0) {
-		NEED_OK(ncclGetUniqueId(&plane->id[number]));
+		if (!id_given) {
+			NEED_OK(ncclGetUniqueId(&plane->id[number]));
+		}
+		id_given = false;
 		atomic_store(&plane->made, number + 1);
 	}
 	while (atomic_load(&plane->made) <= number) {
@@ -137,6 +143,45 @@ static void refuse(enum part last, const ncclEpGroupConfig_t *config, ncclResult
 	OK(ncclCommAbort(comm));
 }
 
+static ncclUniqueId beside_id;
+
+/* The last rank joins in a thread of rank 0's process. */
+static void *beside_main(void *arg)
+{
+	ncclEpGroupConfig_t config = config_of(true);
+	ncclEpGroup_t group = NULL;
+	ncclComm_t comm;
+
+	(void)arg;
+	check_context("the last rank in the process of rank 0");
+	NEED_CUDA(cudaSetDevice(w.nranks - 1));
+	NEED_OK(ncclCommInitRank(&comm, w.nranks, beside_id, w.nranks - 1));
+	CHECK_REASON(ncclEpExtJoinGroup(&group, comm, &config, NULL), ncclInvalidUsage,
+		     "joins in the process of rank 0");
+	OK(ncclCommAbort(comm));
+	return NULL;
+}
+
+static void refuse_beside(void)
+{
+	pthread_t thread;
+
+	if (w.rank == w.nranks - 1) {
+		comms++;
+		return;
+	}
+	if (w.rank == 0) {
+		NEED_OK(ncclGetUniqueId(&plane->id[comms]));
+		beside_id = plane->id[comms];
+		NEED(!pthread_create(&thread, NULL, beside_main, NULL));
+		id_given = true;
+	}
+	refuse(STAY, NULL, ncclInvalidUsage, "joins in the process of rank 0");
+	if (w.rank == 0) {
+		NEED(!pthread_join(thread, NULL));
+	}
+}
+
 static void mask_last(int ranks, int active)
 {
 	int mask[RANKS_MAX];
@@ -150,13 +195,16 @@ static void mask_last(int ranks, int active)
 
 static void refuse_all(void)
 {
-	ncclEpGroupConfig_t config = config_of(true), other = config;
+	ncclEpGroupConfig_t config = config_of(true), other = config, few = config;
 	ncclResult_t last = w.rank == w.nranks - 1 ? ncclRemoteError : ncclInvalidUsage;
 
 	other.num_experts *= 2;
 	refuse(STAY, NULL, ncclInvalidUsage, "none joins");
 	refuse(CREATE, &config, ncclInvalidUsage, "calls ncclEpCreateGroup, but rank 0 ");
 	refuse(JOIN, &other, ncclInvalidArgument, "config->num_experts");
+	few.max_num_sms /= 2;
+	refuse(JOIN, &few, ncclInvalidUsage, "SMs for an operation");
+	refuse_beside();
 	refuse(JOIN, &config, last, "its place is taken");
 	meet(w.nranks);
 	mask_last(1, 0);
@@ -249,6 +297,14 @@ static int first_life(void)
 	}
 	lose();
 	comm = comm_make();
+	if (apart) {
+		CHECK_REASON(ncclEpExtReplaceRanks(b.group, comm), ncclRemoteError, no_nvlink);
+		bench_pair_of(&b, 8);
+		bench_end(&b);
+		OK(ncclCommAbort(comm));
+		OK(ncclCommAbort(w.comm));
+		return check_end();
+	}
 	NEED_OK(ncclEpExtReplaceRanks(b.group, comm));
 	OK(ncclCommAbort(w.comm));
 	w.comm = comm;
@@ -269,6 +325,12 @@ static int second_life(void)
 	atomic_fetch_add(&plane->again, 1);
 	comms = plane->comms;
 	w.comm = comm_make();
+	if (apart) {
+		CHECK_REASON(ncclEpExtJoinGroup(&b.group, w.comm, &config, NULL), ncclInvalidUsage,
+			     no_nvlink);
+		OK(ncclCommAbort(w.comm));
+		return check_end();
+	}
 	NEED_OK(ncclEpExtJoinGroup(&b.group, w.comm, &config, NULL));
 	open_bench(2);
 	while (atomic_load(&plane->met[0]) <= atomic_load(&plane->met[w.rank])) {
@@ -302,8 +364,9 @@ int main(int argc, char **argv)
 	map_plane();
 	w.nranks = world_size(0);
 	w.rank = (int)world_number(getenv("RANK"), 0);
-	at_once = argc == 2;
-	lost = at_once ? 1 : 2;
+	at_once = argc == 2 && !strcmp(argv[1], "at_once");
+	apart = argc == 2 && !at_once;
+	lost = argc == 2 ? 1 : 2;
 	if (argc >= 3) {
 		return refused(argv[2], argc > 3 ? argv[3] : "");
 	}
@@ -315,6 +378,7 @@ int main(int argc, char **argv)
 	}
 	NEED(waitpid(child, &status, 0) == child);
 	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+		setenv("VC_NO_NVLINK", apart ? "0-3" : "", 1);
 		return second_life();
 	}
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
