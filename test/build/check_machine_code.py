@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks the machine code of the kernels: what their speed and the safety of lines stand on, and no
-test on the virtual cluster can see. And where multicast stores are.
+test on the virtual cluster can see. And where multicast stores are, and that atomics stay in one GPU.
 
   check_machine_code.py LIBRARY NVCC DISASSEMBLER_DIR ARCH...
 
@@ -127,6 +127,10 @@ class Instruction:
 
     def is_volatile(self, kind):
         return self.name == kind + ".E.128.STRONG.SYS"
+
+    def is_atomic_of_peers(self):
+        """PCIe has no atomics between GPUs, and host memory none between a GPU and others."""
+        return self.name.split(".")[0] in ("ATOM", "ATOMG", "RED", "REDG") and "SYS" in self.name
 
     def is_branch(self):
         return self.name.split(".")[0] in ("BRA", "BRX", "JMP", "JMX", "EXIT", "RET", "CALL",
@@ -268,6 +272,10 @@ def check_kernel(arch, kernel, expect, registers):
         complain("%s: spills %d bytes, %d at most" % (kernel.name, spilled, expect.spilled))
     if registers > expect.registers:
         complain("%s: %d registers, %d at most" % (kernel.name, registers, expect.registers))
+    for x in kernel.code:
+        if x.is_atomic_of_peers():
+            complain("%s: %s at %05x, peers without NVLink have no atomics" % (
+                kernel.name, x.name, x.address))
     print("%-33s %5d instructions, %3d registers, %3d bytes spilled" % (
         kernel.name, len(kernel.code), registers, spilled))
     if arch == LINES_ARCH:
