@@ -9,6 +9,7 @@
  *     mappings across   two GPUs with different bus ids on two hosts of a domain
  *     mappings apart    GPUs of ranks 0 and 2 of a host have no access to each other
  *     mappings in_host  the same, by the ways that are left: host memory, and NICs
+ *     mappings teams    NCCL is told to make teams that are smaller than a host
  *     mappings mig      rank 1's GPU is a MIG instance
  *     mappings one_host two hosts with one NCCL_HOSTID
  *     mappings not_there  rank 1 makes no group
@@ -147,6 +148,23 @@ static void in_host(struct world *w)
 	choose("auto", "2");
 	works(w, w->processes ? "CUDA IPC" : "plain pointers", 2,
 	      w->processes ? "GPUs without peer access?" : "");
+}
+
+/* A host stays one node, which CUDA IPC reaches; teams may be the nodes, but not more than one of them. */
+static void teams(struct world *w)
+{
+	setenv("NCCL_LSA_TEAM_SIZE", "2", 1);
+	choose("auto", "0");
+	works(w, "CUDA IPC", 1, "are in different LSA teams of NCCL, but their host makes them");
+	choose("window", "0");
+	refused(w, "are in different LSA teams of NCCL, but their host makes them one node");
+	choose("window", "2");
+	works(w, "NCCL windows", 2, "");
+	choose("window", "1");
+	works(w, "NCCL windows", 4, "");
+	choose("window", "4");
+	refused(w, "are in different LSA teams of NCCL, but NCCL_EP_NODE_SIZE makes them one node");
+	unsetenv("NCCL_LSA_TEAM_SIZE");
 }
 
 static void threads(struct world *w)
@@ -375,7 +393,7 @@ static void run(struct world *w, void *name)
 		{ "ancient", ancient }, { "domain", domain },     { "uneven", uneven },
 		{ "across", across },   { "apart", apart },       { "mig", mig },
 		{ "p2p", p2p },         { "one_host", one_host }, { "not_there", not_there },
-		{ "in_host", in_host },
+		{ "in_host", in_host }, { "teams", teams },
 	};
 
 	for (size_t i = 0; i < sizeof(table) / sizeof(*table); i++) {
