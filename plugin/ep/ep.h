@@ -200,6 +200,12 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 				  const ncclEpExtRoles_t *roles, const struct ep_params *params,
 				  int nranks, uint32_t sm_count);
 
+/*
+ * For peers' memory in the host: fewer SMs, where the program has left them to the library. Each look of a warp that
+ * waits crosses PCIe, where many delay what they wait for. Called on all ranks, when least_sms is known.
+ */
+void ep_group_config_spare_bus(struct ep_group_config *config);
+
 /* The part of a config in which ranks must agree. */
 #define EP_GROUP_AGREED 22
 struct ep_group_agreed {

@@ -410,6 +410,9 @@ static ncclResult_t group_introduce(struct ncclEpGroup *g, struct ep_boot *boot,
 	boot->idents = g->idents;
 	g->config.least_sms = terms->least_sms;
 	ep_show_ranks(g, terms->team);
+	if (g->memory.mapping->in_host) {
+		ep_group_config_spare_bus(&g->config);
+	}
 	ep_group_remote_plan(g);
 	if (part == EP_PART_JOIN) {
 		g->first_step = terms->step;

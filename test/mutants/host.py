@@ -92,6 +92,8 @@ MUTANTS = [
     {"name": "host_lines_forced", "file": "plugin/ep/group.c",
      "old": "g->config.lines_choice == 1 && !mapping->in_host;", "new": "g->config.lines_choice == 1;",
      "tests": ["mappings_in_host"]},
+    {"name": "host_sms", "file": "plugin/ep/group.c",
+     "old": "\t\tep_group_config_spare_bus(&g->config);\n", "new": "", "tests": ["mappings_in_host"]},
     {"name": "host_access", "file": "plugin/peer/mapping.c",
      "old": "r < nranks && !mapping->in_host; r++", "new": "r < nranks; r++", "tests": ["mappings_in_host"]},
     {"name": "host_within", "file": "plugin/peer/host.c",
