@@ -55,6 +55,14 @@ static void poison(struct perf_rank *rank, void *at, size_t bytes)
 	}
 }
 
+/* Blocks of low latency's received rows: none on a rank without experts. */
+size_t perf_blocks(const struct oracle_problem *p, uint32_t rank)
+{
+	size_t held = oracle_held(p, rank);
+
+	return held && p->layout == ORACLE_RANK_MAJOR ? oracle_senders(p) : held;
+}
+
 ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, void *data,
 			    unsigned int ndim, size_t n0, size_t n1, size_t n2)
 {
