@@ -6,13 +6,28 @@
 #define EP_DEV static __device__ __forceinline__
 #define EP_DEV_COLD static __device__ __noinline__
 #define EP_SHARED(type, name) __shared__ type name
-#define EP_KERNEL(name, args_struct, max_threads)                                                  \
-	extern "C" __global__ void __launch_bounds__(max_threads)                                  \
-		name(const __grid_constant__ struct args_struct a)
+/*
+ * A kernel of sm_90 and later begins by waiting for the one before it in the stream: the host lets it start
+ * while that one ends (ep_kernel_launch()). Without that leave it waits for nothing.
+ */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define EP_KERNEL_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define EP_KERNEL_WAIT()
+#endif
+#define EP_KERNEL_BOUNDED(name, args_struct, ...)                                                  \
+	static __device__ __forceinline__ void name##_body(const struct args_struct &a);           \
+	extern "C" __global__ void __launch_bounds__(__VA_ARGS__)                                  \
+		name(const __grid_constant__ struct args_struct a)                                 \
+	{                                                                                          \
+		EP_KERNEL_WAIT();                                                                  \
+		name##_body(a);                                                                    \
+	}                                                                                          \
+	static __device__ __forceinline__ void name##_body(const struct args_struct &a)
+#define EP_KERNEL(name, args_struct, max_threads) EP_KERNEL_BOUNDED(name, args_struct, max_threads)
 /* Else the compiler may rather spill registers than keep a second block from the SM. */
 #define EP_KERNEL_ALONE(name, args_struct, max_threads)                                            \
-	extern "C" __global__ void __launch_bounds__(max_threads, 1)                               \
-		name(const __grid_constant__ struct args_struct a)
+	EP_KERNEL_BOUNDED(name, args_struct, max_threads, 1)
 #define EP_PRAGMA(text) _Pragma(#text)
 #define EP_UNROLL(...) EP_PRAGMA(unroll __VA_ARGS__) /* no number: all of it */
 #define EP_UNSET

@@ -346,6 +346,7 @@ struct ncclEpGroup {
 	int device;
 	struct ep_context context; /* of the device, when the group was made */
 	uint32_t sm_count;
+	bool programmatic; /* launches: ep_kernels_programmatic() */
 	struct ep_group_config config;
 	struct ep_params params;
 	struct ep_ident *idents; /* [nranks] */
@@ -1059,8 +1060,15 @@ ncclResult_t ep_kernels_load(const void *const *kernels, size_t count);
 ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int device,
 			      uint32_t *bytes);
 
-/* `args` is the kernel's one argument struct; `what` is for errors. */
-ncclResult_t ep_kernel_launch(const void *kernel, void *args, uint32_t blocks, uint32_t threads,
-			      uint32_t shared_bytes, cudaStream_t stream, const char *what);
+/* *programmatic: kernels, of which `kernel` is one, may start while those before them in a stream end. */
+ncclResult_t ep_kernels_programmatic(const void *kernel, bool *programmatic);
+
+/*
+ * `args` is the kernel's one argument struct; `what` is for errors. A programmatic launch has its blocks on the SMs
+ * when the last block of the kernel before it has ended, and waits there until its memory is visible.
+ */
+ncclResult_t ep_kernel_launch(const struct ncclEpGroup *g, const void *kernel, void *args,
+			      uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+			      cudaStream_t stream, const char *what);
 
 #endif

@@ -45,6 +45,21 @@ ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int devi
 	return ncclSuccess;
 }
 
+#define EP_KERNEL_WAITS 90            /* kernels of this architecture and later wait: EP_KERNEL */
+#define EP_GRAPHS_KNOW_LAUNCHES 12030 /* drivers of that CUDA and later capture such launches */
+
+ncclResult_t ep_kernels_programmatic(const void *kernel, bool *programmatic)
+{
+	struct cudaFuncAttributes attributes;
+	int driver = 0;
+
+	EP_CUDA(cudaDriverGetVersion(&driver), "asking for the driver's version");
+	EP_CUDA(cudaFuncGetAttributes(&attributes, kernel), "asking what a kernel is compiled for");
+	*programmatic = driver >= EP_GRAPHS_KNOW_LAUNCHES &&
+			attributes.ptxVersion >= EP_KERNEL_WAITS;
+	return ncclSuccess;
+}
+
 /* A launch has failed: perhaps since the stream is of another device. */
 static ncclResult_t kernel_refused(cudaError_t err, cudaStream_t stream, const char *what)
 {
@@ -60,15 +75,22 @@ static ncclResult_t kernel_refused(cudaError_t err, cudaStream_t stream, const c
 		       what, device, current);
 }
 
-ncclResult_t ep_kernel_launch(const void *kernel, void *args, uint32_t blocks, uint32_t threads,
-			      uint32_t shared_bytes, cudaStream_t stream, const char *what)
+ncclResult_t ep_kernel_launch(const struct ncclEpGroup *g, const void *kernel, void *args,
+			      uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
+			      cudaStream_t stream, const char *what)
 {
 	void *params[] = { args };
+	cudaLaunchAttribute programmatic = {
+		.id = cudaLaunchAttributeProgrammaticStreamSerialization,
+		.val.programmaticStreamSerializationAllowed = 1,
+	};
 	cudaLaunchConfig_t config = {
 		.gridDim = { blocks, 1, 1 },
 		.blockDim = { threads, 1, 1 },
 		.dynamicSmemBytes = shared_bytes,
 		.stream = stream,
+		.attrs = &programmatic,
+		.numAttrs = g->programmatic ? 1 : 0,
 	};
 
 	cudaError_t err = cudaLaunchKernelExC(&config, kernel, params);

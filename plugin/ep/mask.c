@@ -45,7 +45,7 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
 				stream),
 		"ncclEpMaskUpdate: copying from mask, which must be host memory");
-	return ep_kernel_launch((const void *)ep_update_kernel, &args, 1, threads, 0, stream,
+	return ep_kernel_launch(g, (const void *)ep_update_kernel, &args, 1, threads, 0, stream,
 				"launching MaskUpdate");
 }
 
@@ -117,7 +117,7 @@ ncclResult_t ep_mask_clean(struct ncclEpGroup *g, cudaStream_t stream)
 	if (g->remote_ranks) {
 		threads = (uint32_t)ep_max_u64(threads, 64); /* so that waits for queues overlap */
 	}
-	EP_CHECK(ep_kernel_launch((const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
+	EP_CHECK(ep_kernel_launch(g, (const void *)ep_clean_kernel, &args, 1, threads, 0, stream,
 				  "launching MaskClean"));
 	g->cleans++;
 	memset(&g->joined, 0, sizeof(g->joined));

@@ -143,8 +143,8 @@ ncclResult_t ep_query_expert_rows(const struct ncclEpHandle *handle, uint64_t *r
 	args.rows = rows;
 	blocks = ep_ceil_div(args.num_tokens, EP_EXPERT_ROWS_THREADS);
 	blocks = (uint32_t)ep_min_u64(blocks, EP_EXPERT_ROWS_BLOCKS);
-	return blocks ? ep_kernel_launch((const void *)ep_expert_rows_kernel, &args, blocks,
-					 EP_EXPERT_ROWS_THREADS, 0, stream,
+	return blocks ? ep_kernel_launch(handle->group, (const void *)ep_expert_rows_kernel, &args,
+					 blocks, EP_EXPERT_ROWS_THREADS, 0, stream,
 					 "counting experts' rows")
 		      : ncclSuccess;
 }

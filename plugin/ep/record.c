@@ -53,8 +53,8 @@ void ep_group_settle(struct ncclEpGroup *group)
 	}
 	if (group->masks_due) {
 		/* should this fail, kernels that wait for the rank find its connection down */
-		(void)ep_kernel_launch((const void *)ep_lost_kernel, &args, 1, 64, 0, group->stream,
-				       "masking lost ranks");
+		(void)ep_kernel_launch(group, (const void *)ep_lost_kernel, &args, 1, 64, 0,
+				       group->stream, "masking lost ranks");
 		memset(&group->mask_due, 0, sizeof(group->mask_due));
 		group->masks_due = false;
 	}

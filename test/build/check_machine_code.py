@@ -266,7 +266,18 @@ def check_lines(kernel, expect):
     print("    lines: loads %s, %d alone, %d stores" % (list(batches), alone, len(stores)))
 
 
+def check_start(arch, kernel):
+    """A kernel may be on its SMs before the one before it has ended. It waits for that (ACQBULK) ahead of
+    all that it does with memory."""
+    memory = ("LDG", "STG", "LD.", "ST.", "ATOM", "RED.", "UBLK", "CCTL", "MEMBAR")
+    first = next((i for i, x in enumerate(kernel.code) if x.name.startswith(memory)), None)
+    wait = next((i for i, x in enumerate(kernel.code) if x.name == "ACQBULK"), None)
+    if int(arch) >= 90 and (wait is None or (first is not None and first < wait)):
+        complain("%s for sm_%s does not wait for the kernel before it" % (kernel.name, arch))
+
+
 def check_kernel(arch, kernel, expect, registers):
+    check_start(arch, kernel)
     spilled = sum(x.spills() for x in kernel.code)
     if spilled > expect.spilled:
         complain("%s: spills %d bytes, %d at most" % (kernel.name, spilled, expect.spilled))

@@ -20,6 +20,14 @@ MUTANTS = [
     {"name": "freed_epoch", "file": "device/group/step.h",
      "old": "uint32_t freed = launch.halves & EP_HALF_RECV ? op.step : op.epoch;",
      "new": "uint32_t freed = op.epoch;", "tests": ["interleave", "steps", "halves"]},
+    # Kernels may start while those before them end, ...
+    {"name": "launch_late", "file": "plugin/ep/kernel.c",
+     "old": ".numAttrs = g->programmatic ? 1 : 0,", "new": ".numAttrs = 0,",
+     "tests": ["steady"]},
+    # ... but with drivers whose graphs do not know it.
+    {"name": "launch_driver", "file": "plugin/ep/kernel.c",
+     "old": "*programmatic = driver >= EP_GRAPHS_KNOW_LAUNCHES &&\n\t\t\t",
+     "new": "*programmatic = driver && ", "tests": ["steady"]},
     # A rank whose counts have come before the decision falls is not absent.
     {"name": "arrival_unpolled", "file": "device/ll/dispatch_recv.h",
      "old": "here = verdict != EP_ARRIVAL_ABSENT && counts_poll(a, op, tables, r);",
@@ -767,7 +775,7 @@ MUTANTS = [
      "tests": ["clean", "memory", "steps_growth"]},
     # MaskUpdate ends when its kernel is in the stream.
     {"name": "h_settle", "file": "plugin/ep/mask.c",
-     "old": ("\treturn ep_kernel_launch((const void *)ep_update_kernel, &args, 1, threads, 0, stream,\n"
+     "old": ("\treturn ep_kernel_launch(g, (const void *)ep_update_kernel, &args, 1, threads, 0, stream,\n"
              "\t\t\t\t\"launching MaskUpdate\");"),
      "new": "\treturn args.g.rank + threads ? ncclSuccess : ncclInternalError;",
      "tests": ["masks", "net_masks_hand", "nodes_masks"]},

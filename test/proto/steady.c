@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Steady state: no call of the data path allocates, synchronises, copies or talks to NCCL; an
- * operation is one ordinary launch of at most max_num_sms blocks, or as many as it has of its own, or as
- * many as NCCL_EP_OVERLAP leaves it; new handles come from the pool.
+ * operation is one ordinary launch, which may start while the kernel before it ends. It has at most
+ * max_num_sms blocks, or as many as it has of its own, or as many as NCCL_EP_OVERLAP leaves it; new handles
+ * come from the pool.
  */
 #include "support/bench.h"
 #include "support/ht_bench.h"
@@ -17,6 +18,7 @@ static void nothing_but_launches(uint64_t launches, uint32_t most_blocks)
 		      (unsigned long long)watch.calls[i], watch_name(i));
 	}
 	CHECK_INT(watch.attributes, 0);
+	CHECK_INT(watch.early, launches);
 	CHECK(watch.most_blocks <= most_blocks);
 	CHECK(launches == 0 || watch.most_blocks > 0);
 }
@@ -134,9 +136,33 @@ static void high_budgets(struct world *w)
 	}
 }
 
+/* Drivers before CUDA 12.3 capture no kernels that start early. */
+static void drivers(struct world *w)
+{
+	for (int i = 0; i < 2; i++) {
+		struct oracle_problem p =
+			bench_problem(w->nranks, 12, 2, 256, 4, ORACLE_EXPERT_MAJOR);
+		ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+		ncclEpGroup_t group;
+		struct bench b;
+
+		check_context("driver %d, rank %d", i, w->rank);
+		watch_start();
+		watch.driver = i ? 12030 : 12020;
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		bench_open(&b, w, group, &p, 0);
+		watch_start();
+		bench_pair(&b);
+		CHECK_INT(watch.early, i ? watch.calls[WATCH_LAUNCH] : 0);
+		CHECK_INT(watch.attributes, 0);
+		bench_end(&b);
+	}
+}
+
 static void run_budgets(struct world *w, void *arg)
 {
 	(void)arg;
+	drivers(w);
 	low_budgets(w);
 	high_budgets(w);
 }

@@ -195,8 +195,25 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ke
 	if (config->gridDim.x > watch.most_blocks) {
 		watch.most_blocks = config->gridDim.x;
 	}
-	watch.attributes += config->numAttrs;
+	for (uint32_t i = 0; i < config->numAttrs; i++) {
+		bool early = config->attrs[i].id ==
+				     cudaLaunchAttributeProgrammaticStreamSerialization &&
+			     config->attrs[i].val.programmaticStreamSerializationAllowed;
+
+		watch.early += early;
+		watch.attributes += !early;
+	}
 	return NEXT(cudaLaunchKernelExC)(config, kernel, args);
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+	cudaError_t error = NEXT(cudaDriverGetVersion)(version);
+
+	if (watch.driver) {
+		*version = watch.driver;
+	}
+	return error;
 }
 
 /* ---- the driver's calls ---- */

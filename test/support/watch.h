@@ -43,7 +43,9 @@ struct watch {
 	uint64_t fail_at[WATCH_CALLS]; /* that call fails; 0: none */
 	uint64_t failed;
 	uint32_t most_blocks; /* of a launch */
-	uint32_t attributes;  /* of launches: cooperative ones and such */
+	uint32_t attributes;  /* of launches: cooperative ones and such, */
+	uint32_t early;       /* but that they may start while the kernel before them ends */
+	int driver;           /* not 0: the version of CUDA that the driver says it has */
 };
 
 extern __thread struct watch watch;

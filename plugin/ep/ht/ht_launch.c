@@ -723,8 +723,9 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 	a.alignment = handle->alignment;
 	a.drop = handle->group->config.drop;
 	a.by_topk = ep_div_make(handle->topk);
-	return ep_kernel_launch(ht_kernel(handle->group, EP_HT_ROUTE), &a, p.blocks, p.threads,
-				(uint32_t)p.shared_bytes, stream, "launching UpdateHandle");
+	return ep_kernel_launch(handle->group, ht_kernel(handle->group, EP_HT_ROUTE), &a, p.blocks,
+				p.threads, (uint32_t)p.shared_bytes, stream,
+				"launching UpdateHandle");
 }
 
 /* Sends of arrivals are so many chunks ahead, at most. With 64 a tenth of the experts came a third later. */
@@ -742,8 +743,8 @@ static ncclResult_t ht_dispatch_early(const struct ep_dispatch *dispatch,
 	ep_ht_arrivals_cut(&d->c.areas, &dispatch->h->group->config.shape, &a.chunk_shift,
 			   &a.ring_chunks);
 	a.d.lag = (uint32_t)ep_max_u64(1, ep_min_u64(a.ring_chunks / 2, EP_HT_ARRIVALS_LAG));
-	result = ep_kernel_launch((const void *)ep_ht_dispatch_early_kernel, &a, p->blocks,
-				  p->threads, (uint32_t)p->shared_bytes, stream,
+	result = ep_kernel_launch(dispatch->h->group, (const void *)ep_ht_dispatch_early_kernel, &a,
+				  p->blocks, p->threads, (uint32_t)p->shared_bytes, stream,
 				  "launching dispatch with arrivals");
 	ht->arrivals.head = NULL;
 	return result;
@@ -786,8 +787,9 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	if (dispatch->h->ht->arrivals.head) {
 		return ht_dispatch_early(dispatch, &a, &p, stream);
 	}
-	return ep_kernel_launch(ht_kernel(dispatch->h->group, EP_HT_DISPATCH), &a, p.blocks,
-				p.threads, (uint32_t)p.shared_bytes, stream, "launching dispatch");
+	return ep_kernel_launch(dispatch->h->group, ht_kernel(dispatch->h->group, EP_HT_DISPATCH),
+				&a, p.blocks, p.threads, (uint32_t)p.shared_bytes, stream,
+				"launching dispatch");
 }
 
 ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
@@ -826,8 +828,8 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 						      : c->h->group->config.shape.nranks;
 	a.by_parts = ep_div_make(p.parts);
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
-	return ep_kernel_launch(ht_combine_kernel(c->h, dtype), &a, p.blocks, p.threads,
-				(uint32_t)p.shared_bytes, stream, "launching combine");
+	return ep_kernel_launch(c->h->group, ht_combine_kernel(c->h, dtype), &a, p.blocks,
+				p.threads, (uint32_t)p.shared_bytes, stream, "launching combine");
 }
 
 /* ---- arrivals ---- */
@@ -888,7 +890,7 @@ ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, siz
 	memset(&a, 0, sizeof(a));
 	ht_common_fill(&a.c, handle, 0);
 	a.arrivals = arrivals;
-	EP_CHECK(ep_kernel_launch((const void *)ep_ht_order_kernel, &a,
+	EP_CHECK(ep_kernel_launch(g, (const void *)ep_ht_order_kernel, &a,
 				  2 * g->config.shape.nranks + EP_HT_ORDER_BLOCKS,
 				  32 * EP_HT_ORDER_WARPS,
 				  nlocal <= EP_HT_ORDER_SHARED ? ep_ht_order_sums(nlocal) : 0,

@@ -267,8 +267,8 @@ static void ll_common_fill(struct ep_ll_common *c, const struct ncclEpHandle *ha
 	c->expert_rows = roles->senders * c->max_tokens;
 }
 
-static ncclResult_t ll_launch(const struct ep_ll_plan *plan, union ep_ll_args *args,
-			      uint32_t halves, cudaStream_t stream)
+static ncclResult_t ll_launch(const struct ncclEpGroup *g, const struct ep_ll_plan *plan,
+			      union ep_ll_args *args, uint32_t halves, cudaStream_t stream)
 {
 	struct ep_dev_launch *launch = &args->c.launch;
 
@@ -276,7 +276,7 @@ static ncclResult_t ll_launch(const struct ep_ll_plan *plan, union ep_ll_args *a
 	launch->send_blocks = halves & EP_HALF_SEND ? plan->send_blocks : 0;
 	launch->recv_blocks = halves & EP_HALF_RECV ? plan->recv_blocks : 0;
 	return ep_kernel_launch(
-		ll_kernels[plan->kernel], args, launch->send_blocks + launch->recv_blocks,
+		g, ll_kernels[plan->kernel], args, launch->send_blocks + launch->recv_blocks,
 		plan->threads, plan->shared_bytes, stream,
 		ll_is_dispatch(plan->kernel) ? "launching dispatch" : "launching combine");
 }
@@ -287,9 +287,9 @@ static ncclResult_t ll_begin(struct ncclEpHandle *handle, const struct ep_ll_pla
 {
 	ll_common_fill(&args->c, handle, plan);
 	if (!send_only) {
-		return ll_launch(plan, args, EP_HALF_SEND | EP_HALF_RECV, stream);
+		return ll_launch(handle->group, plan, args, EP_HALF_SEND | EP_HALF_RECV, stream);
 	}
-	EP_CHECK(ll_launch(plan, args, EP_HALF_SEND, stream));
+	EP_CHECK(ll_launch(handle->group, plan, args, EP_HALF_SEND, stream));
 	handle->ll->plan = *plan;
 	handle->ll->args = *args;
 	return ncclSuccess;
@@ -401,5 +401,5 @@ ncclResult_t ep_ll_complete(struct ncclEpHandle *handle, cudaStream_t stream)
 		handle->ll->args; /* who calls again after a failure begins with these */
 
 	ep_signature_complete(&args.c.launch);
-	return ll_launch(&handle->ll->plan, &args, EP_HALF_RECV, stream);
+	return ll_launch(handle->group, &handle->ll->plan, &args, EP_HALF_RECV, stream);
 }
