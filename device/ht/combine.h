@@ -156,12 +156,12 @@ EP_DEV uint32_t ep_ht_slot_of(const struct ep_ht_common &c, uint32_t chunk)
 
 /* ---- which unit comes next ---- */
 
-/* The source of a return: the rank behind this one first. */
+/* The source of a return: the sender behind this rank first. */
 EP_DEV uint32_t ep_ht_return_rank(const struct ep_ht_combine_args &a, uint32_t unit)
 {
-	uint32_t r = unit - ep_div(unit, a.by_turns) * a.turns + a.c.g.rank + 1;
+	uint32_t r = unit - ep_div(unit, a.by_turns) * a.turns + a.c.roles.first_source;
 
-	return r < a.c.g.nranks ? r : r - a.c.g.nranks;
+	return r < a.c.roles.source_end ? r : r - a.c.roles.senders;
 }
 
 /* The flow whose source a merge is for. */
@@ -548,7 +548,7 @@ EP_DEV struct ep_ht_selection list_make(const struct ep_ht_common &c, uint32_t k
 	uint32_t before;
 
 	if (sel != EP_HT_NONE) {
-		l.rank = ep_div(EP_HT_SEL_EXPERT(sel), c.by_local);
+		l.rank = ep_ht_sel_rank(c, sel);
 	}
 	before = ep_shfl_u32(EP_FULL_MASK, l.rank, (ep_lane() - 1) & (EP_WARP_SIZE - 1));
 	l.opens = l.rank != EP_HT_NONE && (k == 0 || l.rank != before);

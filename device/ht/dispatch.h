@@ -142,7 +142,7 @@ EP_DEV void ep_ht_dispatch_count(const struct ep_ht_dispatch_args &a)
 		s->tx_bytes += tx * bytes;
 		s->rx_rows += rx;
 		s->rx_bytes += rx * bytes;
-		s->ops++;
+		s->ops += c.nlocal && ep_ht_sender(c, r) < c.roles.senders;
 	}
 }
 
@@ -205,7 +205,7 @@ template <bool NODES> EP_DEV uint32_t ep_ht_send_chunk(const struct ep_ht_dispat
 /* Units of a kind, of each part of a chunk: from so many ranks. */
 EP_DEV uint32_t unit_fan(const struct ep_ht_common &c, uint32_t kind)
 {
-	return kind == EP_HT_SEND ? 1 : kind == EP_HT_FORWARD ? c.remote.sources : c.g.nranks - 1;
+	return kind == EP_HT_SEND ? 1 : kind == EP_HT_FORWARD ? c.remote.sources : c.roles.others;
 }
 
 /* The unit of that number, of a kind that comes from others. */
@@ -228,8 +228,8 @@ EP_DEV struct ep_ht_unit unit_make(const struct ep_ht_dispatch_args &a, uint32_t
 		u.own = ep_ht_near_mask(c, from, c.g.index, u.chunk);
 		u.rows = ep_ht_source_mask(c, from, u.chunk);
 	} else {
-		source = c.g.rank + 1 + from; /* ranks begin with different sources */
-		from = source -= source >= c.g.nranks ? c.g.nranks : 0;
+		source = c.roles.first_source + from; /* ranks begin with different sources */
+		from = source -= source >= c.roles.source_end ? c.roles.senders : 0;
 		u.own = u.rows = (1u << ep_ht_rows(c, c.h.recv_start, source, u.chunk)) - 1;
 		if (NODES && c.remote.return_rings[source].rank == c.g.rank) {
 			u.rows = 0; /* this rank forwards them itself */
@@ -578,7 +578,7 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 	const struct ep_ht_list &list = item.l;
 	bool there = list.sel != EP_HT_NONE && list.row != EP_HT_NONE, own, stores;
 	uint32_t me = c.g.rank, row = list.row;
-	uint32_t rank = there ? ep_div(EP_HT_SEL_EXPERT(list.sel), c.by_local) : EP_HT_NONE;
+	uint32_t rank = there ? ep_ht_sel_rank(c, list.sel) : EP_HT_NONE;
 	uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (ep_lane() + 31) & 31);
 	uint32_t ring = ring_row<NODES>(c, starts, rank, list.row, item.chunk);
 	uint32_t base = ep_ht_starts_base<NODES>(c, starts, rank);
@@ -669,7 +669,7 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 		uint32_t row = !there ? EP_HT_NONE : alone ? list.row : c.h.send_row[i];
 		uint32_t own, at, slot;
 		bool counts = sel != EP_HT_NONE && row != EP_HT_NONE && !(sel & EP_HT_SEL_AGAIN);
-		uint32_t d = counts ? ep_div(EP_HT_SEL_EXPERT(sel), c.by_local) : EP_HT_NONE;
+		uint32_t d = counts ? ep_ht_sel_rank(c, sel) : EP_HT_NONE;
 		float w = ep_shfl_f32(EP_FULL_MASK, list.weight, EP_HT_SEL_K(sel));
 
 		if (counts && !ep_ht_windows<NODES>(a)) {
@@ -688,7 +688,8 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 		if (c.layout == EP_HT_FLAT) {
 			slot += base;
 			if (d == me) {
-				entry_out(a, slot, at, EP_HT_SEL_EXPERT(sel) - me * c.nlocal, w);
+				entry_out(a, slot, at,
+					  EP_HT_SEL_EXPERT(sel) - c.roles.holder * c.nlocal, w);
 			}
 			if (k >= ep_popc(own)) {
 				entry_out(a, slot, k, EP_HT_NONE, 0.0f);

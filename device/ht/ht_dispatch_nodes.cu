@@ -31,7 +31,7 @@ EP_DEV struct ep_ht_choice_of choice_make(const struct ep_ht_common &c, uint32_t
 		s.row = c.h.send_row[i];
 	}
 	if (s.sel != EP_HT_NONE && s.row != EP_HT_NONE && !(s.sel & EP_HT_SEL_AGAIN)) {
-		s.rank = ep_div(EP_HT_SEL_EXPERT(s.sel), c.by_local);
+		s.rank = ep_ht_sel_rank(c, s.sel);
 	}
 	alike = ep_match_u32(EP_FULL_MASK, s.rank == EP_HT_NONE ? ~ep_lane() : s.rank);
 	s.at = ep_popc(alike & ((1u << ep_lane()) - 1));

@@ -110,10 +110,10 @@ EP_HOST_DEV uint64_t ep_ht_rows_word(uint32_t epoch, uint32_t c, uint32_t rows)
 	return (uint64_t)epoch << 32 | c << EP_HT_ROWS_SHIFT | rows;
 }
 
-/* Counts of a source: rows for each expert, rows for each rank, and its tokens. */
-EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t ranks)
+/* Counts of a source: rows for each expert, rows for each rank that holds some, and its tokens. */
+EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t holders)
 {
-	return experts + ranks + 1;
+	return experts + holders + 1;
 }
 
 /*
@@ -172,26 +172,29 @@ EP_HOST_DEV uint32_t ep_ht_done_words(uint32_t ranks)
 	return ranks <= EP_HT_DONE_RANKS ? EP_GROUP_MAX_BLOCKS : 1;
 }
 
-/* Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. */
+/*
+ * Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. S senders, H holders
+ * (struct ep_ht_roles), P the more of both.
+ */
 struct ep_ht_areas {
 	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
 	 * write here has been */
 	uint64_t done_off;
 	/* words {sign, epoch} [R] of each rank (ht/signs.h); several nodes: then u32 [R], left_at() */
 	uint64_t sign_off;
-	/* words {count, epoch} [2][R][E + R + 1]: of each: ep_ht_counts(), in turn by steps */
+	/* words {count, epoch} [2][S][E + H + 1]: of each sender: ep_ht_counts(), in turn by steps */
 	uint64_t count_off;
-	/* [R][chunks of B + 1] each chunk's first row to this rank: from a rank of this node words
+	/* [S][chunks of B + 1] each chunk's first row to this rank: from a rank of this node words
 	 * {row, epoch}, else u32 in the first half */
 	uint64_t start_off;
-	/* [R][B] what each row is, as recv_sel: from a rank of this node lists of
+	/* [S][B] what each row is, as recv_sel: from a rank of this node lists of
 	 * ep_ht_list_bytes(), else u32 [min(K, L)], side by side */
 	uint64_t sel_off;
-	uint64_t weight_off;  /* float [R][B][min(K, L)]: of each row's selections */
-	uint64_t arrived_off; /* u64 [R][ring_chunks][parts] */
-	uint64_t credit_off;  /* u64 [R][ring_chunks][parts] */
+	uint64_t weight_off;  /* float [P][B][min(K, L)]: of each row's selections */
+	uint64_t arrived_off; /* u64 [rings][ring_chunks][parts] */
+	uint64_t credit_off;  /* u64 [rings][ring_chunks][parts] */
 	uint64_t ended_off;   /* u32: how many of this rank's blocks are done; 0 between kernels */
-	uint64_t ring_off;    /* [R][ring_chunks][1 << chunk_shift] rows of row_stride */
+	uint64_t ring_off;    /* [rings][ring_chunks][1 << chunk_shift] rows of row_stride */
 	uint64_t row_stride;  /* bytes of the largest row; a multiple of 128 */
 	uint32_t ring_chunks;
 	uint32_t parts; /* most parts of a row, for the areas' strides */
@@ -204,7 +207,7 @@ struct ep_ht_areas {
 	uint32_t bunch_shift;
 	uint32_t queue_mask;  /* channels for rows, less one */
 	uint32_t mask_stride; /* bytes of a list of masks: one for each chunk of B; times 16 */
-	uint32_t rings;   /* of a rank: R, or the most return rings, for ring, arrived and credit */
+	uint32_t rings;   /* of a rank: P, or the most return rings, for ring, arrived and credit */
 	uint64_t net_off; /* [F][net_chunks][EP_HT_CHUNK] rows */
 	uint64_t stage_off;     /* [F][stage_chunks][EP_HT_CHUNK] rows */
 	uint64_t staged_off;    /* u64 [F][stage_chunks][parts] */
@@ -212,10 +215,10 @@ struct ep_ht_areas {
 	uint64_t released_off;  /* u64 [F] ep_ht_unit_word() of the last chunk */
 	uint64_t posted_off;    /* u64 [F][stage_chunks] end of what was posted of the chunk */
 	uint64_t mask_off;      /* u8 [F][ranks of the largest node][mask_stride]: as node_masks */
-	uint64_t out_off;       /* words [R][B][min(K, L)]: selections or weights, for the NIC */
-	uint64_t out_start_off; /* u32 [R][chunks of B + 1]: as start_off */
+	uint64_t out_off;       /* words [P][B][min(K, L)]: selections or weights, for the NIC */
+	uint64_t out_start_off; /* u32 [H][chunks of B + 1]: as start_off */
 	uint64_t out_mask_off;  /* u8 [R][mask_stride]: tokens of a chunk that go to that rank */
-	uint64_t out_count_off; /* words {count, epoch} [E + R + 1] of this rank */
+	uint64_t out_count_off; /* words {count, epoch} [E + H + 1] of this rank */
 };
 
 /*
@@ -345,9 +348,31 @@ struct ep_ht_dev_handle {
 /* recv_sel: a selection whose place is beyond the limit. It counts as a list entry. */
 #define EP_HT_DROPPED 0xfffffffeu
 
+/*
+ * Ranks that bring tokens, *senders*, and ranks that hold experts, *holders*: all, unless the group has roles.
+ * Tables of handle memory have a row for each rank; in it no rows go to who holds no experts, and none come from
+ * who brings no tokens. Areas of a heap have room for those ranks alone whose rows may come there.
+ */
+struct ep_ht_roles {
+	uint32_t first_sender;
+	uint32_t senders;
+	uint32_t first_holder;
+	uint32_t holders;
+	uint32_t sender;  /* number of this rank among senders, EP_HT_NONE: it is none; */
+	uint32_t holder;  /* and among holders */
+	uint32_t readers; /* ranks that learn of this rank's counts: all, or 0: it is no sender */
+	uint32_t told;    /* holders that learn of its rows: all, or 0 */
+	/* Whose rows come to this rank, and go back from it, in turn: senders, from that one on, */
+	uint32_t first_source;
+	uint32_t source_end; /* the rank behind the last sender, */
+	uint32_t others;     /* without this rank so many; 0: it is no holder */
+};
+
 /* Arguments that the three kernels have in common. */
 struct ep_ht_common {
 	struct ep_dev_group g; /* first */
+	/* Of ring, arrived, credit, weight and out the place of rank 0, by whose rows lie there in the
+	 * operation: what is of ranks before the first one that has a place lies before the area. */
 	struct ep_ht_areas areas;
 	struct ep_ht_dev_handle h;
 	struct ep_ht_remote remote;  /* g.remote NULL: not used */
@@ -358,15 +383,17 @@ struct ep_ht_common {
 	uint32_t layout;     /* enum ep_ht_layout */
 	uint32_t num_tokens; /* T */
 	uint32_t max_tokens; /* B */
-	uint32_t nlocal;     /* L */
+	uint32_t experts;    /* E */
+	uint32_t nlocal;     /* experts of this rank: L, or 0 */
 	uint32_t topk;       /* K */
 	uint32_t width;      /* min(K, L): selections of a row */
 	uint32_t limit;      /* M: slots and places below it; EP_HT_NONE: none */
 	/* Of the tensor with received rows; EP_HT_NONE: as many as may come. An operation whose
 	 * head.rows (flat) or head.places is more does nothing but record EP_CAUSE_SHORT. */
 	uint32_t given_rows;
-	struct ep_div by_local;
+	struct ep_div by_local; /* L */
 	struct ep_div by_width;
+	struct ep_ht_roles roles;
 };
 
 /* What the caller wants to know of the rows that come. NULL: not this. */
@@ -390,7 +417,7 @@ struct ep_ht_route_args {
 
 /*
  * The routing kernel takes so many selections, and so many words of bits, at a time. Its tables of up to
- * EP_HT_ROUTE_TABLE columns, one for each expert and each rank, are in shared memory, else in scratch.
+ * EP_HT_ROUTE_TABLE columns, one for each expert and each holder, are in shared memory, else in scratch.
  */
 #define EP_HT_ROUTE_IDS 2048u
 #define EP_HT_ROUTE_BITS 8192u
@@ -402,26 +429,26 @@ EP_HOST_DEV uint32_t ep_ht_route_bits(uint32_t columns)
 }
 
 /* Dynamic shared memory of a block of the routing kernel. */
-EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t experts)
+EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t holders, uint32_t experts)
 {
-	uint32_t columns = experts + ranks;
+	uint32_t columns = experts + holders;
 	uint32_t tables = columns <= EP_HT_ROUTE_TABLE ? 2 * columns : 0;
 
-	return 4 *
-	       ((uint64_t)6 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables + 4 * ranks + 4);
+	return 4 * ((uint64_t)6 * EP_HT_ROUTE_IDS + ep_ht_route_bits(columns) + tables +
+		    3 * holders + ranks + 4);
 }
 
 /*
  * Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], twice: what a block has, and what
  * the blocks before it have together; and large tables.
  */
-EP_HOST_DEV uint64_t ep_ht_scratch_bytes(uint32_t ranks, uint32_t experts)
+EP_HOST_DEV uint64_t ep_ht_scratch_bytes(uint32_t holders, uint32_t experts)
 {
-	uint64_t counts = ep_ht_counts(experts, ranks), tables = 2 * (counts - 1);
+	uint64_t counts = ep_ht_counts(experts, holders), tables = 2 * (counts - 1);
 
 	return 4 * EP_HT_COUNTERS +
 	       EP_HT_ROUTE_BLOCKS *
-		       (16 * counts + (experts + ranks <= EP_HT_ROUTE_TABLE ? 0 : 4 * tables));
+		       (16 * counts + (experts + holders <= EP_HT_ROUTE_TABLE ? 0 : 4 * tables));
 }
 
 /* Where the ranks of the node have a tensor in a window, as mapped here; as EP_LL_DIRECT_RANKS. */

@@ -173,7 +173,7 @@ EP_DEV bool route_exchange(const struct ep_ht_route_args &a, const struct ep_op 
 	const struct ep_ht_common &c = a.c;
 	uint32_t over;
 
-	if (NODES && ep_block() == 0) {
+	if (NODES && ep_block() == 0 && c.roles.readers) {
 		ok = ep_ht_counts_here<NODES>(c, op, route) && ok;
 		ep_block_sync();
 		ep_ht_counts_post(c, op, route);
@@ -195,17 +195,17 @@ EP_DEV bool route_exchange(const struct ep_ht_route_args &a, const struct ep_op 
 	ep_ht_bases_make(a, route);
 	ep_block_sync();
 	over = ep_ht_overflow_find(a, route);
-	if (over < c.g.nranks && ep_block() == 0 && ep_tid() == 0) {
+	if (over < c.roles.holders && ep_block() == 0 && ep_tid() == 0) {
 		ep_ht_overflow_record(a, op, over, ep_ht_total(c, route, over));
 	}
-	return over == c.g.nranks;
+	return over == c.roles.holders;
 }
 
 /* Nothing is counted yet. A barrier is held. */
 EP_DEV void route_clear(const struct ep_ht_common &c, const struct ep_ht_route &route,
 			uint32_t *failed)
 {
-	ep_ht_bits_clear(route, (route.window + c.g.nranks) * route.words);
+	ep_ht_bits_clear(route, (route.window + c.roles.holders) * route.words);
 	for (uint32_t i = ep_tid(); i < route.columns; i += ep_nthreads()) {
 		route.all[i] = 0;
 	}
@@ -236,7 +236,7 @@ EP_DEV void route_end(const struct ep_ht_route_args &a, const struct ep_op &op,
 	if (NODES) {
 		posts = ep_ht_tables_post(c, op, route);
 	}
-	cut = keeper && route.all[route.experts + c.g.rank] > c.limit;
+	cut = keeper && c.nlocal && route.all[route.experts + c.roles.holder] > c.limit;
 	if (keeper && !cut) {
 		ep_ht_results_leave<NODES>(a, op, route, false);
 	}

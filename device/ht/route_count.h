@@ -3,7 +3,7 @@
  * Routing of high throughput: the tokens of a block, how many of them go where, and what follows from the
  * counts of all blocks and ranks.
  *
- * Columns. There is a column of bits for each expert, and behind these one for each rank: which tokens
+ * Columns. There is a column of bits for each expert, and behind these one for each rank that holds some: which tokens
  * of a span have selected it. Their number before a token's bit is where the token's row or place is
  * among those of the span; what lies before the span is in `first`.
  */
@@ -35,7 +35,7 @@
 /* State of a block. Tables are in shared memory, two of them in scratch if they are large. */
 struct ep_ht_route {
 	uint32_t experts; /* E */
-	uint32_t columns; /* E + R */
+	uint32_t columns; /* E + H */
 	uint32_t counts;  /* of a block or a rank: of each column, and its tokens */
 	uint32_t begin;   /* the block's tokens */
 	uint32_t end;
@@ -56,18 +56,19 @@ struct ep_ht_route {
 	uint32_t *leads;     /* [span][K] selections with which a row's list begins, in any order */
 	uint32_t *nleads;    /* [1] */
 	uint32_t *bits;      /* [window][words] */
-	uint32_t *rank_bits; /* [R][words], behind those */
+	uint32_t *rank_bits; /* [H][words], behind those */
 	uint32_t *first; /* [columns] rank: rows of earlier blocks and spans; expert: next place */
 	uint32_t *all;   /* [columns] of the block at first, then of all ranks */
-	uint32_t *base;  /* [R] slot of this rank's row 0 there */
-	uint32_t *kept;  /* [R] rows to there that are not dropped */
-	uint32_t *ends;  /* [R] expert-major: end of the last zone there */
+	/* By numbers of ranks among those that hold experts: */
+	uint32_t *base; /* [H] slot of this rank's row 0 there */
+	uint32_t *kept; /* [H] rows to there that are not dropped */
+	uint32_t *ends; /* [H] expert-major: end of the last zone there */
 	uint32_t *from; /* [R + 1] slot here of each rank's row 0; behind that, the most chunks, and
 			  * ep_ht_head.idle */
 };
 
 /*
- * Column 0 of block b's counts; of those of the blocks before it; of rank r's, in a heap. Those of
+ * Column 0 of block b's counts; of those of the blocks before it; of the s-th sender's, in a heap. Those of
  * ranks are written before all have started the step: who has not reads another bank.
  */
 EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
@@ -83,22 +84,22 @@ EP_DEV uint64_t *before_words(const struct ep_ht_common &c, const struct ep_ht_r
 }
 
 EP_DEV uint64_t *rank_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
-			    unsigned char *heap, uint32_t r)
+			    unsigned char *heap, uint32_t s)
 {
-	size_t at = (size_t)route.bank * c.g.nranks + r;
+	size_t at = (size_t)route.bank * c.roles.senders + s;
 
 	return (uint64_t *)(heap + c.areas.count_off) + at * route.counts;
 }
 
 EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 {
-	uint32_t nranks = c.g.nranks, *p = (uint32_t *)ep_dynamic_shared(), tokens;
+	uint32_t holders = c.roles.holders, *p = (uint32_t *)ep_dynamic_shared(), tokens;
 	struct ep_ht_route t;
 
-	t.experts = nranks * c.nlocal;
-	t.columns = t.experts + nranks;
+	t.experts = c.experts;
+	t.columns = t.experts + holders;
 	t.bank = 0;
-	t.counts = ep_ht_counts(t.experts, nranks);
+	t.counts = ep_ht_counts(t.experts, holders);
 	tokens = (ep_ht_chunks(c.num_tokens, c.areas.chunk_shift) + ep_nblocks() - 1) / ep_nblocks()
 		 << c.areas.chunk_shift;
 	t.begin = ep_min_u32(ep_block() * tokens, c.num_tokens);
@@ -111,7 +112,7 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.words = ep_min_u32(t.words, ((t.marks_all ? c.num_tokens : tokens) + 31) / 32);
 	t.words = ep_max_u32(ep_min_u32(t.words, EP_HT_ROUTE_BITS / t.columns), 1);
 	t.span = 32 * t.words;
-	t.window = ep_min_u32(t.experts, EP_HT_ROUTE_BITS / t.words - nranks);
+	t.window = ep_min_u32(t.experts, EP_HT_ROUTE_BITS / t.words - holders);
 	t.id = p;
 	t.sel = t.id + EP_HT_ROUTE_IDS;
 	t.run = t.sel + EP_HT_ROUTE_IDS;
@@ -121,10 +122,10 @@ EP_DEV struct ep_ht_route ep_ht_route_make(const struct ep_ht_common &c)
 	t.bits = t.leads + EP_HT_ROUTE_IDS;
 	t.rank_bits = t.bits + t.window * t.words;
 	t.base = t.bits + ep_ht_route_bits(t.columns);
-	t.kept = t.base + nranks;
-	t.ends = t.kept + nranks;
-	t.from = t.ends + nranks;
-	t.nleads = t.from + nranks + 3;
+	t.kept = t.base + holders;
+	t.ends = t.kept + holders;
+	t.from = t.ends + holders;
+	t.nleads = t.from + c.g.nranks + 3;
 	t.first = t.nleads + 1;
 	if (t.columns > EP_HT_ROUTE_TABLE) {
 		t.first = (uint32_t *)(before_words(c, t, EP_HT_ROUTE_BLOCKS)) +
@@ -201,7 +202,7 @@ EP_DEV_COLD void ep_ht_id_refuse(const struct ep_ht_route_args &a, struct ep_op 
 	r.token = token;
 	r.k = k;
 	r.value = id;
-	r.expected = (int64_t)a.c.g.nranks * a.c.nlocal;
+	r.expected = a.c.experts;
 	ep_record_write(a.c.g, EP_RECORD_ROUTING, r);
 }
 
@@ -261,7 +262,7 @@ EP_DEV void ep_ht_span_take(const struct ep_ht_route_args &a, const struct ep_op
 	struct ep_ht_ahead ahead = ep_ht_span_load(a, route, w0);
 
 	ep_block_sync();
-	ep_ht_bits_clear(route, (route.window + a.c.g.nranks) * route.words);
+	ep_ht_bits_clear(route, (route.window + a.c.roles.holders) * route.words);
 	ep_block_sync();
 	ep_ht_span_mark(a, op, route, w0, ahead);
 	ep_block_sync();
@@ -348,7 +349,7 @@ EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op
 				   const struct ep_ht_route &route)
 {
 	uint64_t to = c.areas.count_off +
-		      8 * ((uint64_t)route.bank * c.g.nranks + c.g.rank) * route.counts;
+		      8 * ((uint64_t)route.bank * c.roles.senders + c.roles.sender) * route.counts;
 
 	op.start_ns = ep_time_ns(); /* a peer may have been late until now */
 	for (uint32_t r = ep_remote_peer(c.g, ep_warp()); r < c.g.nranks;
@@ -439,11 +440,11 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 		if (mine) {
 			ep_st_word(before_words(c, route, b) + i, sum - v, op.epoch);
 		}
-		for (uint32_t d = b; d < c.g.nranks && i < end; d += width) {
+		for (uint32_t d = b; d < c.roles.readers && i < end; d += width) {
 			unsigned char *heap = ep_heap_of(c.g, d);
 
 			if (!NODES || heap) {
-				ep_st_word(rank_words(c, route, heap, c.g.rank) + i, total,
+				ep_st_word(rank_words(c, route, heap, c.roles.sender) + i, total,
 					   op.epoch);
 			}
 		}
@@ -464,7 +465,7 @@ EP_DEV void ep_ht_counts_publish(const struct ep_ht_common &c, const struct ep_o
 {
 	uint32_t share = (route.counts + ep_nblocks() - 1) / ep_nblocks();
 	uint32_t begin = ep_min_u32(ep_block() * share, route.counts);
-	uint32_t n = ep_min_u32(share, route.counts - begin) * c.g.nranks;
+	uint32_t n = ep_min_u32(share, route.counts - begin) * c.roles.readers;
 
 	for (uint32_t j = ep_tid(); j < n; j += ep_nthreads()) {
 		uint32_t at = ep_div(j, c.g.by_ranks), d = j - at * c.g.nranks, i = begin + at;
@@ -472,7 +473,7 @@ EP_DEV void ep_ht_counts_publish(const struct ep_ht_common &c, const struct ep_o
 		unsigned char *heap = ep_heap_of(c.g, d);
 
 		if (!NODES || heap) {
-			ep_st_word(rank_words(c, route, heap, c.g.rank) + i, v, op.epoch);
+			ep_st_word(rank_words(c, route, heap, c.roles.sender) + i, v, op.epoch);
 		}
 		if (NODES && d == c.g.rank) {
 			ep_st_word(out_count(c) + i, v, op.epoch);
@@ -510,10 +511,10 @@ EP_DEV bool column_take(const struct ep_ht_common &c, const struct ep_op &op,
 {
 	const uint64_t *before = before_words(c, route, ep_block()) + i;
 	const uint64_t *words = rank_words(c, route, c.g.own, 0) + i;
-	uint32_t nranks = c.g.nranks, words_of = route.marks_all ? nranks : nranks + 1;
+	uint32_t senders = c.roles.senders, words_of = route.marks_all ? senders : senders + 1;
 	struct ep_ht_column sum = {};
 
-	/* the word behind those of the ranks is the blocks' */
+	/* the word behind those of the senders is the blocks' */
 	EP_UNROLL(1)
 	for (uint32_t r0 = 0; r0 < words_of; r0 += EP_HT_ROUTE_BATCH) {
 		uint32_t n = ep_min_u32(words_of - r0, EP_HT_ROUTE_BATCH);
@@ -528,7 +529,7 @@ EP_DEV bool column_take(const struct ep_ht_common &c, const struct ep_op &op,
 				r = r0 + j;
 				if (missing >> j & 1) {
 					come |= (uint32_t)ep_ld_word(
-							r == nranks
+							r == senders
 								? before
 								: words + (size_t)r * route.counts,
 							op.epoch, &v[j])
@@ -541,7 +542,8 @@ EP_DEV bool column_take(const struct ep_ht_common &c, const struct ep_op &op,
 			}
 			r = r0 + ep_ctz(missing);
 			if (ep_ht_give_up<NODES>(c, op, &s, EP_WAIT_HT_COUNT,
-						 r == nranks ? c.g.rank : r)) {
+						 r == senders ? c.g.rank
+							      : c.roles.first_sender + r)) {
 				return false;
 			}
 		}
@@ -549,17 +551,17 @@ EP_DEV bool column_take(const struct ep_ht_common &c, const struct ep_op &op,
 		for (uint32_t j = 0; j < EP_HT_ROUTE_BATCH; j++) {
 			uint32_t r = r0 + j;
 
-			sum.blocks_before += r == nranks ? v[j] : 0;
-			sum.ranks_before += r < c.g.rank ? v[j] : 0;
-			sum.own += r == c.g.rank ? v[j] : 0;
-			sum.all += r < nranks ? v[j] : 0;
+			sum.blocks_before += r == senders ? v[j] : 0;
+			sum.ranks_before += r < c.roles.sender ? v[j] : 0;
+			sum.own += r == c.roles.sender ? v[j] : 0;
+			sum.all += r < senders ? v[j] : 0;
 		}
 	}
 	*column = sum;
 	return true;
 }
 
-/* The counts of all ranks. */
+/* The counts of all senders. */
 template <bool NODES>
 EP_DEV bool ep_ht_counts_take(const struct ep_ht_common &c, const struct ep_op &op,
 			      const struct ep_ht_route &route)
@@ -600,13 +602,16 @@ EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op 
 	for (uint32_t s0 = 0; s0 < c.g.nranks; s0 += EP_WARP_SIZE) {
 		uint32_t s = s0 + ep_lane(), rows = 0, tokens = 0, sum;
 
-		if (s < c.g.nranks) {
-			const uint64_t *words = rank_words(c, route, c.g.own, s);
+		if (ep_ht_sender(c, s) < c.roles.senders) {
+			const uint64_t *words = rank_words(c, route, c.g.own, ep_ht_sender(c, s));
 
-			(void)ep_ld_word(words + route.experts + c.g.rank, op.epoch, &rows);
 			(void)ep_ld_word(words + route.columns, op.epoch, &tokens);
-			idle |= route.all[route.experts + s] == 0;
+			if (c.nlocal) {
+				(void)ep_ld_word(words + route.experts + c.roles.holder, op.epoch,
+						 &rows);
+			}
 		}
+		idle |= s < c.roles.holders && route.all[route.experts + s] == 0;
 		most = ep_max_u32(most, tokens);
 		sum = lanes_sum(rows);
 		if (s < c.g.nranks) {
@@ -632,16 +637,16 @@ struct ep_ht_zone_at {
 	uint32_t rows;
 };
 
-/* Local experts e0 and on of rank d; *end is where the zone before them ends, then theirs. One warp. */
+/* Local experts e0 and on of holder d; *end is where the zone before them ends, then theirs. One warp. */
 EP_DEV struct ep_ht_zone_at ep_ht_zones_next(const struct ep_ht_route_args &a,
 					     const struct ep_ht_route &route, uint32_t d,
 					     uint32_t e0, uint32_t *end)
 {
-	uint32_t e = e0 + ep_lane(), pad = a.alignment - 1, sum;
+	uint32_t e = e0 + ep_lane(), nlocal = a.c.by_local.d, pad = a.alignment - 1, sum;
 	struct ep_ht_zone_at z = { EP_HT_NONE, 0, 0 };
 
-	if (e < a.c.nlocal) {
-		z.expert = d * a.c.nlocal + e;
+	if (e < nlocal) {
+		z.expert = d * nlocal + e;
 		z.rows = (route.all[z.expert] + pad) & ~pad;
 	}
 	sum = lanes_sum(z.rows);
@@ -650,13 +655,13 @@ EP_DEV struct ep_ht_zone_at ep_ht_zones_next(const struct ep_ht_route_args &a,
 	return z;
 }
 
-/* Expert-major: adds the beginnings of rank d's zones to the places. One warp. */
+/* Expert-major: adds the beginnings of holder d's zones to the places. One warp. */
 EP_DEV void zones_make(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
 		       uint32_t d)
 {
 	uint32_t end = 0;
 
-	for (uint32_t e0 = 0; e0 < a.c.nlocal; e0 += EP_WARP_SIZE) {
+	for (uint32_t e0 = 0; e0 < a.c.by_local.d; e0 += EP_WARP_SIZE) {
 		struct ep_ht_zone_at z = ep_ht_zones_next(a, route, d, e0, &end);
 
 		if (z.expert != EP_HT_NONE) {
@@ -668,42 +673,47 @@ EP_DEV void zones_make(const struct ep_ht_route_args &a, const struct ep_ht_rout
 	}
 }
 
-/* Expert-major: where places lie at every rank. A barrier before and after. */
+/* Expert-major: where places lie at every holder. A barrier before and after. */
 EP_DEV void ep_ht_bases_make(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
-	for (uint32_t d = ep_warp(); a.c.layout == EP_HT_EXPERT_MAJOR && d < a.c.g.nranks;
+	for (uint32_t d = ep_warp(); a.c.layout == EP_HT_EXPERT_MAJOR && d < a.c.roles.holders;
 	     d += ep_nwarps()) {
 		zones_make(a, route, d);
 	}
 }
 
-/* Returns how many rows are to come to rank d: slots, or places. */
+/* Returns how many rows are to come to holder d: slots, or places. EP_HT_NONE: it is none. */
 EP_DEV uint32_t ep_ht_total(const struct ep_ht_common &c, const struct ep_ht_route &route,
 			    uint32_t d)
 {
+	if (d == EP_HT_NONE) {
+		return 0;
+	}
 	return c.layout == EP_HT_EXPERT_MAJOR ? route.ends[d] : route.all[route.experts + d];
 }
 
-/* The first rank to which more comes than it has room for, or R. One warp. */
+/* The first holder to which more comes than it has room for, or H. One warp. */
 EP_DEV uint32_t ep_ht_overflow_find(const struct ep_ht_route_args &a,
 				    const struct ep_ht_route &route)
 {
-	for (uint32_t r0 = 0; !a.drop && r0 < a.c.g.nranks; r0 += EP_WARP_SIZE) {
+	uint32_t holders = a.c.roles.holders;
+
+	for (uint32_t r0 = 0; !a.drop && r0 < holders; r0 += EP_WARP_SIZE) {
 		uint32_t d = r0 + ep_lane();
-		uint32_t over = ep_ballot(
-			EP_FULL_MASK, d < a.c.g.nranks && ep_ht_total(a.c, route, d) > a.c.limit);
+		uint32_t over = ep_ballot(EP_FULL_MASK,
+					  d < holders && ep_ht_total(a.c, route, d) > a.c.limit);
 
 		if (over) {
 			return r0 + ep_ctz(over);
 		}
 	}
-	return a.c.g.nranks;
+	return holders;
 }
 
 EP_DEV_COLD void ep_ht_overflow_record(const struct ep_ht_route_args &a, struct ep_op op,
 				       uint32_t d, uint32_t total)
 {
-	struct ep_record r = ep_record_make(op, EP_CAUSE_OVERFLOW, d);
+	struct ep_record r = ep_record_make(op, EP_CAUSE_OVERFLOW, a.c.roles.first_holder + d);
 
 	r.value = total;
 	r.expected = a.c.limit;

@@ -23,20 +23,20 @@ EP_DEV uint8_t *out_mask(const struct ep_ht_common &c, uint32_t d)
 }
 
 /*
- * The tokens of the span's chunk that begins with token `local` that go to remote rank d. `row`: of the first,
- * if it does; rows from kept[d] on are dropped.
+ * The tokens of the span's chunk that begins with token `local` that go to holder h, which is remote. `row`: of
+ * the first, if it does; rows from kept[h] on are dropped.
  */
-EP_DEV void mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &route, uint32_t d,
+EP_DEV void mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &route, uint32_t h,
 		       uint32_t local, uint32_t row, uint32_t chunk)
 {
-	uint32_t bits = route.rank_bits[d * route.words + local / 32] >> (local & 31) & 0xffu,
+	uint32_t bits = route.rank_bits[h * route.words + local / 32] >> (local & 31) & 0xffu,
 		 mask = 0;
 
-	for (; bits && row < route.kept[d]; row++) {
+	for (; bits && row < route.kept[h]; row++) {
 		mask |= bits & (0u - bits);
 		bits &= bits - 1;
 	}
-	out_mask(c, d)[chunk] = (uint8_t)mask;
+	out_mask(c, c.roles.first_holder + h)[chunk] = (uint8_t)mask;
 }
 
 /* The same for each other node, from the masks of its ranks. The block has a barrier behind those. */
@@ -58,26 +58,31 @@ EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t
 	}
 }
 
-/* No tokens, behind the last one's chunk: masks of rank, or node, `row` of `masks`. */
-EP_DEV void rest_masks(const struct ep_ht_common &c, uint8_t *masks, uint32_t row)
+/* No tokens, from that chunk on: masks of rank, or node, `row` of `masks`. */
+EP_DEV void rest_masks(const struct ep_ht_common &c, uint8_t *masks, uint32_t row, uint32_t first)
 {
-	for (uint32_t chunk = ep_ht_chunks(c.num_tokens, EP_HT_CHUNK_SHIFT) +
-			      ep_block() * EP_WARP_SIZE + ep_lane();
+	for (uint32_t chunk = first + ep_block() * EP_WARP_SIZE + ep_lane();
 	     chunk < c.areas.mask_stride; chunk += ep_nblocks() * EP_WARP_SIZE) {
 		masks[(size_t)row * c.areas.mask_stride + chunk] = 0;
 	}
 }
 
-/* Of all remote ranks, and of all nodes; the blocks share them. */
+/*
+ * Of all remote ranks, and of all nodes; the blocks share them. They begin behind the last token's chunk; to who
+ * holds no experts nothing goes at all.
+ */
 EP_DEV void ep_ht_rest_nodes(const struct ep_ht_common &c)
 {
+	uint32_t end = ep_ht_chunks(c.num_tokens, EP_HT_CHUNK_SHIFT);
+
 	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
 		if (ep_rank_remote(c.g, d)) {
-			rest_masks(c, c.g.own + c.areas.out_mask_off, d);
+			rest_masks(c, c.g.own + c.areas.out_mask_off, d,
+				   ep_ht_holder(c, d) < c.roles.told ? end : 0);
 		}
 	}
 	for (uint32_t k = ep_warp(); k < c.remote.nodes; k += ep_nwarps()) {
-		rest_masks(c, c.h.send_nodes, k);
+		rest_masks(c, c.h.send_nodes, k, end);
 	}
 }
 
@@ -108,12 +113,26 @@ EP_DEV bool masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, 
  */
 EP_DEV uint64_t sel_off(const struct ep_ht_common &c, uint32_t r)
 {
-	return c.areas.sel_off + (uint64_t)r * c.max_tokens * c.areas.list_stride;
+	return c.areas.sel_off + (uint64_t)ep_ht_sender(c, r) * c.max_tokens * c.areas.list_stride;
 }
 
 EP_DEV uint64_t start_off(const struct ep_ht_common &c, uint32_t r)
 {
-	return c.areas.start_off + 8 * (uint64_t)r * (ep_ht_table_chunks(c) + 1);
+	return c.areas.start_off + 8 * (uint64_t)ep_ht_sender(c, r) * (ep_ht_table_chunks(c) + 1);
+}
+
+/* Does rank r get tables of this rank: of rows for it, or of those that it forwards? */
+EP_DEV bool tables_go(const struct ep_ht_common &c, uint32_t r)
+{
+	return ep_ht_holder(c, r) < c.roles.told ||
+	       (c.roles.told && c.remote.forwarders[c.remote.node[r]].peer == r);
+}
+
+/* Does this rank get such tables of remote rank s? */
+EP_DEV bool tables_come(const struct ep_ht_common &c, uint32_t s)
+{
+	return ep_ht_sender(c, s) < c.roles.senders &&
+	       (c.nlocal || c.remote.return_rings[s].rank == c.g.rank);
 }
 
 /* All tables for remote rank r, and the signal behind them. One warp. */
@@ -122,11 +141,14 @@ EP_DEV bool tables_post_to(const struct ep_ht_common &c, struct ep_op op,
 {
 	uint64_t lists = 4 * (uint64_t)c.max_tokens * c.width;
 	uint64_t starts = 4 * ((uint64_t)ep_ht_table_chunks(c) + 1);
+	uint32_t h = ep_ht_holder(c, r), bytes = 0;
 	bool first = ep_lane() == 0;
 	uint64_t to = first ? sel_off(c, c.g.rank) : start_off(c, c.g.rank);
-	uint64_t from = first ? c.areas.out_off + r * lists : c.areas.out_start_off + r * starts;
-	uint32_t bytes = first ? 4 * route.kept[r] * c.width : (uint32_t)starts;
+	uint64_t from = first ? c.areas.out_off + r * lists : c.areas.out_start_off + h * starts;
 
+	if (h < c.roles.holders) {
+		bytes = first ? 4 * route.kept[h] * c.width : (uint32_t)starts;
+	}
 	return ep_mlx5_put(post, ep_lane() < 2 && bytes,
 			   ep_mlx5_remote(post, EP_MLX5_REGION_HEAP, to),
 			   ep_mlx5_local(post, EP_MLX5_REGION_HEAP, from), bytes, true) &&
@@ -164,7 +186,7 @@ EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op
 		struct ep_mlx5_post p = ep_remote_open(c.g, r, EP_HT_ROWS);
 
 		p.timeout_ns = ep_remote_left(c.g, op, true);
-		if (!tables_post_to(c, op, route, &p, r)) {
+		if (tables_go(c, r) && !tables_post_to(c, op, route, &p, r)) {
 			ep_ht_queue_failed(c, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
@@ -228,7 +250,7 @@ EP_DEV void list_store(const struct ep_ht_common &c, const struct ep_op &op, uin
 	}
 }
 
-/* The first row to rank d of a chunk, to this rank's table and to that rank. */
+/* The first row to rank d of a chunk, to this rank's table and to that rank, if it learns of this one's rows. */
 template <bool NODES>
 EP_DEV void start_store(const struct ep_ht_common &c, const struct ep_op &op, uint32_t d,
 			uint32_t chunk, uint32_t row)
@@ -237,9 +259,13 @@ EP_DEV void start_store(const struct ep_ht_common &c, const struct ep_op &op, ui
 	unsigned char *heap = ep_heap_of(c.g, d);
 
 	c.h.send_start[at] = row;
+	if (ep_ht_holder(c, d) >= c.roles.told) {
+		return;
+	}
 	if (!NODES || heap) {
 		ep_st_word(heap + start_off(c, c.g.rank) + 8 * (size_t)chunk, row, op.epoch);
 	} else {
+		at -= (size_t)c.roles.first_holder * (ep_ht_table_chunks(c) + 1);
 		((uint32_t *)(c.g.own + c.areas.out_start_off))[at] = row;
 	}
 }
@@ -375,7 +401,7 @@ EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht
 		ahead = before ? route.row[i] : sel_before(a, route, i, e0);
 		row = route.first[route.experts + d] + EP_HT_BEFORE_ROWS(ahead);
 		row = row < route.kept[d] ? row : EP_HT_NONE;
-		entry = expert - d * c.nlocal;
+		entry = expert - d * c.by_local.d;
 	}
 	if (expert_major && row != EP_HT_NONE) {
 		place = route.first[expert] + EP_HT_BEFORE_PLACES(ahead);
@@ -416,8 +442,8 @@ EP_DEV void ep_ht_span_push(const struct ep_ht_route_args &a, const struct ep_op
 		if (row == EP_HT_NONE || first >= c.width || first > count) {
 			continue;
 		}
-		list_store<NODES>(c, op, ep_div(EP_HT_SEL_EXPERT(route.sel[at]), c.by_local), row,
-				  first, first < count ? route.entry[at + first] : EP_HT_NONE,
+		list_store<NODES>(c, op, ep_ht_sel_rank(c, route.sel[at]), row, first,
+				  first < count ? route.entry[at + first] : EP_HT_NONE,
 				  first + 1 < count ? route.entry[at + first + 1] : EP_HT_NONE);
 	}
 }
@@ -429,24 +455,25 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_op &
 {
 	uint32_t n = ep_ht_span_tokens(route, w0);
 
-	for (uint32_t d = ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
+	for (uint32_t h = ep_warp(); h < c.roles.holders; h += ep_nwarps()) {
 		for (uint32_t local = route.skip + (ep_lane() << c.areas.chunk_shift); local < n;
 		     local += EP_WARP_SIZE << c.areas.chunk_shift) {
-			uint32_t row = route.first[route.experts + d] +
-				       ep_ht_bits_before(route.rank_bits + d * route.words, local);
+			uint32_t row = route.first[route.experts + h] +
+				       ep_ht_bits_before(route.rank_bits + h * route.words, local);
 			uint32_t chunk = (w0 + local) >> c.areas.chunk_shift;
+			uint32_t d = c.roles.first_holder + h;
 
 			if (NODES && ep_rank_remote(c.g, d)) {
-				mask_leave(c, route, d, local, row, chunk);
+				mask_leave(c, route, h, local, row, chunk);
 			}
-			start_store<NODES>(c, op, d, chunk, ep_min_u32(row, route.kept[d]));
+			start_store<NODES>(c, op, d, chunk, ep_min_u32(row, route.kept[h]));
 		}
 	}
 }
 
 /*
  * The same behind the last token's chunk; the blocks share them, and in a block other warps than those that have
- * the span's chunks of few ranks.
+ * the span's chunks of few ranks. To who holds no experts no rows go, of any chunk.
  */
 template <bool NODES>
 EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_op &op,
@@ -455,10 +482,15 @@ EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_op &
 	uint32_t chunks = ep_ht_table_chunks(c);
 
 	for (uint32_t d = ep_nwarps() - 1 - ep_warp(); d < c.g.nranks; d += ep_nwarps()) {
-		for (uint32_t chunk = ep_ht_chunks(c.num_tokens, c.areas.chunk_shift) +
-				      ep_block() * EP_WARP_SIZE + ep_lane();
+		uint32_t h = ep_ht_holder(c, d), first = 0, kept = 0;
+
+		if (h < c.roles.holders) {
+			first = ep_ht_chunks(c.num_tokens, c.areas.chunk_shift);
+			kept = route.kept[h];
+		}
+		for (uint32_t chunk = first + ep_block() * EP_WARP_SIZE + ep_lane();
 		     chunk <= chunks; chunk += ep_nblocks() * EP_WARP_SIZE) {
-			start_store<NODES>(c, op, d, chunk, route.kept[d]);
+			start_store<NODES>(c, op, d, chunk, kept);
 		}
 	}
 }
@@ -559,7 +591,10 @@ EP_DEV bool lists_take(const struct ep_ht_common &c, const struct ep_op &op, uin
 	}
 }
 
-/* Keeps the tables of source s: warp `w` of `warps`. False: they do not come. */
+/*
+ * Keeps the tables of rank s: warp `w` of `warps`. False: they do not come. Of rows there are none, and nothing is
+ * waited for, if s brings no tokens or this rank holds no experts.
+ */
 template <bool NODES>
 EP_DEV bool tables_keep(const struct ep_ht_common &c, const struct ep_op &op,
 			const struct ep_ht_route &route, uint32_t s, uint32_t w, uint32_t warps)
@@ -589,9 +624,11 @@ EP_DEV bool tables_keep(const struct ep_ht_common &c, const struct ep_op &op,
 	/* the warps with the fewest rows begin */
 	for (uint32_t i = (warps - 1 - w) * EP_WARP_SIZE + ep_lane(); i < starts && ok;
 	     i += warps * EP_WARP_SIZE) {
-		uint32_t first;
+		uint32_t first = 0;
 
-		if (NODES && ep_rank_remote(c.g, s)) {
+		if (!c.nlocal || ep_ht_sender(c, s) >= c.roles.senders) {
+			ok = true;
+		} else if (NODES && ep_rank_remote(c.g, s)) {
 			first = ep_ld_relaxed_sys_u32((const uint32_t *)start + i);
 		} else {
 			ok = word_wait<NODES>(c, op, (const uint64_t *)start + i, EP_WAIT_HT_TABLE,
@@ -599,7 +636,7 @@ EP_DEV bool tables_keep(const struct ep_ht_common &c, const struct ep_op &op,
 		}
 		c.h.recv_start[(size_t)s * starts + i] = first;
 	}
-	if (NODES) {
+	if (NODES && ep_ht_sender(c, s) < c.roles.senders) {
 		masks_keep(c, s, w * EP_WARP_SIZE + ep_lane(), warps * EP_WARP_SIZE);
 	}
 	return ep_all(EP_FULL_MASK, ok);
@@ -622,7 +659,7 @@ EP_DEV bool ep_ht_tables_take(const struct ep_ht_common &c, const struct ep_op &
 	if (NODES) {
 		for (uint32_t i = ep_warp(), s; (s = everything ? i : s0 + i * step) < c.g.nranks;
 		     i += ep_nwarps()) {
-			if (ep_rank_remote(c.g, s) &&
+			if (ep_rank_remote(c.g, s) && tables_come(c, s) &&
 			    !ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_TABLE) &&
 			    ep_lane() == 0) {
 				ep_shared_or_u32(failed, 1);
@@ -654,13 +691,13 @@ EP_DEV void ep_ht_head_fail(const struct ep_ht_common &c)
 	ep_atomic_max_gpu_u64(&c.h.head->stamp, EP_HT_NO_STAMP);
 }
 
-/* Expert-major: this rank's zones. Their rows are all kept as far as they have places. One warp. */
+/* Expert-major: this rank's zones, if it holds experts. Their rows are all kept as far as they have places. One warp. */
 EP_DEV void zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
 	uint32_t end = 0, limit = a.c.limit;
 
 	for (uint32_t e0 = 0; e0 < a.c.nlocal; e0 += EP_WARP_SIZE) {
-		struct ep_ht_zone_at at = ep_ht_zones_next(a, route, a.c.g.rank, e0, &end);
+		struct ep_ht_zone_at at = ep_ht_zones_next(a, route, a.c.roles.holder, e0, &end);
 		struct ep_ht_zone z = {};
 
 		if (at.expert == EP_HT_NONE) {
@@ -732,7 +769,7 @@ EP_DEV void experts_leave(const struct ep_ht_route_args &a, const struct ep_op &
 {
 	const struct ep_ht_common &c = a.c;
 	bool expert_major = c.layout == EP_HT_EXPERT_MAJOR;
-	uint32_t *counts = route.all + c.g.rank * c.nlocal;
+	uint32_t *counts = route.all + c.roles.holder * c.nlocal;
 
 	if (expert_major && ep_warp() == 0) {
 		zones_leave(a, route);
@@ -763,7 +800,7 @@ EP_DEV void ep_ht_head_leave(const struct ep_ht_route_args &a, const struct ep_h
 
 	ep_atomic_max_gpu_u64(&c.h.head->stamp, c.stamp);
 	ep_ht_counter_store(a.counters.total, a.counters.total_bytes, 0,
-			    ep_ht_total(c, route, c.g.rank));
+			    ep_ht_total(c, route, c.roles.holder));
 }
 
 /* All but the stamp, without which the head is not valid. One block. */
@@ -780,15 +817,17 @@ EP_DEV void ep_ht_results_leave(const struct ep_ht_route_args &a, const struct e
 		head->routing = op.epoch;
 		head->rows = route.from[c.g.nranks];
 		head->idle = route.from[c.g.nranks + 2];
-		head->places = expert_major ? ep_min_u32(route.ends[c.g.rank], c.limit) : 0;
+		head->total = ep_ht_total(c, route, c.roles.holder);
+		head->places = expert_major ? ep_min_u32(head->total, c.limit) : 0;
 		head->chunks = route.from[c.g.nranks + 1];
-		head->total = ep_ht_total(c, route, c.g.rank);
 	}
 	experts_leave<NODES>(a, op, route, cut);
 	for (uint32_t r = ep_tid(); r <= c.g.nranks; r += ep_nthreads()) {
 		c.h.recv_base[r] = route.from[r];
 		if (r < c.g.nranks) {
-			c.h.send_base[r] = route.base[r];
+			uint32_t h = ep_ht_holder(c, r);
+
+			c.h.send_base[r] = h < c.roles.holders ? route.base[h] : 0;
 		}
 	}
 }

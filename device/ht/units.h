@@ -33,6 +33,24 @@ EP_DEV uint32_t ep_ht_table_chunks(const struct ep_ht_common &c)
 	return ep_ht_chunks(c.max_tokens, c.areas.chunk_shift);
 }
 
+/* The rank of a selection's expert. */
+EP_DEV uint32_t ep_ht_sel_rank(const struct ep_ht_common &c, uint32_t sel)
+{
+	return c.roles.first_holder + ep_div(EP_HT_SEL_EXPERT(sel), c.by_local);
+}
+
+/* Rank r's number among those that bring tokens; `senders` or more: it brings none. */
+EP_DEV uint32_t ep_ht_sender(const struct ep_ht_common &c, uint32_t r)
+{
+	return r - c.roles.first_sender;
+}
+
+/* The same among those that hold experts. */
+EP_DEV uint32_t ep_ht_holder(const struct ep_ht_common &c, uint32_t r)
+{
+	return r - c.roles.first_holder;
+}
+
 /* Index of chunk `chunk`'s first row, between this rank and rank r; `start`: recv_ or send_start. */
 EP_DEV uint32_t ep_ht_first(const struct ep_ht_common &c, const uint32_t *start, uint32_t r,
 			    uint32_t chunk)

@@ -113,24 +113,28 @@ typedef struct {
 #define NCCL_EP_EXT_ROLES_V1_SIZE 24u
 
 /*
- * Creates a group in which experts and tokens may be on different ranks. Low latency only.
+ * Creates a group in which experts and tokens may be on different ranks.
  *
  * With `roles` NULL or all counts 0 this is ncclEpCreateGroup. Otherwise, with H holders and S senders,
  * L = num_experts / H, and expert e is expert e % L of rank first_holder + e / L. num_experts is a
  * multiple of H. All calls stay collective: each rank makes each of them, in the same order. What
  * changes, in the words of nccl_ep.h:
  *
- * Tensors of received rows are [L][S*B]... in expert-major and [S][B]... in rank-major, where the s-th
- * block is of rank first_sender + s; src_rank_counters is [S]. On a rank that holds no experts the first
- * extent of each is 0. Its tensors need no storage, and it may pass no counters.
+ * Low latency's tensors of received rows are [L][S*B]... in expert-major and [S][B]... in rank-major, where
+ * the s-th block is of rank first_sender + s; src_rank_counters is [S]. In high throughput up to S*B rows
+ * come, and the order of sources is that of ranks. On a rank that holds no experts the first extent of each is
+ * 0. Its tensors need no storage, and it may pass no counters; a recv_total_counter gets 0.
  *
  * The topk_idx of a rank that may bring no tokens has an extent of 0, and so have its inputs->tokens in
  * dispatch and outputs->tokens in combine.
  *
- * Counts and rows go from senders to holders and back alone. A holder waits for no count of a rank that
- * brings no tokens, and a rank that holds no experts waits for none at all. As ever, a rank begins an
- * operation when all ranks have begun those of which it uses the memory again, three operations before;
- * on several nodes two.
+ * Rows go from senders to holders and back alone, and no rank waits for a count of one that brings no tokens.
+ * In low latency counts go to holders alone. In high throughput they go to all ranks, since the place of a row
+ * depends on those of all senders. As ever, a rank begins an operation when all ranks have begun those of
+ * which it uses the memory again: in low latency three operations before, on several nodes two; in high
+ * throughput this one.
+ *
+ * In high throughput rows never go straight into windows, and zero_copy ON asks only ranks with rows for one.
  *
  * Collective: yes.
  * Threads: any, but one at a time per communicator.
@@ -141,8 +145,7 @@ typedef struct {
  * Returns: ncclSuccess, the codes of calls that use the GPU, or
  *   ncclInvalidArgument: As ncclEpCreateGroup would return. `roles` was not initialised, or a range does not lie in the communicator's ranks.
  *     Or ranks pass different ranges.
- *   ncclInvalidUsage: As ncclEpCreateGroup would return. Or high throughput, and not all ranks hold
- *     experts and may bring tokens.
+ *   ncclInvalidUsage: As ncclEpCreateGroup would return.
  *   ncclRemoteError: As ncclEpCreateGroup would return.
  *   ncclSystemError: As ncclEpCreateGroup would return.
  */
@@ -454,7 +457,7 @@ typedef struct {
  * a limit. A kernel that waits must leave the SMs of the dispatch free, or both wait in vain. Give
  * the group a number of SMs, and the kernel at most the others.
  *
- * High throughput, expert-major handles, groups of one node, and not overflow policy DROP. All
+ * High throughput, expert-major handles, groups of one node without roles, not overflow policy DROP. All
  * ranks make this call for the same dispatches. A new routing of the handle forgets the call.
  *
  * Collective: yes.
@@ -466,7 +469,7 @@ typedef struct {
  * Returns: ncclSuccess, the codes of calls on a working group, or
  *   ncclInvalidArgument: `bytes` is NULL. `arrivals` is not aligned, or `*bytes` is less than is
  *     needed. The handle has no routing, or is not expert-major.
- *   ncclInvalidUsage: Low latency, several nodes, or overflow policy DROP. Or `stream` belongs to
+ *   ncclInvalidUsage: Low latency, several nodes, roles, or overflow policy DROP. Or `stream` belongs to
  *     another device.
  */
 ncclResult_t ncclEpExtStartArrivals(ncclEpHandle_t handle, ncclEpExtArrivals_t *arrivals,

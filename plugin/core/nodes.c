@@ -78,15 +78,18 @@ static uint32_t nodes_at(const uint32_t *node, size_t stride, int r)
 
 /* `first` is the first rank of a node of `size` ranks; index[r] is rank r's in its own node. */
 static void nodes_most_flows(struct ep_nodes_most *most, const uint32_t *node, size_t stride,
-			     int nranks, const uint32_t *index, int first, uint32_t size)
+			     int nranks, const struct ep_roles *roles, const uint32_t *index,
+			     int first, uint32_t size)
 {
-	uint32_t nodes = 0, sources = 0;
+	uint32_t nodes = 0, sources = 0, of[EP_PARAM_NODE_MAX] = { 0 };
 
 	for (int r = 0; r < nranks; r++) {
 		if (nodes_at(node, stride, r) != nodes_at(node, stride, first)) {
+			uint32_t *its = &of[ep_nodes_forwarder(index[r], size)];
+
 			nodes += index[r] == 0;
-			/* no rank of the node forwards for more than its first one */
-			sources += ep_nodes_forwarder(index[r], size) == 0;
+			*its += ep_roles_sends(roles, (uint32_t)r);
+			sources = (uint32_t)ep_max_u64(sources, *its);
 		}
 	}
 	most->flows = (uint32_t)ep_max_u64(most->flows, ep_max_u64(nodes, sources));
@@ -135,7 +138,7 @@ struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nran
 	}
 	for (int r = 0; r < nranks; r++) {
 		if (index[r] == 0) {
-			nodes_most_flows(&most, node, stride, nranks, index, r, size[r]);
+			nodes_most_flows(&most, node, stride, nranks, roles, index, r, size[r]);
 		}
 		nodes_most_roles(&most, node, stride, nranks, roles, r);
 	}

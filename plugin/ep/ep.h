@@ -44,7 +44,6 @@ struct ep_limits {
 	bool halves;   /* operations can be split, and a combine returns what a dispatch brought */
 	bool masks;    /* lost ranks can be left out */
 	bool backward; /* there is a backward pass */
-	bool roles;    /* experts and tokens may be on different ranks */
 	uint32_t dispatch_formats; /* bits 1 << enum ep_row_format: how rows can travel */
 	uint32_t combine_formats;
 };
@@ -65,7 +64,7 @@ struct ep_shape {
 	uint32_t flows;     /* as struct ep_nodes_most has them; 0: one node */
 	uint32_t return_rings;
 	struct ep_roles roles;
-	uint32_t near_senders; /* as struct ep_nodes_most has these four */
+	uint32_t near_senders; /* as struct ep_nodes_most has these four: low latency */
 	uint32_t remote_senders;
 	uint32_t near_holders;
 	uint32_t remote_holders;
@@ -136,7 +135,7 @@ struct ep_algo {
 	uint32_t (*channels)(const struct ep_group_config *config);
 
 	/* Checks of a config besides the limits, and of a handle; NULL: none. */
-	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config, uint32_t nranks,
+	ncclResult_t (*config_check)(const ncclEpGroupConfig_t *config,
 				     const struct ep_roles *roles);
 	ncclResult_t (*handle_check)(const struct ep_group_config *config, ncclEpLayout_t layout,
 				     const ncclEpHandleConfig_t *handle, uint32_t topk);

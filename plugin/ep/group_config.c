@@ -64,7 +64,7 @@ static ncclResult_t config_choose_range(uint32_t *first, uint32_t *count, int nr
 }
 
 static ncclResult_t config_choose_roles(struct ep_roles *out, const ncclEpExtRoles_t *roles,
-					const struct ep_limits *limits, int nranks)
+					int nranks)
 {
 	*out = (struct ep_roles){ 0 };
 	if (roles) {
@@ -76,14 +76,7 @@ static ncclResult_t config_choose_roles(struct ep_roles *out, const ncclEpExtRol
 		};
 	}
 	EP_CHECK(config_choose_range(&out->first_holder, &out->holders, nranks, "holder"));
-	EP_CHECK(config_choose_range(&out->first_sender, &out->senders, nranks, "sender"));
-	if (limits->roles || (out->holders == (uint32_t)nranks && out->senders == out->holders)) {
-		return ncclSuccess;
-	}
-	return ep_fail(ncclInvalidUsage,
-		       "roles: in %s mode all ranks hold experts and may bring tokens: use "
-		       "NCCL_EP_ALGO_LOW_LATENCY, or experts that get no tokens",
-		       limits->mode);
+	return config_choose_range(&out->first_sender, &out->senders, nranks, "sender");
 }
 
 static ncclResult_t config_check_sizes(const ncclEpGroupConfig_t *c, const struct ep_limits *limits,
@@ -230,9 +223,9 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 	EP_CHECK(config_check_choices(c));
 	out->algo = c->algorithm == NCCL_EP_ALGO_HIGH_THROUGHPUT ? &ep_ht_algo : &ep_ll_algo;
 	EP_CHECK(config_check_ranks(&out->algo->limits, nranks));
-	EP_CHECK(config_choose_roles(&roles, asked, &out->algo->limits, nranks));
+	EP_CHECK(config_choose_roles(&roles, asked, nranks));
 	EP_CHECK(config_check_sizes(c, &out->algo->limits, &roles, nranks));
-	EP_CHECK(out->algo->config_check(c, (uint32_t)nranks, &roles));
+	EP_CHECK(out->algo->config_check(c, &roles));
 	EP_CHECK(config_choose_sms(out, c, params, sm_count));
 	out->algorithm = c->algorithm;
 	out->num_experts = c->num_experts;

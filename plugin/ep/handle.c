@@ -188,6 +188,15 @@ ncclResult_t ep_handle_update(struct ncclEpHandle *handle, const ncclEpTensor_t 
 			       "max_dispatch_tokens_per_rank is %u",
 			       ids.sizes[0], most);
 	}
+	if (ids.sizes[0] && !ep_group_sends(handle->group)) {
+		const struct ep_roles *roles = &handle->group->config.shape.roles;
+
+		return ep_fail(ncclInvalidArgument,
+			       "topk_idx: %zu tokens, but of the group's roles only ranks %u to %u "
+			       "may bring tokens, and this is rank %d",
+			       ids.sizes[0], roles->first_sender,
+			       roles->first_sender + roles->senders - 1, handle->group->rank);
+	}
 	EP_CHECK(ep_view_expect_align(&ids, ids.elem_bytes, "topk_idx"));
 	EP_CHECK(ep_halves_check_idle(handle, "ncclEpUpdateHandle", stream));
 	ep_range_begin("ncclEpUpdateHandle", ids.sizes[0], 0);

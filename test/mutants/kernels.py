@@ -177,9 +177,29 @@ MUTANTS = [
      "new": "\t\tfor (uint32_t d = ep_nthreads() - 1 - ep_tid(); d < c.g.nranks;\n\t\t     d += ep_nthreads()) {\n\t\t\ttables",
      "tests": ["roles"]},
     # Who brings no tokens is refused with tokens.
-    {"name": "roles_tokens", "file": "plugin/ep/ll/ll_algo.c",
-     "old": "if (ids->sizes[0] && !ep_group_sends(handle->group)) {", "new": "if (false) {",
+    {"name": "roles_tokens", "file": "plugin/ep/handle.c",
+     "old": "if (ids.sizes[0] && !ep_group_sends(handle->group)) {", "new": "if (false) {",
      "tests": ["roles"]},
+    # High throughput: areas begin with the first rank whose rows can lie there.
+    {"name": "ht_roles_place", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\tuint64_t from = back ? c->roles.first_holder : c->roles.first_sender;",
+     "new": "\tuint64_t from = back ? c->roles.first_sender : c->roles.first_holder;", "tests": ["ht_roles"]},
+    # Who brings no tokens writes nothing where those who do write; who holds no experts waits for no tables.
+    {"name": "ht_roles_told", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\t\t.told = sends ? r->holders : 0,", "new": "\t\t.told = r->holders,", "tests": ["ht_roles"]},
+    {"name": "ht_roles_tables", "file": "device/ht/route_place.h",
+     "old": "\t\tif (!c.nlocal || ep_ht_sender(c, s)", "new": "\t\tif (ep_ht_sender(c, s)", "tests": ["ht_roles"]},
+    # A rank without experts has no zones and no counters.
+    {"name": "ht_roles_local", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\treturn ep_group_holds(g) ? g->config.shape.nlocal : 0;", "new": "\treturn g->config.shape.nlocal;", "tests": ["ht_roles"]},
+    # Flows are of those that bring tokens.
+    {"name": "ht_roles_flows", "file": "plugin/ep/ht/ht_nodes.c",
+     "old": "\t\tnumber += ht_nodes_forwards(nodes, f, r) && ep_roles_sends(nodes->roles, r);",
+     "new": "\t\tnumber += ht_nodes_forwards(nodes, f, r);", "tests": ["net_ht_roles_mixed"]},
+    # Combine has a ring for each rank that holds experts, dispatch for each that brings tokens.
+    {"name": "ht_roles_rings", "file": "plugin/ep/ht/ht_heap.c",
+     "old": "return (uint32_t)ep_max_u64(shape->roles.senders, shape->roles.holders);", "new": "return shape->roles.senders;",
+     "tests": ["ht_heap"]},
     # A token with rows on more than 32 ranks is quantised again for the others.
     {"name": "ll_quantise_once", "file": "device/ll/ll_dispatch.cu",
      "old": "\t\t\tep_ll_token_quantise<F>(a, token, q / F::tile_quads, scratch);\n",
@@ -598,7 +618,7 @@ MUTANTS = [
      "tests": ["ht_flat", "ht_window", "ht_em"]},
     # Where rows are cut off, the keeper of the head counts by all tables.
     {"name": "ht_head_early", "file": "device/ht/route.cu",
-     "old": "\tcut = keeper && route.all[route.experts + c.g.rank] > c.limit;",
+     "old": "\tcut = keeper && c.nlocal && route.all[route.experts + c.roles.holder] > c.limit;",
      "new": "\tcut = false;", "tests": ["ht_cut", "ht_route", "ht_drop"]},
     # Lists of remote ranks and packets of near ones have regions of their own, whatever the handles' top-k.
     {"name": "ht_list_regions", "file": "device/ht/route_place.h",

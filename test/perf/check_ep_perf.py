@@ -331,7 +331,8 @@ def check_roles(out):
             return json.load(file)
 
     apart = ['--experts', '6', '--holders', '3:1', '--senders', '0:3']
-    for options in (['--layout', 'em'], ['--layout', 'rm', '--uneven', '-G', '2']):
+    for options in (['--layout', 'em'], ['--layout', 'rm', '--uneven', '-G', '2'],
+                    ['--mode', 'ht', '--layout', 'flat', '-G', '2'], ['--mode', 'ht', '--layout', 'em', '--eager', '--uneven']):
         document = measure(options, apart)
         check_document(document, [9], 4, 'none')
         expect((document['config']['holders'], document['config']['senders']) == ('3:1', '0:3'), 'roles in the config')

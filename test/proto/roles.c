@@ -617,8 +617,9 @@ static void test_groups_refused(struct world *w)
 	refuse_group(w, &config, &roles, ncclInvalidArgument, "roles->num_holders is 2 on rank 0");
 	roles.num_holders = 2;
 	config.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
-	refuse_group(w, &config, &roles, ncclInvalidUsage,
-		     "in high throughput mode all ranks hold experts");
+	config.num_experts = 5;
+	refuse_group(w, &config, &roles, ncclInvalidArgument,
+		     "positive multiple of the 2 ranks that hold experts");
 	config.num_experts = 2 * (unsigned int)w->nranks;
 	NEED_OK(ncclEpExtCreateGroup(&group, w->comm, &config, NULL));
 	OK(ncclEpGroupDestroy(group));

@@ -27,16 +27,29 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	return config;
 }
 
+ncclEpGroup_t ht_group_create(struct world *w, const struct oracle_ht *h,
+			      const ncclEpGroupConfig_t *config)
+{
+	ncclEpExtRoles_t roles = NCCL_EP_EXT_ROLES_INIT;
+	ncclEpGroup_t group = NULL;
+
+	roles.first_holder = h->p.first_holder;
+	roles.num_holders = h->p.holders;
+	roles.first_sender = h->p.first_sender;
+	roles.num_senders = h->p.senders;
+	NEED_OK(h->p.holders || h->p.senders ? ncclEpExtCreateGroup(&group, w->comm, config, &roles)
+					     : ncclEpCreateGroup(&group, w->comm, config));
+	return group;
+}
+
 ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
 		       double timeout_ms)
 {
 	ncclEpGroupConfig_t config = ht_group_config(h, flags);
-	ncclEpGroup_t group = NULL;
 
 	config.max_num_sms = 2;
 	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
-	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	return group;
+	return ht_group_create(w, h, &config);
 }
 
 /* A tensor without elements has no storage, as that of many callers. */
@@ -64,7 +77,7 @@ static size_t scale_bytes(const struct oracle_ht *h)
 uint64_t ht_most_rows(const struct oracle_ht *h)
 {
 	const struct oracle_problem *p = &h->p;
-	uint64_t rows = (uint64_t)p->nranks * p->max_tokens, local = p->experts / p->nranks;
+	uint64_t rows = (uint64_t)oracle_senders(p) * p->max_tokens, local = oracle_local(p);
 
 	if (h->limit) {
 		return h->limit;
@@ -82,8 +95,8 @@ void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const str
 	const struct oracle_problem *p = &h->p;
 	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
 	ncclEpLayout_t layout = h->expert_major ? NCCL_EP_LAYOUT_EXPERT_MAJOR : NCCL_EP_LAYOUT_FLAT;
-	size_t most = p->max_tokens, rows = ht_most_rows(h), local = p->experts / p->nranks,
-	       bytes = 0;
+	size_t most = p->max_tokens, local = oracle_held(p, (uint32_t)w->rank);
+	size_t rows = local ? ht_most_rows(h) : 0, bytes = 0;
 	char why[128];
 
 	memset(b, 0, sizeof(*b));
@@ -179,7 +192,8 @@ static void describe_all(struct ht_bench *b)
 	ncclDataType_t type = tensor_float(p->dtype);
 	ncclDataType_t copied = p->quant == ORACLE_QUANT_NONE ? type : ncclFloat8e4m3;
 	ncclDataType_t whole = b->flags & HT_COUNTER64 ? ncclInt64 : ncclInt32;
-	size_t scales = oracle_scale_words(p), local = p->experts / p->nranks, rows = b->rows;
+	size_t scales = oracle_scale_words(p), local = oracle_held(p, (uint32_t)b->w->rank);
+	size_t rows = b->rows;
 	struct bench_tensor *windows[] = { &b->out_tokens, &b->out_scales, &b->combine_in };
 
 	describe(&b->ids, b->flags & HT_IDS64 ? ncclInt64 : ncclInt32, 2, b->tokens, p->topk);
@@ -227,7 +241,9 @@ void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens)
 		b->tables[r] = oracle_ht_table_create(&b->h, r);
 		NEED(b->tables[r]);
 	}
-	b->rows = b->h.limit ? b->h.limit : b->tables[b->w->rank]->total;
+	b->rows = !b->tables[b->w->rank]->nlocal ? 0
+		  : b->h.limit                   ? b->h.limit
+						 : b->tables[b->w->rank]->total;
 	tensor_load(&(struct tensor_inputs){ &b->in_tokens, &b->in_scales, &b->ids, &b->weights,
 					     b->flags & HT_IDS64 },
 		    &b->h.p, (uint32_t)b->w->rank, b->tokens);
@@ -437,7 +453,7 @@ void ht_check_dispatch(struct ht_bench *b, bool backward)
 		.scales = (uint8_t *)scales,
 		.weights = backward ? NULL : weights,
 		.idx = idx,
-		.id_base = b->flags & HT_GLOBAL ? (int64_t)(t->rank * t->nlocal) : 0,
+		.id_base = b->flags & HT_GLOBAL ? (int64_t)oracle_first_expert(p, t->rank) : 0,
 	};
 	struct oracle_verdict verdict = { 0 };
 
@@ -534,7 +550,8 @@ static void draw_routing(struct oracle_problem *p, uint64_t *s)
 	case 1:
 		p->routing.family = ORACLE_HOT;
 		p->routing.hot_ppm = (uint32_t)world_draw(s, 2) ? 1000000 : 400000;
-		p->routing.hot_rank = (uint32_t)world_draw(s, p->nranks);
+		p->routing.hot_rank = p->first_holder +
+				      (uint32_t)world_draw(s, p->holders ? p->holders : p->nranks);
 		break;
 	default:
 		p->routing.family = ORACLE_UNIFORM;
@@ -566,15 +583,41 @@ static int32_t *thin_lines(const struct oracle_problem *p)
 	return lines;
 }
 
+/* Which ranks hold experts, and which bring tokens: sometimes all; more often others than those. */
+static void draw_roles(struct oracle_problem *p, uint64_t seed)
+{
+	uint64_t s = seed * 1471 + 3;
+	uint32_t n = p->nranks;
+
+	p->holders = 1 + (uint32_t)world_draw(&s, n);
+	p->first_holder = (uint32_t)world_draw(&s, n - p->holders + 1);
+	p->senders = 1 + (uint32_t)world_draw(&s, n);
+	p->first_sender = (uint32_t)world_draw(&s, n - p->senders + 1);
+	if (n > 1 && world_draw(&s, 2)) { /* the first ones bring tokens, the others hold experts */
+		p->senders = p->first_holder = 1 + (uint32_t)world_draw(&s, n - 1);
+		p->first_sender = 0;
+		p->holders = n - p->senders;
+	}
+}
+
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 {
+	static const char *const kinds[] = {
+		"flat", "em", "soak", "drop", "gaps", "forward", "cut"
+	};
 	uint64_t s = seed * 977 + 13;
 	struct ht_case c = { .seed = seed };
 	struct oracle_problem *p = &c.h.p;
-	uint32_t local = ONE_OF(&s, 1, 2, 3, 8, 9), most;
+	uint32_t local = ONE_OF(&s, 1, 2, 3, 8, 9), holders = (uint32_t)nranks, most;
+	bool roles = !strncmp(kind, "roles", 5);
 
 	*p = (struct oracle_problem){ .seed = seed, .nranks = (uint32_t)nranks };
-	p->experts = local * p->nranks;
+	if (roles) {
+		kind = kind[5] == '_' ? kind + 6 : kinds[seed % (sizeof(kinds) / sizeof(*kinds))];
+		draw_roles(p, seed);
+		holders = p->holders;
+	}
+	p->experts = local * holders;
 	p->topk = (uint32_t)world_draw(&s, p->experts < 12 ? p->experts : 12) + 1;
 	if (world_draw(&s, 12) == 0) {
 		p->topk = p->experts < 32 ? p->experts : 32;
@@ -591,13 +634,13 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		p->max_tokens = 2050;
 	}
 	if (!strcmp(kind, "crowd")) {
-		p->experts = (1 + local % 3) * p->nranks;
+		p->experts = (1 + local % 3) * holders;
 		p->topk = (uint32_t)world_draw(&s, 8) + 1;
 		p->hidden = ONE_OF(&s, 8, 24, 128);
 		p->max_tokens = ONE_OF(&s, 3, 9, 17);
 	}
 	if (!strcmp(kind, "wide")) {
-		p->experts = 32 * p->nranks;
+		p->experts = 32 * holders;
 		p->topk = 20 + (uint32_t)world_draw(&s, 13);
 		p->hidden = ONE_OF(&s, 896, 1792, 3584);
 		p->max_tokens = ONE_OF(&s, 1, 7, 9);
@@ -631,8 +674,8 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	if (c.h.expert_major) {
 		c.h.alignment = ONE_OF(&s, 0, 1, 4, 16, 128);
 	}
-	local = p->experts / p->nranks;
-	most = p->max_tokens * p->nranks;
+	local = oracle_local(p);
+	most = p->max_tokens * oracle_senders(p);
 	if (c.h.expert_major) {
 		most = most * (p->topk < local ? p->topk : local) +
 		       local * (c.h.alignment ? c.h.alignment : 1);
@@ -645,7 +688,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	if (!strcmp(kind, "cut")) { /* and the tables of a rank with many tokens come late */
 		p->routing.family = ORACLE_HOT;
 		p->routing.hot_ppm = 1000000;
-		p->routing.hot_rank = (uint32_t)seed % p->nranks;
+		p->routing.hot_rank = p->first_holder + (uint32_t)seed % holders;
 		p->drop_ppm = p->duplicate_ppm = 0;
 		p->topk = p->experts < 4 ? p->experts : 4;
 		p->hidden = 8;
@@ -664,7 +707,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		}
 	}
 	if (!strcmp(kind, "gaps")) { /* chunks from which nothing goes anywhere, among others */
-		p->topk = 1 + (uint32_t)world_draw(&s, p->experts > 1);
+		p->topk = 1 + (uint32_t)world_draw(&s, 1);
 		p->drop_ppm = ONE_OF(&s, 800000, 930000);
 		p->max_tokens = 100 + (uint32_t)world_draw(&s, 200);
 		p->tokens = p->max_tokens;
@@ -722,6 +765,9 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
 		c.h.limit = 0;
 	}
+	if (roles) { /* a rank without experts has no rows, so no window for them */
+		c.flags &= ~(uint32_t)(HT_WINDOW | HT_ON);
+	}
 	c.flags |= seed % 3 ? 0 : HT_LATE_COUNTS;
 	c.sms = !strcmp(kind, "thin")   ? 1
 		: strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5)
@@ -734,11 +780,12 @@ void ht_case_context(const struct ht_case *c, const struct world *w)
 	const struct oracle_problem *p = &c->h.p;
 
 	check_context(
-		"seed %llu: %u ranks, %u experts, top-%u, hidden %u, type %d, %u then %u of %u "
+		"seed %llu: %u ranks (holders %u:%u, senders %u:%u), %u experts, top-%u, hidden %u, type %d, %u then %u of %u "
 		"tokens%s, %s, limit %u%s, alignment %u, quant %d, drop %u, duplicates %u, "
 		"flags 0x%x, %u SMs%s; rank %d",
-		(unsigned long long)c->seed, p->nranks, p->experts, p->topk, p->hidden,
-		(int)p->dtype, p->tokens, c->second, p->max_tokens, p->uneven ? " uneven" : "",
+		(unsigned long long)c->seed, p->nranks, p->first_holder, p->holders,
+		p->first_sender, p->senders, p->experts, p->topk, p->hidden, (int)p->dtype,
+		p->tokens, c->second, p->max_tokens, p->uneven ? " uneven" : "",
 		c->h.expert_major ? "em" : "flat", c->h.limit, c->h.drop ? " drop" : "",
 		c->h.alignment, (int)p->quant, p->drop_ppm, p->duplicate_ppm, c->flags, c->sms,
 		c->note, w->rank);
@@ -747,15 +794,13 @@ void ht_case_context(const struct ht_case *c, const struct world *w)
 ncclEpGroup_t ht_case_group(const struct ht_case *c, struct world *w)
 {
 	ncclEpGroupConfig_t config = ht_group_config(&c->h, c->flags);
-	ncclEpGroup_t group = NULL;
 	/* ranks need not have as many */
 	uint32_t wanted = c->sms + (c->sms > 2 ? (uint32_t)w->rank % 2 : 0);
 	int sms = 0;
 
 	NEED_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, w->device));
 	config.max_num_sms = wanted < (uint32_t)sms ? wanted : (uint32_t)sms;
-	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	return group;
+	return ht_group_create(w, &c->h, &config);
 }
 
 void ht_case_run(struct world *w, void *arg)

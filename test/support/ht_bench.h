@@ -44,11 +44,14 @@ struct ht_bench {
 };
 
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
+/* With the roles of the problem, if it has some. */
+ncclEpGroup_t ht_group_create(struct world *w, const struct oracle_ht *h,
+			      const ncclEpGroupConfig_t *config);
 /* A group of two SMs with waits that end. */
 ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
 		       double timeout_ms);
 
-/* Rows that a tensor needs: all below the limit, or as many as any routing of the problem brings. */
+/* Rows that a tensor of a rank with experts needs: all below the limit, or as many as any routing of the problem brings. */
 uint64_t ht_most_rows(const struct oracle_ht *h);
 /* Handle and buffers. The problem is copied. */
 void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const struct oracle_ht *h,
@@ -114,7 +117,8 @@ struct ht_case {
  * with few tokens and many; window: in windows; idle: windows in eager mode, and to some ranks no rows
  * come; gaps: chunks from which nothing goes anywhere; thin: chunks of which two rows go to one rank; long:
  * large groups for few tokens; wide: more contributions to a row than a warp's stage holds; mxfp8: sums return
- * in that format; soak: anything, small; crowd: smaller, for many ranks. The caller frees the routing
+ * in that format; soak: anything, small; crowd: smaller, for many ranks. roles_KIND: the same, and some ranks alone
+ * hold experts or bring tokens; roles: of any kind that nodes may have. The caller frees the routing
  * (oracle_routing_free).
  */
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed);

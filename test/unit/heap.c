@@ -263,19 +263,103 @@ static int main_heap(int argc, char **argv)
 /* ---- high throughput: where things lie in a heap, in handle memory and in the group's own ---- */
 
 static const struct ep_shape ht_shapes[] = {
-	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
-	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0, 0, 0, { 0 }, 0, 0, 0, 0 },
-	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000, 0, 0, { 0 }, 0, 0, 0, 0 },
-	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
-	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
-	{ 64, 4, 8192, 14336, 64, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
-	{ 72, 14, 1024, 4096, 72, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0 }, 0, 0, 0, 0 },
-	{ 1024, 1, 33, 1024, 1024, 0, 0, 1, EP_NO_LIMIT, 1 << 20, 0, 0, { 0 }, 0, 0, 0, 0 },
+	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0, 1, 0, 1 }, 0, 0, 0, 0 },
+	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0, 0, 0, { 0, 2, 0, 2 }, 0, 0, 0, 0 },
+	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000, 0, 0, { 0, 3, 0, 3 }, 0, 0, 0, 0 },
+	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0, 8, 0, 8 }, 0, 0, 0, 0 },
+	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27, 0, 0, { 0, 8, 0, 8 }, 0, 0, 0, 0 },
+	{ 64,
+	  4,
+	  8192,
+	  14336,
+	  64,
+	  0,
+	  0,
+	  1,
+	  EP_NO_LIMIT,
+	  1 << 27,
+	  0,
+	  0,
+	  { 0, 64, 0, 64 },
+	  0,
+	  0,
+	  0,
+	  0 },
+	{ 72,
+	  14,
+	  1024,
+	  4096,
+	  72,
+	  0,
+	  0,
+	  1,
+	  EP_NO_LIMIT,
+	  1 << 27,
+	  0,
+	  0,
+	  { 0, 72, 0, 72 },
+	  0,
+	  0,
+	  0,
+	  0 },
+	{ 1024,
+	  1,
+	  33,
+	  1024,
+	  1024,
+	  0,
+	  0,
+	  1,
+	  EP_NO_LIMIT,
+	  1 << 20,
+	  0,
+	  0,
+	  { 0, 1024, 0, 1024 },
+	  0,
+	  0,
+	  0,
+	  0 },
 	/* of several nodes */
-	{ 2, 3, 5, 48, 1, 1, 2, 1, EP_NO_LIMIT, 0, 1, 2, { 0 }, 0, 0, 0, 0 },
-	{ 6, 2, 100, 5280, 3, 5, 3, 1, 250, 100000, 3, 9, { 0 }, 0, 0, 0, 0 },
-	{ 16, 16, 4096, 14336, 8, 8, 5, 1, EP_NO_LIMIT, 1 << 27, 1, 16, { 0 }, 0, 0, 0, 0 },
-	{ 64, 4, 8192, 14336, 8, 56, 2, 1, 100000, 1 << 27, 7, 64, { 0 }, 0, 0, 0, 0 },
+	{ 2, 3, 5, 48, 1, 1, 2, 1, EP_NO_LIMIT, 0, 1, 2, { 0, 2, 0, 2 }, 0, 0, 0, 0 },
+	{ 6, 2, 100, 5280, 3, 5, 3, 1, 250, 100000, 3, 9, { 0, 6, 0, 6 }, 0, 0, 0, 0 },
+	{ 16,
+	  16,
+	  4096,
+	  14336,
+	  8,
+	  8,
+	  5,
+	  1,
+	  EP_NO_LIMIT,
+	  1 << 27,
+	  1,
+	  16,
+	  { 0, 16, 0, 16 },
+	  0,
+	  0,
+	  0,
+	  0 },
+	{ 64, 4, 8192, 14336, 8, 56, 2, 1, 100000, 1 << 27, 7, 64, { 0, 64, 0, 64 }, 0, 0, 0, 0 },
+	/* experts and tokens on different ranks */
+	{ 8, 64, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 6, 2, 0, 6 }, 0, 0, 0, 0 },
+	{ 7, 1, 100, 480, 7, 0, 0, 1, 250, 100000, 0, 0, { 0, 7, 3, 1 }, 0, 0, 0, 0 },
+	{ 16,
+	  32,
+	  4096,
+	  14336,
+	  8,
+	  8,
+	  5,
+	  1,
+	  EP_NO_LIMIT,
+	  1 << 27,
+	  1,
+	  16,
+	  { 8, 8, 0, 8 },
+	  0,
+	  0,
+	  0,
+	  0 },
 };
 
 struct area {
@@ -350,11 +434,13 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	struct ep_ht_heap h = ep_ht_heap_make(s, topk);
 	const struct ep_ht_areas *a = &h.areas;
-	uint64_t rings = r > s->return_rings ? r : s->return_rings, f = s->flows,
-		 masks = f ? a->mask_stride : 0;
+	uint64_t senders = s->roles.senders, holders = s->roles.holders, f = s->flows;
+	uint64_t peers = senders > holders ? senders : holders;
+	uint64_t rings = f && peers < s->return_rings ? s->return_rings : peers;
+	uint64_t masks = f ? a->mask_stride : 0;
 	uint64_t words = 8 * rings * a->ring_chunks * a->parts;
 	uint64_t flat = check_cut(s, a, EP_HT_FLAT), major = check_cut(s, a, EP_HT_EXPERT_MAJOR);
-	uint64_t chunk = tokens * a->row_stride, counts = 8 * (r * s->nlocal + r + 1);
+	uint64_t chunk = tokens * a->row_stride, counts = 8 * (holders * s->nlocal + holders + 1);
 	struct area areas[] = {
 		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
 		{ h.g.progress_off, 8 * r, 8 },
@@ -363,10 +449,10 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 		{ a->done_off, 8 * r * (r <= 8 ? 512 : 1), 8 },
 		{ a->sign_off, (f ? 12 : 8) * r, 8 },
 		{ a->ended_off, 4, 4 },
-		{ a->count_off, 2 * r * counts, 8 },
-		{ a->start_off, 8 * r * (chunks + 1), 16 },
-		{ a->sel_off, 16 * r * b * ((w + 1) / 2), 16 },
-		{ a->weight_off, 4 * r * b * w, 16 },
+		{ a->count_off, 2 * senders * counts, 8 },
+		{ a->start_off, 8 * senders * (chunks + 1), 16 },
+		{ a->sel_off, 16 * senders * b * ((w + 1) / 2), 16 },
+		{ a->weight_off, 4 * peers * b * w, 16 },
 		{ a->arrived_off, words, 8 },
 		{ a->credit_off, words, 8 },
 		{ a->ring_off, rings * (flat > major ? flat : major) * a->row_stride, 128 },
@@ -377,8 +463,8 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 		{ a->released_off, 8 * f, 8 },
 		{ a->posted_off, 8 * f * a->stage_chunks, 8 },
 		{ a->mask_off, f * s->near_ranks * masks, 16 },
-		{ a->out_off, f ? 4 * r * b * w : 0, 16 },
-		{ a->out_start_off, f ? 4 * r * (chunks + 1) : 0, 16 },
+		{ a->out_off, f ? 4 * peers * b * w : 0, 16 },
+		{ a->out_start_off, f ? 4 * holders * (chunks + 1) : 0, 16 },
 		{ a->out_mask_off, r * masks, 16 },
 		{ a->out_count_off, f ? counts : 0, 16 },
 	};
@@ -401,7 +487,7 @@ static void ht_check_handle(const struct ep_shape *s, uint32_t layout, uint32_t 
 	uint64_t tokens = chunk_tokens(s, layout);
 	uint64_t r = s->nranks, b = s->max_tokens, starts = 4 * r * ((b + tokens - 1) / tokens + 1);
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
-	uint64_t slots = r * b < s->limit ? r * b : s->limit;
+	uint64_t most = s->roles.senders * b, slots = most < s->limit ? most : s->limit;
 	uint64_t masks = s->flows * (((b + 7) / 8 + 15) / 16 * 16);
 	struct ep_ht_handle_layout h = ep_ht_handle_layout_make(s, layout, topk);
 	bool em = layout == EP_HT_EXPERT_MAJOR;

@@ -125,7 +125,8 @@ static void check_records(struct rig *rig, int over, uint32_t total)
 			CHECK_INT(fatal->peer, over);
 			CHECK_INT(fatal->value, total);
 			CHECK_INT(fatal->expected, rig->shape.limit);
-			CHECK(((struct ep_ht_head *)rig_at(rig, r, RIG_HEAD))->stamp == 0);
+			/* no routing: cleared, or failed by a block that was still waiting */
+			CHECK(((struct ep_ht_head *)rig_at(rig, r, RIG_HEAD))->stamp + 1 <= 1);
 		}
 		if (routing->valid) {
 			const int64_t *ids = rig->rank[r].ids;

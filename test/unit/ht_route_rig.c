@@ -104,7 +104,12 @@ static void rig_args(struct rig *rig, uint32_t r)
 	c->launch.hash = 77;
 	c->layout = s->layout;
 	c->max_tokens = s->max_tokens;
+	c->experts = s->nranks * s->nlocal;
 	c->nlocal = s->nlocal;
+	c->roles = (struct ep_ht_roles){
+		0,         s->nranks, 0,         s->nranks,    r, r, s->nranks,
+		s->nranks, r + 1,     s->nranks, s->nranks - 1
+	};
 	c->topk = s->topk;
 	c->width = s->topk < s->nlocal ? s->topk : s->nlocal;
 	c->areas.list_stride = ep_ht_list_bytes(c->width);
@@ -165,9 +170,10 @@ void rig_make(struct rig *rig, const struct rig_shape *shape, int devices)
 	for (uint32_t r = 0; r < shape->nranks; r++) {
 		rig_args(rig, r);
 	}
-	NEED_CUDA(cudaFuncSetAttribute(
-		(const void *)ep_ht_route_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-		(int)ep_ht_route_shared(shape->nranks, shape->nranks * shape->nlocal)));
+	NEED_CUDA(cudaFuncSetAttribute((const void *)ep_ht_route_kernel,
+				       cudaFuncAttributeMaxDynamicSharedMemorySize,
+				       (int)ep_ht_route_shared(shape->nranks, shape->nranks,
+							       shape->nranks * shape->nlocal)));
 }
 
 void rig_free(struct rig *rig)
@@ -210,7 +216,7 @@ void rig_launch(struct rig *rig, uint32_t r)
 	cudaLaunchConfig_t config = {
 		.gridDim = { s->blocks, 1, 1 },
 		.blockDim = { s->threads, 1, 1 },
-		.dynamicSmemBytes = ep_ht_route_shared(s->nranks, s->nranks * s->nlocal),
+		.dynamicSmemBytes = ep_ht_route_shared(s->nranks, s->nranks, s->nranks * s->nlocal),
 		.stream = rank->stream,
 	};
 	void *list[] = { &rank->args };

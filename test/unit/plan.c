@@ -273,7 +273,8 @@ static const struct ep_ht_operation ht_usual = {
 		   .near_ranks = 8,
 		   .banks = 1,
 		   .limit = EP_NO_LIMIT,
-		   .ring_bytes = 1 << 27 },
+		   .ring_bytes = 1 << 27,
+		   .roles = { 0, 8, 0, 8 } },
 	.least_sms = 64,
 	.device = { .max_blocks = 16, .shared_bytes = H200_SHARED },
 	.layout = EP_HT_FLAT,
@@ -315,7 +316,7 @@ static void ht_test_golden(void)
 
 		o.kind = rows[i].kind;
 		o.layout = rows[i].layout;
-		o.shape.nranks = rows[i].ranks;
+		o.shape.nranks = o.shape.roles.holders = rows[i].ranks;
 		o.shape.max_tokens = rows[i].tokens;
 		o.row_bytes = rows[i].row;
 		o.direct = rows[i].direct;
@@ -390,7 +391,7 @@ static void test_few_sms(void)
 	struct ep_ht_operation o = ht_usual;
 
 	o.kind = EP_HT_COMBINE;
-	o.shape.nranks = 2;
+	o.shape.nranks = o.shape.roles.holders = 2;
 	o.shape.max_tokens = 512;
 	for (size_t i = 0; i < EP_ARRAY_SIZE(sms); i++) {
 		o.least_sms = sms[i];
@@ -421,7 +422,7 @@ static void test_route(void)
 	struct ep_ht_plan p = ep_ht_plan_make(&o);
 
 	CHECK(p.blocks == 16 && p.threads == 512 && ep_ht_plan_fits(&o, &p));
-	CHECK(p.shared_bytes == ep_ht_route_shared(8, 256));
+	CHECK(p.shared_bytes == ep_ht_route_shared(8, 8, 256));
 	o.device.max_blocks = 132;
 	CHECK(ep_ht_plan_make(&o).blocks == EP_HT_ROUTE_BLOCKS);
 	o.shape.max_tokens = 5;
@@ -452,6 +453,8 @@ static struct ep_ht_operation random_operation(void)
 	o.direct = o.layout == EP_HT_FLAT && o.kind == EP_HT_COMBINE && draw(2);
 	o.topk = 1 + draw(32);
 	o.shape.nranks = 1 + draw(draw(2) ? 8 : 1024);
+	o.shape.roles.senders = 1 + draw(o.shape.nranks);
+	o.shape.roles.holders = 1 + draw(o.shape.nranks);
 	o.shape.nlocal = 1 + draw(64);
 	o.shape.max_tokens = 1 + draw(draw(2) ? 64 : 20000);
 	o.shape.max_token_bytes = 16 * (1 + draw(draw(2) ? 100 : 1 << 16));
@@ -510,7 +513,7 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 						      ep_ht_chunk_shift(&o->shape, o->layout))));
 	}
 	if (o->kind == EP_HT_COMBINE) {
-		uint32_t added = o->shape.nranks, local = o->shape.nlocal;
+		uint32_t added = o->shape.roles.holders, local = o->shape.nlocal;
 
 		added = o->layout == EP_HT_EXPERT_MAJOR && local > added ? local : added;
 		added = o->topk < added ? o->topk : added;

@@ -11,8 +11,7 @@ static struct ep_group_heap ht_group_heap(const struct ep_shape *shape, uint32_t
 
 static uint64_t ht_group_bytes(const struct ep_shape *shape)
 {
-	return ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal) +
-	       ep_ht_nodes_bytes(shape);
+	return ep_ht_group_scratch(shape) + ep_ht_nodes_bytes(shape);
 }
 
 static uint64_t ht_handle_bytes(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk)
@@ -58,10 +57,13 @@ static uint64_t ht_stamp(const struct ncclEpHandle *handle)
 {
 	const struct ncclEpGroup *g = handle->group;
 	const struct ep_group_config *config = &g->config;
+	const struct ep_roles *roles = &config->shape.roles;
 	const uint64_t values[] = {
 		(uint64_t)g->nranks,      (uint64_t)g->rank,   config->num_experts,
 		config->shape.max_tokens, config->shape.limit, config->drop,
 		(uint64_t)handle->layout, handle->topk,        handle->alignment,
+		roles->first_holder,      roles->holders,      roles->first_sender,
+		roles->senders,
 	};
 	uint64_t stamp = 0xcbf29ce484222325u;
 
@@ -157,7 +159,7 @@ static ncclResult_t ht_received(const struct ncclEpHandle *handle, uint64_t *tok
 	}
 	EP_CHECK(ep_ht_head_read(handle, &head, stream, "ncclEpExtNumRecvTokens"));
 	*tokens = *rows = head.rows;
-	if (!handle->ht->dev.zones) {
+	if (!handle->ht->dev.zones || !ep_group_holds(handle->group)) {
 		return ncclSuccess;
 	}
 	zones = calloc(nlocal, sizeof(*zones));

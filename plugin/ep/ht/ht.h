@@ -127,8 +127,7 @@ struct ep_ht_handle {
 
 /* ---- ht_launch.c: what high throughput wants besides, put into the arguments ---- */
 
-ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks,
-				const struct ep_roles *roles);
+ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, const struct ep_roles *roles);
 ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
 				const ncclEpHandleConfig_t *handle, uint32_t topk);
 
@@ -138,7 +137,8 @@ uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape);
 /* Fills group->ht->remote, and its tables in the group's memory, behind scratch. */
 ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *group);
 
-/* ---- ht_launch.c ---- */
+/* Where its memory begins: behind scratch. */
+uint64_t ep_ht_group_scratch(const struct ep_shape *shape);
 
 /* ---- ht_launch.c ---- */
 

@@ -2,7 +2,6 @@
 #include "ep/ep.h"
 #include "ep/ht/ht.h"
 
-static uint32_t ht_mask_stride(const struct ep_shape *shape);
 #define EP_HT_LINE 128u  /* areas, and rows of the ring */
 #define EP_HT_PAGE 4096u /* the heap's end */
 #define EP_HT_SLICE 256u /* handle memory */
@@ -12,6 +11,17 @@ static uint32_t ht_mask_stride(const struct ep_shape *shape);
 /* Of each flow, if NCCL_EP_HT_RING_BYTES has room for so many. */
 #define EP_HT_NET_CHUNKS 64u
 #define EP_HT_STAGE_CHUNKS 64u
+
+uint64_t ep_ht_group_scratch(const struct ep_shape *shape)
+{
+	return ep_ht_scratch_bytes(shape->roles.holders, shape->roles.holders * shape->nlocal);
+}
+
+/* Ranks whose rows lie in a rank's heap: those that bring tokens in dispatch, in combine those that hold experts. */
+static uint32_t ht_most_peers(const struct ep_shape *shape)
+{
+	return (uint32_t)ep_max_u64(shape->roles.senders, shape->roles.holders);
+}
 
 uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk)
 {
@@ -46,7 +56,10 @@ static void ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
 
 	a->row_stride = ep_round_up(shape->max_token_bytes, EP_HT_LINE);
 	a->parts = ep_ht_most_parts(shape);
-	a->rings = shape->nranks > shape->return_rings ? shape->nranks : shape->return_rings;
+	a->rings = ht_most_peers(shape);
+	if (shape->flows && shape->return_rings > a->rings) {
+		a->rings = shape->return_rings;
+	}
 	ep_ht_areas_cut(a, shape, EP_HT_FLAT);
 	if (shape->flows) {
 		a->net_chunks = ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
@@ -60,29 +73,6 @@ static void ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
 	}
 }
 
-/* More for groups of several nodes. */
-static void ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
-			    uint64_t *at)
-{
-	uint64_t r = shape->nranks, f = shape->flows,
-		 chunks = ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT);
-	uint64_t chunk = EP_HT_CHUNK * a->row_stride;
-	uint64_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
-
-	a->mask_stride = ht_mask_stride(shape);
-	a->net_off = ep_group_heap_take(at, f * a->net_chunks * chunk, EP_HT_LINE);
-	a->stage_off = ep_group_heap_take(at, f * a->stage_chunks * chunk, EP_HT_LINE);
-	a->staged_off = ep_group_heap_take(at, 8 * f * a->stage_chunks * a->parts, EP_HT_LINE);
-	a->consumed_off = ep_group_heap_take(at, 8 * f * a->net_chunks * a->parts, EP_HT_LINE);
-	a->released_off = ep_group_heap_take(at, 8 * f, EP_HT_LINE);
-	a->posted_off = ep_group_heap_take(at, 8 * f * a->stage_chunks, EP_HT_LINE);
-	a->mask_off = ep_group_heap_take(at, f * shape->near_ranks * a->mask_stride, EP_HT_LINE);
-	a->out_off = ep_group_heap_take(at, 4 * r * shape->max_tokens * width, EP_HT_LINE);
-	a->out_start_off = ep_group_heap_take(at, 4 * r * (chunks + 1), EP_HT_LINE);
-	a->out_mask_off = ep_group_heap_take(at, r * a->mask_stride, EP_HT_LINE);
-	a->out_count_off = ep_group_heap_take(at, 8 * counts, EP_HT_LINE);
-}
-
 /* Bytes of a list of masks, one for each chunk; 0: one node. */
 static uint32_t ht_mask_stride(const struct ep_shape *shape)
 {
@@ -92,13 +82,38 @@ static uint32_t ht_mask_stride(const struct ep_shape *shape)
 		       : 0;
 }
 
+/* More for groups of several nodes. */
+static void ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
+			    uint64_t *at)
+{
+	uint64_t r = shape->nranks, f = shape->flows, holders = shape->roles.holders,
+		 chunks = ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT);
+	uint64_t chunk = EP_HT_CHUNK * a->row_stride;
+	uint64_t counts = ep_ht_counts(shape->roles.holders * shape->nlocal, shape->roles.holders);
+
+	a->mask_stride = ht_mask_stride(shape);
+	a->net_off = ep_group_heap_take(at, f * a->net_chunks * chunk, EP_HT_LINE);
+	a->stage_off = ep_group_heap_take(at, f * a->stage_chunks * chunk, EP_HT_LINE);
+	a->staged_off = ep_group_heap_take(at, 8 * f * a->stage_chunks * a->parts, EP_HT_LINE);
+	a->consumed_off = ep_group_heap_take(at, 8 * f * a->net_chunks * a->parts, EP_HT_LINE);
+	a->released_off = ep_group_heap_take(at, 8 * f, EP_HT_LINE);
+	a->posted_off = ep_group_heap_take(at, 8 * f * a->stage_chunks, EP_HT_LINE);
+	a->mask_off = ep_group_heap_take(at, f * shape->near_ranks * a->mask_stride, EP_HT_LINE);
+	a->out_off = ep_group_heap_take(at, 4ull * ht_most_peers(shape) * shape->max_tokens * width,
+					EP_HT_LINE);
+	a->out_start_off = ep_group_heap_take(at, 4 * holders * (chunks + 1), EP_HT_LINE);
+	a->out_mask_off = ep_group_heap_take(at, r * a->mask_stride, EP_HT_LINE);
+	a->out_count_off = ep_group_heap_take(at, 8 * counts, EP_HT_LINE);
+}
+
 struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 {
 	uint64_t r = shape->nranks, b = shape->max_tokens, w = ep_ht_width(shape, topk);
+	uint64_t s = shape->roles.senders;
 	struct ep_ht_heap h = { .g.topk = topk };
 	struct ep_ht_areas *a = &h.areas, coarse;
 	uint64_t *at = &h.g.bytes, words, rows;
-	uint32_t counts = ep_ht_counts(shape->nranks * shape->nlocal, shape->nranks);
+	uint32_t counts = ep_ht_counts(shape->roles.holders * shape->nlocal, shape->roles.holders);
 
 	ht_areas_size(a, shape);
 	coarse = *a;
@@ -111,12 +126,12 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->done_off = ep_group_heap_take(at, 8 * r * ep_ht_done_words(shape->nranks), EP_HT_LINE);
 	a->sign_off = ep_group_heap_take(at, (8 + (shape->flows ? 4 : 0)) * r, EP_HT_LINE);
 	a->ended_off = ep_group_heap_take(at, 4, EP_HT_LINE);
-	a->count_off = ep_group_heap_take(at, 8 * 2 * r * counts, EP_HT_LINE);
+	a->count_off = ep_group_heap_take(at, 8 * 2 * s * counts, EP_HT_LINE);
 	a->start_off = ep_group_heap_take(
-		at, 8 * r * (ep_ht_chunks(shape->max_tokens, a->chunk_shift) + 1ull), EP_HT_LINE);
+		at, 8 * s * (ep_ht_chunks(shape->max_tokens, a->chunk_shift) + 1ull), EP_HT_LINE);
 	a->list_stride = ep_ht_list_bytes((uint32_t)w);
-	a->sel_off = ep_group_heap_take(at, r * b * a->list_stride, EP_HT_LINE);
-	a->weight_off = ep_group_heap_take(at, 4 * r * b * w, EP_HT_LINE);
+	a->sel_off = ep_group_heap_take(at, s * b * a->list_stride, EP_HT_LINE);
+	a->weight_off = ep_group_heap_take(at, 4 * ht_most_peers(shape) * b * w, EP_HT_LINE);
 	a->arrived_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->ring_off = ep_group_heap_take(at, a->rings * rows * a->row_stride, EP_HT_LINE);
@@ -131,7 +146,7 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 						    uint32_t topk)
 {
 	uint64_t r = shape->nranks, b = shape->max_tokens, sel = 4 * b * topk;
-	uint64_t slots = ep_min_u64(r * b, shape->limit);
+	uint64_t slots = ep_min_u64(shape->roles.senders * b, shape->limit);
 	uint64_t starts =
 		4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape, layout)) + 1ull);
 	uint64_t masks = (uint64_t)shape->flows * ht_mask_stride(shape);
@@ -159,7 +174,7 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 uint64_t ep_ht_most_rows(const struct ep_shape *shape, uint32_t layout, uint32_t topk,
 			 uint64_t alignment)
 {
-	uint64_t tokens = (uint64_t)shape->nranks * shape->max_tokens;
+	uint64_t tokens = (uint64_t)shape->roles.senders * shape->max_tokens;
 
 	if (layout != EP_HT_EXPERT_MAJOR) {
 		return tokens;

@@ -9,6 +9,14 @@
 #include "ep/ep.h"
 #include "ep/ht/ht.h"
 
+/* Are there ranks that hold no experts, or bring no tokens? They have no rows, so no windows with them. */
+static bool ht_apart(const struct ncclEpGroup *g)
+{
+	const struct ep_shape *shape = &g->config.shape;
+
+	return shape->roles.holders != shape->nranks || shape->roles.senders != shape->nranks;
+}
+
 /* Why no operation of the handle can be direct, or NULL. */
 static const char *ht_direct_excluded(const struct ncclEpHandle *handle)
 {
@@ -17,6 +25,9 @@ static const char *ht_direct_excluded(const struct ncclEpHandle *handle)
 	}
 	if (handle->layout != NCCL_EP_LAYOUT_FLAT) {
 		return "only flat rows can be direct";
+	}
+	if (ht_apart(handle->group)) {
+		return "only a group whose ranks all hold experts and bring tokens can be direct";
 	}
 	if (handle->group->nranks > EP_HT_DIRECT_RANKS) {
 		return "only a group of at most 72 ranks can be direct";
@@ -37,7 +48,8 @@ static ncclResult_t ht_direct_demand(const struct ncclEpHandle *handle,
 				     const char *name)
 {
 	if (handle->group->config.zero_copy == NCCL_EP_ZERO_COPY_ON && !tensor->win_hdl &&
-	    (view->sizes[0] || handle->layout == NCCL_EP_LAYOUT_FLAT)) {
+	    (view->sizes[0] ||
+	     (handle->layout == NCCL_EP_LAYOUT_FLAT && !ht_apart(handle->group)))) {
 		return ep_fail(ncclInvalidArgument,
 			       "zero_copy ON: %s has no window: register one, or use AUTO", name);
 	}
@@ -127,8 +139,7 @@ ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_hea
 
 /* Checks of configs, handles, counters and operations that only high throughput has. */
 
-ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks,
-				const struct ep_roles *roles)
+ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, const struct ep_roles *roles)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank, most = c->max_recv_tokens_per_rank;
 
@@ -144,11 +155,11 @@ ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks,
 			       "config->num_experts is %u: high throughput mode takes at most %u",
 			       c->num_experts, EP_HT_MAX_EXPERTS);
 	}
-	if ((uint64_t)nranks * tokens > INT32_MAX) {
+	if ((uint64_t)roles->senders * tokens > INT32_MAX) {
 		return ep_fail(ncclInvalidArgument,
 			       "%u ranks times config->max_dispatch_tokens_per_rank %u exceeds %d: "
 			       "lower one of them",
-			       nranks, tokens, INT32_MAX);
+			       roles->senders, tokens, INT32_MAX);
 	}
 	if (most && (most < tokens || most > INT32_MAX)) {
 		return ep_fail(
@@ -182,7 +193,7 @@ static ncclResult_t ht_check_alignment(const struct ep_shape *shape, size_t alig
 			       "up to %llu rows may come to a rank (%u ranks times "
 			       "max_dispatch_tokens_per_rank %u, %u experts for each token, zones "
 			       "aligned to %zu), which exceeds %d: lower one of them",
-			       (unsigned long long)most, shape->nranks, shape->max_tokens,
+			       (unsigned long long)most, shape->roles.senders, shape->max_tokens,
 			       ep_ht_width(shape, topk), alignment, INT32_MAX);
 	}
 	return ncclSuccess;
@@ -209,8 +220,9 @@ ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayo
 				const ncclEpHandleConfig_t *handle, uint32_t topk)
 {
 	const struct ep_shape *shape = &config->shape;
-	uint64_t lists = ep_min_u64((uint64_t)shape->nranks * shape->max_tokens, shape->limit) *
-			 ep_ht_width(shape, topk);
+	uint64_t lists =
+		ep_min_u64((uint64_t)shape->roles.senders * shape->max_tokens, shape->limit) *
+		ep_ht_width(shape, topk);
 	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 
 	if (config->num_topk && topk > config->num_topk) {
@@ -265,12 +277,18 @@ static ncclResult_t ht_check_counter(const struct ncclEpHandle *handle,
 	return ncclSuccess;
 }
 
+/* Experts of this rank. */
+static uint32_t ht_local(const struct ncclEpGroup *g)
+{
+	return ep_group_holds(g) ? g->config.shape.nlocal : 0;
+}
+
 /* Of expert-major zones: one type for all. */
 static ncclResult_t ht_check_zone_counters(const struct ncclEpHandle *handle,
 					   const ncclEpLayoutInfo_t *info,
 					   struct ep_ht_counters *out)
 {
-	uint32_t nlocal = handle->group->config.shape.nlocal, bytes = 0;
+	uint32_t nlocal = ht_local(handle->group), bytes = 0;
 
 	EP_CHECK(ht_check_counter(handle, info->expert_counters, nlocal,
 				  "layout_info->expert_counters", &bytes, &out->experts));
@@ -288,7 +306,7 @@ static ncclResult_t ht_check_flat_counters(const struct ncclEpHandle *handle,
 					   struct ep_ht_counters *out)
 {
 	out->bytes = 4;
-	EP_CHECK(ht_check_counter(handle, info->expert_counters, handle->group->config.shape.nlocal,
+	EP_CHECK(ht_check_counter(handle, info->expert_counters, ht_local(handle->group),
 				  "layout_info->expert_counters", &out->bytes, &out->experts));
 	return ht_check_counter(handle, info->recv_total_counter, 1,
 				"layout_info->recv_total_counter", &out->total_bytes, &out->total);
@@ -378,7 +396,7 @@ static ncclResult_t ht_check_backward(const struct ep_dispatch *dispatch)
 }
 
 /*
- * Have outputs of that many rows room for all that comes? Where this is certain nobody asks the
+ * Have outputs of that many rows room for all that comes? To a rank without experts nothing does. Where this is certain nobody asks the
  * device, except for captures in eager mode, which are refused always: they would work by chance; and
  * for windows in eager mode: see ht_launch.c.
  */
@@ -388,11 +406,11 @@ static ncclResult_t ht_check_rows(const struct ep_dispatch *dispatch, uint64_t r
 	static const char name[] = "ncclEpDispatch: counting rows";
 	const struct ep_group_config *config = &dispatch->h->group->config;
 	bool em = dispatch->h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
-	bool eager = config->shape.limit == EP_NO_LIMIT;
+	bool eager = config->shape.limit == EP_NO_LIMIT, holds = ep_group_holds(dispatch->h->group);
 	uint64_t tokens = dispatch->out_tokens.sizes[0], need;
 	struct ep_ht_head head;
 
-	if (em && config->drop && rows < config->shape.limit) {
+	if (holds && em && config->drop && rows < config->shape.limit) {
 		return ep_fail(ncclInvalidArgument,
 			       "%s: %llu rows, max_recv_tokens_per_rank is %u: where rows may be "
 			       "dropped, all rows below it are written",
@@ -400,9 +418,10 @@ static ncclResult_t ht_check_rows(const struct ep_dispatch *dispatch, uint64_t r
 							    : "outputs->topk_weights",
 			       (unsigned long long)rows, config->shape.limit);
 	}
-	need = eager ? ep_ht_most_rows(&config->shape, dispatch->h->layout, dispatch->h->topk,
-				       dispatch->h->alignment)
-		     : config->shape.limit;
+	need = !holds  ? 0
+	       : eager ? ep_ht_most_rows(&config->shape, dispatch->h->layout, dispatch->h->topk,
+					 dispatch->h->alignment)
+		       : config->shape.limit;
 	if (eager) {
 		EP_CHECK(ep_stream_check_capture(stream, "ncclEpDispatch in eager mode "
 							 "(max_recv_tokens_per_rank AUTO)"));
@@ -474,9 +493,9 @@ static ncclResult_t ht_dispatch_check(const struct ep_dispatch *dispatch,
 	}
 	EP_CHECK(ht_check_rows(dispatch, rows, stream));
 	a->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);
-	a->zero_to = em && g->config.drop ? shape->limit : 0;
+	a->zero_to = em && g->config.drop && ep_group_holds(g) ? shape->limit : 0;
 	a->id_base = dispatch->info.recv_topk_idx_kind == NCCL_EP_EXPERT_ID_GLOBAL
-			     ? (uint32_t)g->rank * shape->nlocal
+			     ? ((uint32_t)g->rank - shape->roles.first_holder) * shape->nlocal
 			     : 0;
 	return ncclSuccess;
 }
@@ -674,8 +693,52 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 	return o;
 }
 
+/*
+ * Rows of an operation, and what belongs to them, lie in areas by the ranks that they come from, and some words
+ * by those that they go to. The areas begin with the first rank that there can be.
+ */
+static void ht_areas_place(struct ep_ht_areas *a, const struct ep_ht_common *c, bool back,
+			   bool nodes)
+{
+	uint64_t units = 8ull * a->ring_chunks * a->parts, lists = 4ull * c->max_tokens * c->width;
+	uint64_t rows = ((uint64_t)a->ring_chunks << a->chunk_shift) * a->row_stride;
+	uint64_t from = back ? c->roles.first_holder : c->roles.first_sender;
+	uint64_t to = back ? c->roles.first_sender : c->roles.first_holder;
+
+	if (!nodes || !back) { /* else by return rings, which are not those of ranks */
+		a->ring_off -= from * rows;
+		a->arrived_off -= from * units;
+	}
+	if (!nodes || back) {
+		a->credit_off -= to * units;
+	}
+	a->weight_off -= from * lists;
+	a->out_off -= to * lists;
+}
+
+static struct ep_ht_roles ht_roles_make(const struct ncclEpGroup *g)
+{
+	const struct ep_roles *r = &g->config.shape.roles;
+	bool holds = ep_group_holds(g), sends = ep_group_sends(g);
+	uint32_t rank = (uint32_t)g->rank;
+
+	return (struct ep_ht_roles){
+		.first_sender = r->first_sender,
+		.senders = r->senders,
+		.first_holder = r->first_holder,
+		.holders = r->holders,
+		.sender = sends ? rank - r->first_sender : EP_HT_NONE,
+		.holder = holds ? rank - r->first_holder : EP_HT_NONE,
+		.readers = sends ? (uint32_t)g->nranks : 0,
+		.told = sends ? r->holders : 0,
+		.first_source = sends ? rank + 1 : r->first_sender + rank % r->senders,
+		.source_end = r->first_sender + r->senders,
+		.others = holds ? r->senders - sends : 0,
+	};
+}
+
 static void ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *handle,
-			   uint32_t num_tokens)
+			   uint32_t num_tokens, enum ep_ht_kind kind)
 {
 	const struct ncclEpGroup *g = handle->group;
 	const struct ep_shape *shape = &g->config.shape;
@@ -691,12 +754,15 @@ static void ht_common_fill(struct ep_ht_common *c, const struct ncclEpHandle *ha
 	c->layout = handle->layout;
 	c->num_tokens = num_tokens;
 	c->max_tokens = shape->max_tokens;
-	c->nlocal = shape->nlocal;
+	c->experts = g->config.num_experts;
+	c->nlocal = ht_local(g);
 	c->topk = handle->topk;
 	c->width = ep_ht_width(shape, handle->topk);
 	c->limit = shape->limit;
-	c->by_local = ep_div_make(c->nlocal);
+	c->by_local = ep_div_make(shape->nlocal);
 	c->by_width = ep_div_make(c->width);
+	c->roles = ht_roles_make(g);
+	ht_areas_place(&c->areas, c, kind == EP_HT_COMBINE, g->remote_ranks != 0);
 }
 
 ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids,
@@ -715,7 +781,7 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 	}
 	handle->ht->all_receive = false;
 	handle->ht->arrivals.head = NULL;
-	ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0]);
+	ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0], EP_HT_ROUTE);
 	a.c.given_rows = EP_HT_NONE;
 	ep_signature_launch(&a.c.launch, &signature);
 	a.topk_idx = ids->data;
@@ -767,7 +833,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	}
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	p = ep_ht_plan_make(&o);
-	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens);
+	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens, EP_HT_DISPATCH);
 	if (dispatch->h->ht->arrivals.head) {
 		ep_signature_arrivals(&signature);
 	}
@@ -814,7 +880,7 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	o.direct = direct && !backward; /* gradients of weights go through the heap */
 	o.row_bytes = c->token_bytes;
 	p = ep_ht_plan_make(&o);
-	ht_common_fill(&a.c, c->h, c->num_tokens);
+	ht_common_fill(&a.c, c->h, c->num_tokens, EP_HT_COMBINE);
 	ep_signature_launch(&a.c.launch, &signature);
 	a.tokens = c->tokens.data;
 	a.out_tokens = c->out_tokens.data;
@@ -824,8 +890,9 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	a.stage_parts = p.stage_parts;
 	a.is_direct = direct;
 	a.lag = p.lag;
-	a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? c->h->group->config.shape.nranks - 1
-						      : c->h->group->config.shape.nranks;
+	a.turns = a.c.roles.others;
+	a.turns += c->h->layout != NCCL_EP_LAYOUT_FLAT && a.c.roles.holder != EP_HT_NONE &&
+		   a.c.roles.sender != EP_HT_NONE;
 	a.by_parts = ep_div_make(p.parts);
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
 	return ep_kernel_launch(c->h->group, ht_combine_kernel(c->h, dtype), &a, p.blocks,
@@ -866,6 +933,11 @@ ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, siz
 			       "others",
 			       name, g->remote_ranks);
 	}
+	if (ht_apart(g)) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s needs a group whose ranks all hold experts and bring tokens",
+			       name);
+	}
 	if (g->config.drop) {
 		return ep_fail(ncclInvalidUsage,
 			       "%s: the group's overflow_policy is DROP, and a row that may be "
@@ -888,7 +960,7 @@ ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, siz
 			       name, *bytes, (unsigned long long)need);
 	}
 	memset(&a, 0, sizeof(a));
-	ht_common_fill(&a.c, handle, 0);
+	ht_common_fill(&a.c, handle, 0, EP_HT_ROUTE);
 	a.arrivals = arrivals;
 	EP_CHECK(ep_kernel_launch(g, (const void *)ep_ht_order_kernel, &a,
 				  2 * g->config.shape.nranks + EP_HT_ORDER_BLOCKS,

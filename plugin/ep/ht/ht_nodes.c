@@ -8,6 +8,7 @@
 /* Input of the tables. All by rank. */
 struct ht_nodes {
 	const struct ep_ident *idents;
+	const struct ep_roles *roles;
 	uint32_t nranks;
 	uint32_t *index; /* in the rank's node */
 	uint32_t *size;  /* of the node */
@@ -71,20 +72,20 @@ static bool ht_nodes_near(const struct ht_nodes *nodes, uint32_t a, uint32_t b)
 	return nodes->first[a] == nodes->first[b];
 }
 
-/* Does rank f forward for rank s? */
+/* Does rank f forward for rank s, if that brings tokens? */
 static bool ht_nodes_forwards(const struct ht_nodes *nodes, uint32_t f, uint32_t s)
 {
 	return !ht_nodes_near(nodes, f, s) &&
 	       ep_nodes_forwarder(nodes->index[s], nodes->size[f]) == nodes->index[f];
 }
 
-/* Sources are numbered in the order of ranks. */
+/* Sources, which bring tokens, are numbered in the order of ranks. */
 static uint32_t ht_nodes_source(const struct ht_nodes *nodes, uint32_t f, uint32_t s)
 {
 	uint32_t number = 0;
 
 	for (uint32_t r = 0; r < s; r++) {
-		number += ht_nodes_forwards(nodes, f, r);
+		number += ht_nodes_forwards(nodes, f, r) && ep_roles_sends(nodes->roles, r);
 	}
 	return number;
 }
@@ -127,7 +128,7 @@ static void ht_nodes_fill(const struct ht_nodes *nodes, uint32_t me,
 			forwarders[node[r]] =
 				(struct ep_ht_flow){ r, ht_nodes_source(nodes, r, me) };
 		}
-		if (ht_nodes_forwards(nodes, me, r)) {
+		if (ht_nodes_forwards(nodes, me, r) && ep_roles_sends(nodes->roles, r)) {
 			feeds[remote->sources++] =
 				(struct ep_ht_flow){ r, ht_nodes_number(nodes, r, me) };
 		}
@@ -163,12 +164,12 @@ ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *g)
 {
 	const struct ep_shape *shape = &g->config.shape;
 	struct ht_nodes_layout l = ht_nodes_layout_make(shape);
-	unsigned char *to = (unsigned char *)g->algo_memory +
-			    ep_ht_scratch_bytes(shape->nranks, shape->nranks * shape->nlocal);
+	unsigned char *to = (unsigned char *)g->algo_memory + ep_ht_group_scratch(shape);
 	unsigned char *tables = calloc(1, l.bytes);
 	uint32_t *lists = calloc(3 * (size_t)shape->nranks, sizeof(*lists));
 	struct ht_nodes n = {
 		.idents = g->idents,
+		.roles = &shape->roles,
 		.nranks = shape->nranks,
 		.index = lists,
 		.size = lists ? lists + shape->nranks : NULL,

@@ -111,7 +111,7 @@ uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 /* The most that is added to one row of combine, by who returns it or by whose token it is. */
 static uint32_t ht_contributions(const struct ep_ht_operation *op)
 {
-	uint64_t n = op->shape.nranks;
+	uint64_t n = op->shape.roles.holders;
 
 	if (op->layout == EP_HT_EXPERT_MAJOR) {
 		n = ep_max_u64(n, op->shape.nlocal);
@@ -214,13 +214,14 @@ static uint32_t ht_plan_warps(const struct ep_ht_operation *op, uint32_t blocks,
 
 static struct ep_ht_plan ht_plan_route(const struct ep_ht_operation *op)
 {
-	uint32_t r = op->shape.nranks;
+	uint32_t holders = op->shape.roles.holders;
 	uint64_t blocks = ep_min_u64(op->device.max_blocks, EP_HT_ROUTE_BLOCKS);
 
 	return (struct ep_ht_plan){
 		.blocks = (uint32_t)ep_min_u64(blocks, ht_shape_chunks(&op->shape, op->layout)),
 		.threads = EP_HT_MAX_THREADS,
-		.shared_bytes = ep_ht_route_shared(r, r * op->shape.nlocal),
+		.shared_bytes =
+			ep_ht_route_shared(op->shape.nranks, holders, holders * op->shape.nlocal),
 	};
 }
 

@@ -40,8 +40,7 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 }
 
 /* Rows of all local experts are numbered with 31 bits, and so are quads. */
-static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, uint32_t nranks,
-				    const struct ep_roles *roles)
+static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, const struct ep_roles *roles)
 {
 	uint32_t tokens = c->max_dispatch_tokens_per_rank;
 	uint32_t quads = ep_ll_row_quads(EP_ROW_COPIED, c->max_token_bytes);
@@ -176,15 +175,6 @@ static ncclResult_t ll_update(struct ncclEpHandle *handle, const struct ep_view 
 			       "layout_info must be NULL here in low latency mode: pass it to "
 			       "ncclEpDispatch");
 	}
-	if (ids->sizes[0] && !ep_group_sends(handle->group)) {
-		const struct ep_roles *roles = &handle->group->config.shape.roles;
-
-		return ep_fail(ncclInvalidArgument,
-			       "topk_idx: %zu tokens, but of the group's roles only ranks %u to %u "
-			       "may bring tokens, and this is rank %d",
-			       ids->sizes[0], roles->first_sender,
-			       roles->first_sender + roles->senders - 1, handle->group->rank);
-	}
 	handle->topk_idx = ids->data;
 	handle->id_bytes = ids->elem_bytes;
 	return ncclSuccess;
@@ -263,7 +253,6 @@ const struct ep_algo ep_ll_algo = {
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_RANK_MAJOR",
 		.halves = true,
 		.masks = true,
-		.roles = true,
 		.dispatch_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_FP8 | 1u << EP_ROW_MXFP8 |
 				    1u << EP_ROW_NVFP4,
 		.combine_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_FP8 | 1u << EP_ROW_NVFP4,
