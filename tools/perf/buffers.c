@@ -77,14 +77,6 @@ ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, voi
 	return &tensor->t;
 }
 
-/* Blocks of low latency's received rows: none on a rank without experts. */
-size_t perf_blocks(const struct oracle_problem *p, uint32_t rank)
-{
-	size_t held = oracle_held(p, rank);
-
-	return held && p->layout == ORACLE_RANK_MAJOR ? oracle_senders(p) : held;
-}
-
 ncclDataType_t perf_float_type(enum oracle_dtype dtype)
 {
 	return dtype == ORACLE_BF16 ? ncclBfloat16
