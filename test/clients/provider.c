@@ -37,6 +37,10 @@ static void *find(const char *name)
 PROVIDED(ncclEpCreateGroup,
 	 (ncclEpGroup_t * group, ncclComm_t comm, const ncclEpGroupConfig_t *config),
 	 (group, comm, config))
+PROVIDED(ncclEpExtCreateGroup,
+	 (ncclEpGroup_t * group, ncclComm_t comm, const ncclEpGroupConfig_t *config,
+	  const ncclEpExtRoles_t *roles),
+	 (group, comm, config, roles))
 PROVIDED(ncclEpGroupDestroy, (ncclEpGroup_t group), (group))
 PROVIDED(ncclEpHandleMemSize,
 	 (ncclEpGroup_t group, ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
