@@ -1054,7 +1054,8 @@ typedef struct {
  *     pending, or two of the group, as for ncclEpDispatch. `stream` belongs to another device. A
  *     tensor has only a window, and NCCL does not know its address. The recipe is NVFP4 in high
  *     throughput, and the group's config is of API version 1 or 2. Later calls return this code
- *     permanently if a graph ran a combine without a dispatch of as many tokens before it.
+ *     permanently if a graph ran a combine without a dispatch of as many tokens before it, or if a
+ *     tensor of `inputs` holds fewer rows than the routing brings.
  */
 ncclResult_t ncclEpCombine(ncclEpHandle_t handle, const ncclEpCombineInputs_t *inputs,
 			   const ncclEpCombineOutputs_t *outputs,

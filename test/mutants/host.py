@@ -236,6 +236,14 @@ MUTANTS += [
     {"name": "version_examined", "file": "plugin/ep/group_config.c",
      "old": "out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE   ? 1",
      "new": "out->api = c->size < NCCL_EP_GROUP_CONFIG_V2_SIZE || c->version < 2 ? 1", "tests": ["ht_config"]},
+    # Combine reads no rows that its tensors lack, ...
+    {"name": "combine_short", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\t\ta->c.given_rows = (uint32_t)ep_min_u64(rows, EP_HT_NONE);\n\t\treturn ncclSuccess;",
+     "new": "\t\ta->c.given_rows = EP_HT_NONE;\n\t\treturn ncclSuccess;", "tests": ["ht_misuse"]},
+    # ... nor weights.
+    {"name": "combine_short_weights", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "ep_min_u64(ep_min_u64(rows, in.sizes[0]), EP_HT_NONE);", "new": "ep_min_u64(rows, EP_HT_NONE);",
+     "tests": ["ht_misuse"]},
     # Callers of earlier versions have counters of dispatch ignored.
     {"name": "counters_api", "file": "plugin/ep/ht/ht_launch.c",
      "old": "if (em && config->api >= 3) {",

@@ -586,7 +586,7 @@ static void run(struct world *w, void *arg)
 	}
 }
 
-/* Of API version 3: an expert-major dispatch in eager mode waits for nothing; the device finds too few rows. */
+/* Of API version 3: an expert-major dispatch in eager mode waits for nothing, and cannot be captured. */
 static void run_eager_zones(struct world *w, void *arg)
 {
 	struct oracle_ht h = { .p = bench_problem(w->nranks, 6, 3, 64, 20, ORACLE_EXPERT_MAJOR),
@@ -610,16 +610,56 @@ static void run_eager_zones(struct world *w, void *arg)
 		CHECK_REASON(ht_dispatch(&b, backward, w->stream), IU, "eager mode");
 		world_capture_drop(w->stream);
 	}
-	NEED(b.rows > 0);
-	b.out_tokens.sizes[0] = b.out_weights.sizes[0] = b.rows - 1;
-	NEED_SYNC(ht_dispatch(&b, false, w->stream), w->stream);
-	CHECK_REASON(ht_update(&b, w->stream), IU, "rows");
 	ht_end(&b);
+}
+
+/* What is too short where the host does not count the rows that come: the device finds it. */
+enum shortage {
+	OUT_TOKENS, /* of a dispatch, expert-major and eager */
+	OUT_WEIGHTS,
+	IN_TOKENS, /* of a combine */
+	IN_TOKENS_BACKWARD,
+	IN_WEIGHTS_BACKWARD,
+	SHORTAGES
+};
+
+static void run_short(struct world *w, void *arg)
+{
+	const enum shortage *of = arg;
+	bool combine = *of >= IN_TOKENS, backward = *of >= IN_TOKENS_BACKWARD;
+
+	for (int em = !combine; em < 2; em++) {
+		struct oracle_ht h = { .p = bench_problem(w->nranks, 6, 3, 64, 20,
+							  ORACLE_EXPERT_MAJOR),
+				       .expert_major = em };
+		struct ht_bench b;
+		struct bench_tensor *of_which[SHORTAGES] = { &b.out_tokens, &b.out_weights,
+							     &b.combine_in, &b.combine_in,
+							     &b.in_gradients };
+		char part[80];
+
+		check_context("tensor %d is short, em %d, rank %d", (int)*of, em, w->rank);
+		ht_open(&b, w, ht_group(w, &h, 0, 60000), &h, 0);
+		ht_poison(&b);
+		NEED_SYNC(ht_update(&b, w->stream), w->stream);
+		NEED(b.rows > 0);
+		snprintf(part, sizeof(part), "brings %d rows to rank %d, and a tensor for them has",
+			 (int)b.tables[w->rank]->total, w->rank);
+		of_which[*of]->sizes[0] = b.tables[w->rank]->total - 1;
+		NEED_SYNC(combine ? ht_combine(&b, backward, w->stream)
+				  : ht_dispatch(&b, false, w->stream),
+			  w->stream);
+		CHECK_REASON(ht_update(&b, w->stream), IU, part);
+		ht_end(&b);
+	}
 }
 
 int main(void)
 {
 	world_run(2, run, NULL);
 	world_run(2, run_eager_zones, NULL);
+	for (enum shortage of = OUT_TOKENS; of < SHORTAGES; of++) {
+		world_run(2, run_short, &of);
+	}
 	return check_end();
 }
