@@ -94,7 +94,6 @@ def check_refused():
                       (["--hidden", "7072", "--quant", "nvfp4"], "a multiple of 64 elements"),
                       (["--mode", "ht", "--recv-tokens", "5"], "--recv-tokens is 5: it is 0, or from --tokens 128"),
                       (["--holders", "60:8"], "--holders: the first rank is 60 and num_holders is 8: there are 64 ranks"),
-                      (["--senders", "0:8", "--mode", "ht"], "--holders, --senders: in high throughput mode all ranks"),
                       (["--gpu-memory", "1"], "--gpu-memory in bytes is 1073741824: lower --tokens")):
         status, out, _ = run(*GOOD, *args)
         if status != 1 or "\n  not possible: " not in out or why not in out:
