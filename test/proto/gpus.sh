@@ -11,7 +11,8 @@
 #   TEST_LIMIT   seconds of one test [60]; before the last five of them each thread prints where it is
 #   TEST_OUT     directory of what the tests print [one that goes in the end]
 # A test with several nodes finds the software NIC of BUILD/test/vcluster/nic (-Dvcluster=true). Where ranks share
-# a GPU, one that ends a group waits for the kernels of all of them: tests in which others go on need more GPUs.
+# a GPU, one that ends a group or captures meets the kernels and the calls of all of them. Tests that need a GPU for
+# each rank say NCCL_MULTI_RANK_GPU_ENABLE=0, and are skipped where there are fewer.
 # Exit status: 1 if a test failed.
 
 set -uo pipefail
@@ -86,8 +87,9 @@ for test in "${chosen[@]}"; do
     else
         read -ra words <<<"$line"
         for ((i = 0; i < ${#words[@]}; i++)); do
-            [ "${words[i]}" != "$program" ] || words[i]=$work/$program
+            [[ ${words[i]} == *=* ]] || break
         done
+        words[i]=$work/$program
         timeout -k 5 "$limit" env "${words[@]}" >"$log" 2>&1 </dev/null
         status=$?
     fi
