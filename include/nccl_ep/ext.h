@@ -172,8 +172,9 @@ ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * ncclSuccess, no rank may call ncclEpMaskClean: the newcomers end, and all begin again with a new
  * communicator. The one that failed has to be aborted.
  *
- * A lost rank's process must have ended, as /proc shows it to all others, since it could still store to
- * their memory. All ranks are on one node, their memory is mapped by NCCL windows (NCCL 2.29.2 or later),
+ * A lost rank's process must have ended, with all its threads, as /proc shows it to all others, since
+ * it could still store to their memory. After SIGKILL that takes as long as the driver needs; waitpid()
+ * returns then. All ranks are on one node, their memory is mapped by NCCL windows (NCCL 2.29.2 or later),
  * and without NVLink multicast.
  *
  * Collective: yes, on all ranks of `comm`.

@@ -78,6 +78,9 @@ bool ep_process_read(int pid, char *state, uint64_t *start_time)
 	p += 2;
 	*state = *p;
 	for (int field = 3; field < 22 && p; field++) {
+		if (field == 20 && *state == 'Z' && strtoull(p, NULL, 10) > 1) { /* threads */
+			*state = 'R';
+		}
 		p = strchr(p, ' ');
 		p = p ? p + 1 : NULL;
 	}

@@ -13,7 +13,8 @@ ssize_t ep_file_read(const char *path, char *text, size_t size);
 
 /*
  * State letter and start time of a process, in clock ticks since the host's start; false, and errno, if they cannot
- * be read.
+ * be read. The letter is Z or X only when the last thread has ended: after pthread_exit() in main() the others run on,
+ * and after SIGKILL the driver may still be at work for one of them. Until then it is R.
  */
 bool ep_process_read(int pid, char *state, uint64_t *start_time);
 

@@ -281,6 +281,9 @@ MUTANTS += [
     # ... or whose process may still store,
     {"name": "place_alive", "file": "plugin/ep/replace.c",
      "old": "\tif (!ep_ident_gone(&g->idents[g->rank], lost)) {", "new": "\tif (false) {", "tests": ["join"]},
+    # ... since only its main thread has ended,
+    {"name": "place_alive_threads", "file": "plugin/core/process.c",
+     "old": "\t\t\t*state = 'R';\n", "new": "", "tests": ["ident"]},
     # ... and nobody takes the lost rank's step for the newcomer's.
     {"name": "place_remembered", "file": "plugin/ep/replace.c",
      "old": "\tEP_CUDA(cudaMemsetAsync(heap + words[i], 0, 8, g->stream), what);",

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which process this is, whether a rank's process is known to have ended, and sets of ranks. */
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +24,49 @@ static int ended_pid(void)
 	}
 	NEED(pid > 0 && waitpid(pid, NULL, 0) == pid);
 	return pid;
+}
+
+static void *end_process(void *file)
+{
+	char done;
+
+	_exit(read(*(int *)file, &done, 1) != 0);
+}
+
+/* Until its last thread has ended a process runs, though main() has left and /proc calls it a zombie. */
+static void test_threads(void)
+{
+	static int up[2]; /* main()'s stack goes */
+	struct ep_ident self, other;
+	char path[64], text[1024];
+	siginfo_t info;
+	pthread_t thread;
+	pid_t pid;
+
+	NEED_OK(ep_ident_make(&self, 0));
+	other = self;
+	NEED(pipe(up) == 0);
+	pid = fork();
+	if (pid == 0) {
+		close(up[1]);
+		NEED(!pthread_create(&thread, NULL, end_process, up));
+		pthread_exit(NULL);
+	}
+	NEED(pid > 0);
+	other.pid = pid;
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+	do {
+		NEED(ep_file_read(path, text, sizeof(text)) > 0);
+	} while (!strstr(text, ") Z "));
+	NEED(ep_process_read(pid, text, &other.start_time));
+	CHECK(!ep_ident_gone(&self, &other));
+	close(up[0]);
+	close(up[1]);
+	NEED(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) == 0);
+	CHECK_INT(info.si_status, 0);
+	CHECK(ep_ident_gone(&self, &other)); /* a zombie with no other thread */
+	NEED(waitpid(pid, NULL, 0) == pid);
+	CHECK(ep_ident_gone(&self, &other));
 }
 
 /* Who can open nothing does not know whether the other has ended, nor who he is himself. */
@@ -132,6 +177,7 @@ static int main_ident(int argc, char **argv)
 {
 	test_self(2);
 	test_gone();
+	test_threads();
 	test_unknown();
 	test_ranks();
 	return check_end();
