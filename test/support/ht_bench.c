@@ -298,7 +298,7 @@ ncclEpLayoutInfo_t ht_update_info(struct ht_bench *b)
 	return info;
 }
 
-static bool late_counts(const struct ht_bench *b)
+bool ht_late_counts(const struct ht_bench *b)
 {
 	return b->flags & HT_LATE_COUNTS && b->h.expert_major;
 }
@@ -307,7 +307,7 @@ ncclResult_t ht_update(struct ht_bench *b, cudaStream_t stream)
 {
 	ncclEpLayoutInfo_t info = ht_update_info(b);
 
-	return ncclEpUpdateHandle(b->handle, &b->ids.t, late_counts(b) ? NULL : &info, stream);
+	return ncclEpUpdateHandle(b->handle, &b->ids.t, ht_late_counts(b) ? NULL : &info, stream);
 }
 
 struct ht_dispatch_args ht_dispatch_args(struct ht_bench *b, bool backward)
@@ -328,7 +328,7 @@ struct ht_dispatch_args ht_dispatch_args(struct ht_bench *b, bool backward)
 		a.out.topk_weights = &b->out_weights.t;
 		a.out.topk_idx = b->h.expert_major ? NULL : &b->out_idx.t;
 	}
-	if (late_counts(b)) {
+	if (ht_late_counts(b)) {
 		a.info = ht_update_info(b); /* which the backward pass ignores */
 	}
 	a.info.recv_topk_idx_kind = b->flags & HT_GLOBAL ? NCCL_EP_EXPERT_ID_GLOBAL

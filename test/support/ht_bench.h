@@ -91,6 +91,8 @@ ncclResult_t ht_combine(struct ht_bench *b, bool backward, cudaStream_t stream);
 void ht_poison(struct ht_bench *b);
 /* After the stream is idle. They report through check_fail. */
 void ht_check_untouched(struct ht_bench *b); /* all is as ht_poison() has left it */
+/* Forward dispatch writes the counters, and not the update. */
+bool ht_late_counts(const struct ht_bench *b);
 void ht_check_counters(struct ht_bench *b);
 void ht_check_no_counters(const struct ht_bench *b); /* they are as ht_poison() has left them */
 void ht_check_dispatch(struct ht_bench *b, bool backward);
