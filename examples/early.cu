@@ -86,8 +86,7 @@ static __device__ void load_stage(const struct product &p, bf16 *stage, const bf
 	for (unsigned int i = threadIdx.x; i < M * STEP / 8; i += THREADS) {
 		unsigned int r = i / (STEP / 8), c = i % (STEP / 8) * 8;
 
-		copy16(stage + r * A_ROW + c,
-		       p.rows + (row + min(r, rows - 1)) * p.hidden + k + c);
+		copy16(stage + r * A_ROW + c, p.rows + (row + min(r, rows - 1)) * p.hidden + k + c);
 	}
 	stage += M * A_ROW;
 	for (unsigned int i = threadIdx.x; i < STEP * N / 8; i += THREADS) {
@@ -335,7 +334,16 @@ static void join(struct rank_state &r)
 	CHECK(cudaStreamWaitEvent(r.stream, r.join, 0));
 }
 
-enum way { PLAIN, PLAIN_DISPATCH, FEW_DISPATCH, PRODUCT, START, EARLY_DISPATCH, EARLY, WAYS };
+enum way {
+	PLAIN,
+	PLAIN_DISPATCH,
+	FEW_DISPATCH,
+	PRODUCT,
+	START,
+	EARLY_DISPATCH,
+	EARLY,
+	WAYS
+};
 
 static const char *const names[] = { "plain: dispatch, then product",
 				     "  its dispatch alone",
@@ -499,7 +507,8 @@ static void run(struct shape s, ncclComm_t comm, int rank, struct team *team)
 	struct layer plain(comm, s, 0), few(comm, s, s.sms);
 	struct tensor topk(ncclInt32, gpu(ids.data(), ids.size() * 4), 2, s.tokens, s.topk);
 	struct tensor in(ncclBfloat16, gpu(x.data(), x.size() * 2), 2, s.tokens, s.hidden);
-	struct tensor in_w(ncclFloat32, gpu(weights.data(), weights.size() * 4), 2, s.tokens, s.topk);
+	struct tensor in_w(ncclFloat32, gpu(weights.data(), weights.size() * 4), 2, s.tokens,
+			   s.topk);
 	struct tensor rows(ncclBfloat16, gpu(NULL, most * s.hidden * 2), 2, most, s.hidden);
 	struct tensor row_w(ncclFloat32, gpu(NULL, most * 4), 1, most);
 	bf16 *matrices = (bf16 *)gpu(NULL, local * w.size() * 2);
@@ -522,8 +531,9 @@ static void run(struct shape s, ncclComm_t comm, int rank, struct team *team)
 	}
 	CHECK(ncclEpExtStartArrivals(few.handle, NULL, &r.bytes, r.stream));
 	r.arrivals = (ncclEpExtArrivals_t *)gpu(NULL, r.bytes);
-	r.p = { r.arrivals, (bf16 *)rows.t.data, matrices, NULL, (unsigned int *)gpu(NULL, 4),
-		s.hidden, s.columns };
+	r.p = { r.arrivals, (bf16 *)rows.t.data,          matrices,
+		NULL,       (unsigned int *)gpu(NULL, 4), s.hidden,
+		s.columns };
 	std::vector<bf16> results[2];
 
 	for (int way = 0; way < WAYS; way++) {

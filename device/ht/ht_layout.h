@@ -513,7 +513,7 @@ struct ep_ht_dev_arrivals {
 	uint32_t *send_key;            /* as send and recv, in the order of tokens: first experts */
 	uint32_t *recv_key;
 	uint16_t *recv_expert; /* as recv_sel: local experts of the places */
-	uint32_t *sums; /* [2][R][L][EP_HT_ORDER_WARPS] */
+	uint32_t *sums;        /* [2][R][L][EP_HT_ORDER_WARPS] */
 };
 
 #define EP_HT_ORDER_WARPS 16u

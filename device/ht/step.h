@@ -25,7 +25,8 @@
 struct ep_ht_entry {
 	struct ep_step_found found;
 	struct ep_op op;
-	uint32_t fault;  /* why the operation cannot run: EP_CAUSE_UNROUTED, _SHORT, _REROUTED; 0: it can */
+	uint32_t
+		fault; /* why the operation cannot run: EP_CAUSE_UNROUTED, _SHORT, _REROUTED; 0: it can */
 	uint32_t origin; /* EP_SIGNATURE_ORIGIN */
 };
 

@@ -11,7 +11,8 @@ import check_machine_code as machine
 # Each line: the instruction, the scoreboard that it sets ("s5") and those that it awaits ("w5,2").
 # As recorded from the kernels, with less between the instructions that matter.
 SYNC = "BRA.DIV UR4, 0xdf60"
-LOAD = [SYNC, "NOP", "LDG.E.128.STRONG.SYS R24, desc[UR6][R24.64] | s5", "BSYNC B4"]
+WAIT = "ACQBULK"
+LOAD = [SYNC, WAIT, "LDG.E.128.STRONG.SYS R24, desc[UR6][R24.64] | s5", "BSYNC B4"]
 TEST = "ISETP.NE.AND P5, PT, R27, R3, PT | w5"
 STORE = [SYNC, "STG.E.128.STRONG.SYS desc[UR6][R50.64], R24"]
 LOOP = ["@!P0 BRA 0x0", "EXIT"]
@@ -20,6 +21,10 @@ EXPECT = machine.Expect(2, (2,), 0, 1)
 
 CASES = {
     "good": (GOOD, EXPECT, 128, []),
+    "no wait for the kernel before": (["NOP" if x == WAIT else x for x in GOOD], EXPECT, 128,
+                                      ["kernel for sm_90 does not wait for the kernel before it"]),
+    "a load ahead of that wait": (["LDG.E R2, desc[UR6][R2.64]"] + GOOD, EXPECT, 128,
+                                  ["kernel for sm_90 does not wait for the kernel before it"]),
     "a test between loads": (LOAD + [TEST] + LOAD + [TEST] + STORE + LOOP, EXPECT, 128,
                              ["batches of [] and 2 alone, expected [2] and 0"]),
     "a wait by count": (LOAD + ["DEPBAR.LE SB5, 0x1"] + LOAD + [TEST] + STORE + LOOP, EXPECT, 128,
@@ -35,8 +40,8 @@ CASES = {
                            ["a MEMBAR on every way from 00020, a line's LDG",
                             "a MEMBAR on every way from 00060, a line's LDG",
                             "a MEMBAR on every way from 000b0, a line's STG"]),
-    "a fence out of the way": (["BRA 0x30", "MEMBAR.ALL.SYS", "EXIT"] + LOAD + LOAD +
-                               [TEST, "@P3 BRA 0x10"] + STORE + LOOP, EXPECT, 128, []),
+    "a fence out of the way": ([WAIT, "BRA 0x40", "MEMBAR.ALL.SYS", "EXIT"] + LOAD + LOAD +
+                               [TEST, "@P3 BRA 0x20"] + STORE + LOOP, EXPECT, 128, []),
     "spills": (GOOD[:-1] + ["STL.64 [R1+0x8], R4", "STL [R1], R2", "EXIT"], EXPECT, 128,
                ["spills 12 bytes, 0 at most"]),
     "registers": (GOOD, EXPECT, 130, ["130 registers, 128 at most"]),

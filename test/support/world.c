@@ -300,8 +300,7 @@ void world_run(int nranks, world_fn fn, void *arg)
 	}
 	if (!world_launched()) {
 		if (cudaGetDeviceCount(&devices) != cudaSuccess || devices < least) {
-			fprintf(stderr, "skipped: %d devices, the test needs %d\n", devices,
-				least);
+			fprintf(stderr, "skipped: %d devices, the test needs %d\n", devices, least);
 			exit(TEST_SKIP);
 		}
 		run_threads(nranks, devices, fn, arg);
