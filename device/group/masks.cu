@@ -191,8 +191,8 @@ EP_DEV bool clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_
 	struct ep_mlx5_mem to =
 		ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, clean_at(a, which, a.g.rank));
 
-	/* a call may be posted again, and must not pass the one before */
-	if (which == EP_CLEAN_CALL && !lost && !ep_mlx5_quiet(&p)) {
+	/* a call may be posted again; no word may pass the one before */
+	if (!lost && !ep_mlx5_quiet(&p)) {
 		return false;
 	}
 	return ep_mlx5_put_inline(&p, ep_lane() == 0, to, word, 8, false) && !lost;
@@ -327,6 +327,16 @@ EP_DEV void clean_collect(const struct ep_clean_args &a, struct ep_clean_board *
 }
 
 /*
+ * Has r, whose result is that of the round that was missed, come to this one? Not if it has adopted that
+ * round just now, as this rank may: it has taken its call back before. One thread.
+ */
+EP_DEV bool clean_here(const struct ep_clean_args &a, const struct ep_clean_board *board,
+		       uint32_t r)
+{
+	return board->joined[r] && ep_clean_round(clean_load(a, EP_CLEAN_CALL, r)) >= board->round;
+}
+
+/*
  * Finds the step that all go on from: the highest of those who came; or, when nobody came of those
  * who have ended a MaskClean without this rank, what they found then. A rank that is ahead of them
  * cannot adopt it: it would mark data with epochs that it has used before. One thread.
@@ -349,7 +359,7 @@ EP_DEV void clean_decide(const struct ep_clean_args &a, struct ep_clean_board *b
 			step = (uint32_t)word;
 		}
 		if (ep_clean_round(word) == missed) {
-			here |= board->joined[r] != 0;
+			here |= clean_here(a, board, r);
 			step = (int32_t)((uint32_t)word - step) > 0 ? (uint32_t)word : step;
 		}
 	}
@@ -485,11 +495,12 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 	if (ep_tid() == 0) {
 		clean_decide(a, &board);
 	}
-	clean_publish(a, &board, EP_CLEAN_RESULT);
+	ep_block_sync();
 	if (board.adopted) {
-		/* take back the call that nobody has received */
+		/* take back the call, before the result says that this rank knows the round */
 		clean_publish(a, &board, EP_CLEAN_CALL);
 	}
+	clean_publish(a, &board, EP_CLEAN_RESULT);
 	for (uint32_t r = ep_tid(); !board.adopted && r < a.g.nranks; r += ep_nthreads()) {
 		if (board.joined[r]) {
 			clean_wait_result(a, &board, r);

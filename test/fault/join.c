@@ -4,7 +4,8 @@
  * grown before and grows afterwards; and what cannot be is refused by name, after which the group serves as before.
  *
  *     join
- *     join at_once               one rank, masked by hand: nothing runs without it, and it comes late to MaskClean
+ *     join at_once                   one rank, masked by hand: nothing runs without it, and it comes late to MaskClean
+ *     join at_once_two               the same with two ranks, which come late together
  *     join apart                     the one that comes has no NVLink, and is refused
  *     join refused TEXT [ht|plain]   all ranks but the last one are refused with these words, in this kind of group
  *
@@ -359,14 +360,16 @@ int main(int argc, char **argv)
 {
 	pid_t parent = getpid(), child;
 	int status;
+	bool two;
 
 	NEED(world_launched());
 	map_plane();
 	w.nranks = world_size(0);
 	w.rank = (int)world_number(getenv("RANK"), 0);
-	at_once = argc == 2 && !strcmp(argv[1], "at_once");
+	two = argc == 2 && !strcmp(argv[1], "at_once_two");
+	at_once = two || (argc == 2 && !strcmp(argv[1], "at_once"));
 	apart = argc == 2 && !at_once;
-	lost = argc == 2 ? 1 : 2;
+	lost = argc == 2 && !two ? 1 : 2;
 	if (argc >= 3) {
 		return refused(argv[2], argc > 3 ? argv[3] : "");
 	}
