@@ -181,9 +181,12 @@ EP_DEV void clean_begin(const struct ep_clean_args &a, struct ep_clean_board *bo
 	}
 }
 
-/* Publishes to remote rank r; false: it cannot, or only that the connection is lost. One warp. */
+/*
+ * Publishes to remote rank r, behind what was posted before or beside it; false: it cannot, or only that
+ * the connection is lost. One warp.
+ */
 EP_DEV bool clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_word which,
-		       uint64_t value, bool lost)
+		       uint64_t value, bool lost, bool behind)
 {
 	const uint32_t word[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
 	struct ep_mlx5_post p = ep_mlx5_open(ep_remote_qp(a.g, r, a.g.remote->queues - 1), NULL,
@@ -191,8 +194,7 @@ EP_DEV bool clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_
 	struct ep_mlx5_mem to =
 		ep_mlx5_remote(&p, EP_MLX5_REGION_SIGNAL, clean_at(a, which, a.g.rank));
 
-	/* a call may be posted again; no word may pass the one before */
-	if (!lost && !ep_mlx5_quiet(&p)) {
+	if (behind && !lost && !ep_mlx5_quiet(&p)) {
 		return false;
 	}
 	return ep_mlx5_put_inline(&p, ep_lane() == 0, to, word, 8, false) && !lost;
@@ -222,8 +224,11 @@ EP_DEV void clean_publish(const struct ep_clean_args &a, struct ep_clean_board *
 		if (!ep_rank_remote(a.g, r) || (lost && which == EP_CLEAN_RESULT)) {
 			continue;
 		}
+		/* a call may be posted again, and the result of an adopted round follows its call */
+		bool behind = which == EP_CLEAN_CALL || board->adopted;
 		bool posted = clean_post(a, r, which,
-					 ep_progress_word(board->step, board->round, lost), lost);
+					 ep_progress_word(board->step, board->round, lost), lost,
+					 behind);
 
 		if (ep_lane() == 0) {
 			board->lost[r] = !posted;

@@ -763,6 +763,10 @@ MUTANTS = [
     # what it sends in an operation that it had begun has time to arrive.
     {"name": "clean_margin", "file": "device/group/masks.cu",
      "old": "EP_CLEAN_MARGIN_NS, EP_WAIT_CLEAN", "new": "0, EP_WAIT_CLEAN", "tests": ["clean"]},
+    # Two ranks that come late together: the first one to adopt what it missed is taken for one that knew it.
+    {"name": "clean_late_pair", "file": "device/group/masks.cu",
+     "old": "\t\t\there |= clean_here(a, board, r);\n", "new": "\t\t\there |= board->joined[r] != 0;\n",
+     "tests": ["join_at_once_two"]},
     {"name": "clean_banks", "file": "device/group/masks.cu",
      "old": "!goes_on && i < EP_GROUP_MAX_BLOCKS;", "new": "i < EP_GROUP_MAX_BLOCKS;", "tests": ["clean"]},
     {"name": "clean_unseen", "file": "device/group/masks.cu",
