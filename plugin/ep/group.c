@@ -299,6 +299,12 @@ static ncclResult_t meeting_check_parts(const struct group_handshake *all, int n
 	int first[3] = { -1, -1, -1 };
 
 	for (int r = nranks - 1; r >= 0; r--) {
+		if (all[r].terms.part > EP_PART_STAY) {
+			return ep_fail(ncclInvalidUsage,
+				       "rank %d calls another version of the library: all ranks "
+				       "need the same",
+				       r);
+		}
 		first[all[r].terms.part] = r;
 	}
 	*host = 0;
