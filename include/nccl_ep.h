@@ -69,6 +69,26 @@
  * recorded" means that the call may be made during a capture, runs at once, and leaves nothing in
  * the graph. "Refused" means that the call returns ncclInvalidUsage while `stream` is captured.
  *
+ * Early start
+ *
+ * On sm_90 and later GPUs, a kernel of the library may take its SMs while the kernel before it in the
+ * stream ends (programmatic dependent launch). Each of its threads first waits until that kernel has
+ * completed and its memory is visible. Work of a caller that starts in the ordinary way keeps the
+ * order of the stream, before an operation and after it.
+ *
+ * A kernel of the caller that starts early itself must execute cudaGridDependencySynchronize, in one
+ * of its threads at least. CUDA does not promise that a kernel without it completes after the kernel
+ * before it. An operation behind such a kernel could read what the earlier kernel has not written
+ * yet. Such a kernel behind an operation must also wait before it touches memory of that operation.
+ *
+ * Graphs that hold operations have edges with data, which CUDA 12.3 and later know. To capture, to
+ * instantiate, to update and to launch them needs nothing else. To read them needs room for that data
+ * in cudaGraphGetEdges, cudaGraphNodeGetDependencies and cudaGraphNodeGetDependentNodes: without it
+ * these return cudaErrorLossyQuery. CUDA 12 has forms with that room, whose names end in _v2.
+ *
+ * With NCCL_EP_EARLY_START=0 a kernel of the library starts when the one before it is over, and
+ * graphs have ordinary edges. The group reads the variable when it is created.
+ *
  * Blocks
  *
  * "No" means that the call checks its arguments, enqueues its work, if any, on `stream`, and

@@ -63,6 +63,11 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 			       "high throughput: 1: SMs that are left to the library are so few that an "
 			       "operation costs computation beside it least. The same on all ranks",
 			       NULL },
+	[EP_PARAM_EARLY_START] = { "NCCL_EP_EARLY_START", 1, 0, 1,
+				   "1: a kernel may start while the one before it in its stream ends, and "
+				   "waits for that one (programmatic dependent launch); 0: it starts "
+				   "afterwards, and graphs have ordinary edges; see nccl_ep(7)",
+				   NULL },
 	[EP_PARAM_NVLS] = { "NCCL_EP_NVLS", 0, 0, 1,
 			    "1: what goes to all ranks of a node goes by one multicast store, if all "
 			    "ranks want it and NCCL lets them; never with NCCL_NVLS_ENABLE=0. The "

@@ -1060,7 +1060,8 @@ ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int devi
 			      uint32_t *bytes);
 
 /* *programmatic: kernels, of which `kernel` is one, may start while those before them in a stream end. */
-ncclResult_t ep_kernels_programmatic(const void *kernel, bool *programmatic);
+ncclResult_t ep_kernels_programmatic(const struct ep_params *params, const void *kernel,
+				     bool *programmatic);
 
 /*
  * `args` is the kernel's one argument struct; `what` is for errors. A programmatic launch has its blocks on the SMs

@@ -191,7 +191,7 @@ static ncclResult_t group_set_up(struct ncclEpGroup *g, const struct ep_boot *bo
 	EP_CHECK(ep_peer_check(g->memory.mapping, g->idents, g->nranks, g->rank));
 	EP_CHECK(g->config.algo->group_open(g));
 	EP_CHECK(ep_kernels_load(kernels, EP_ARRAY_SIZE(kernels)));
-	EP_CHECK(ep_kernels_programmatic(kernels[0], &g->programmatic));
+	EP_CHECK(ep_kernels_programmatic(&g->params, kernels[0], &g->programmatic));
 	ep_times_phase(times, boot, EP_TIME_KERNELS);
 	EP_CUDA(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "creating a stream");
 	EP_CUDA(cudaEventCreateWithFlags(&g->event, cudaEventDisableTiming), "creating an event");

@@ -48,14 +48,15 @@ ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int devi
 #define EP_KERNEL_WAITS 90            /* kernels of this architecture and later wait: EP_KERNEL */
 #define EP_GRAPHS_KNOW_LAUNCHES 12030 /* drivers of that CUDA and later capture such launches */
 
-ncclResult_t ep_kernels_programmatic(const void *kernel, bool *programmatic)
+ncclResult_t ep_kernels_programmatic(const struct ep_params *params, const void *kernel,
+				     bool *programmatic)
 {
 	struct cudaFuncAttributes attributes;
 	int driver = 0;
 
 	EP_CUDA(cudaDriverGetVersion(&driver), "asking for the driver's version");
 	EP_CUDA(cudaFuncGetAttributes(&attributes, kernel), "asking what a kernel is compiled for");
-	*programmatic = driver >= EP_GRAPHS_KNOW_LAUNCHES &&
+	*programmatic = params->value[EP_PARAM_EARLY_START] && driver >= EP_GRAPHS_KNOW_LAUNCHES &&
 			attributes.ptxVersion >= EP_KERNEL_WAITS;
 	return ncclSuccess;
 }

@@ -26,8 +26,10 @@ MUTANTS = [
      "tests": ["steady"]},
     # ... but with drivers whose graphs do not know it.
     {"name": "launch_driver", "file": "plugin/ep/kernel.c",
-     "old": "*programmatic = driver >= EP_GRAPHS_KNOW_LAUNCHES &&\n\t\t\t",
-     "new": "*programmatic = driver && ", "tests": ["steady"]},
+     "old": "driver >= EP_GRAPHS_KNOW_LAUNCHES &&", "new": "driver &&", "tests": ["steady"]},
+    # ... and where the program wants it.
+    {"name": "launch_early_always", "file": "plugin/ep/kernel.c",
+     "old": "params->value[EP_PARAM_EARLY_START] && driver", "new": "driver", "tests": ["steady"]},
     # A rank whose counts have come before the decision falls is not absent.
     {"name": "arrival_unpolled", "file": "device/ll/dispatch_recv.h",
      "old": "here = verdict != EP_ARRIVAL_ABSENT && counts_poll(a, op, tables, r);",

@@ -136,8 +136,28 @@ static void high_budgets(struct world *w)
 	}
 }
 
-/* Drivers before CUDA 12.3 capture no kernels that start early. */
-static void drivers(struct world *w)
+/* In a stream, and in a capture, whose edges then say the same. */
+static void check_early(struct bench *b, bool early)
+{
+	cudaGraph_t graph;
+
+	watch_start();
+	bench_pair(b);
+	CHECK_INT(watch.early, early ? watch.calls[WATCH_LAUNCH] : 0);
+	CHECK_INT(watch.attributes, 0);
+	watch_start();
+	NEED_CUDA(cudaStreamBeginCapture(b->w->stream, cudaStreamCaptureModeThreadLocal));
+	OK(bench_dispatch(b, b->w->stream));
+	OK(bench_combine(b, b->w->stream));
+	NEED_CUDA(cudaStreamEndCapture(b->w->stream, &graph));
+	CHECK_INT(watch.calls[WATCH_LAUNCH], 2);
+	CHECK_INT(watch.early, early ? 2 : 0);
+	CHECK_INT(watch.attributes, 0);
+	NEED_CUDA(cudaGraphDestroy(graph));
+}
+
+/* Drivers before CUDA 12.3 capture no kernels that start early; with NCCL_EP_EARLY_START=0 none starts early. */
+static void drivers(struct world *w, bool wanted)
 {
 	for (int i = 0; i < 2; i++) {
 		struct oracle_problem p =
@@ -146,15 +166,12 @@ static void drivers(struct world *w)
 		ncclEpGroup_t group;
 		struct bench b;
 
-		check_context("driver %d, rank %d", i, w->rank);
+		check_context("driver %d, early start %d, rank %d", i, wanted, w->rank);
 		watch_start();
 		watch.driver = i ? 12030 : 12020;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		bench_open(&b, w, group, &p, 0);
-		watch_start();
-		bench_pair(&b);
-		CHECK_INT(watch.early, i ? watch.calls[WATCH_LAUNCH] : 0);
-		CHECK_INT(watch.attributes, 0);
+		check_early(&b, i && wanted);
 		bench_end(&b);
 	}
 }
@@ -162,9 +179,15 @@ static void drivers(struct world *w)
 static void run_budgets(struct world *w, void *arg)
 {
 	(void)arg;
-	drivers(w);
+	drivers(w, true);
 	low_budgets(w);
 	high_budgets(w);
+}
+
+static void run_late(struct world *w, void *arg)
+{
+	(void)arg;
+	drivers(w, false);
 }
 
 /* AUTO is four fifths of the device's 64 SMs, and with NCCL_EP_OVERLAP what its layout has then. */
@@ -235,6 +258,9 @@ int main(void)
 		setenv("NCCL_EP_LL_LINES", lines ? "1" : "0", 1);
 		world_run(3, run_budgets, NULL);
 	}
+	setenv("NCCL_EP_EARLY_START", "0", 1);
+	world_run(2, run_late, NULL);
+	unsetenv("NCCL_EP_EARLY_START");
 	setenv("VC_SMS", "64", 1);
 	for (int i = 0; i <= 1; i++) {
 		bool overlap = i != 0;
