@@ -454,8 +454,9 @@ typedef struct {
  * their scales and their weights. Padding is zero when the dispatch is over. nccl_ep/arrivals.h has
  * device functions that look and wait.
  *
- * If the dispatch fails, `failed` becomes 1. If it was never launched, nothing does: a wait needs
- * a limit. A kernel that waits must leave the SMs of the dispatch free, or both wait in vain. Give
+ * If the dispatch fails on the device, `failed` becomes 1. If it was never launched, nothing does: a
+ * wait needs a limit. A call of ncclEpDispatch or ncclEpUpdateHandle that returns a failure leaves
+ * the counts to the next one. A kernel that waits must leave the SMs of the dispatch free, or both wait in vain. Give
  * the group a number of SMs, and the kernel at most the others.
  *
  * High throughput, expert-major handles, groups of one node without roles, not overflow policy DROP. All

@@ -367,6 +367,15 @@ MUTANTS = [
     {"name": "early_silent", "file": "device/ht/ht_early.cu",
      "old": "\t} else if (ep_lane() == 0) {\n\t\tep_st_release_gpu_u32(&a.arrivals.head->failed, 1);\n", "new": "",
      "tests": ["arrivals_refused"]},
+    # A call whose launch fails leaves the counts to the next dispatch.
+    {"name": "ht_early_forgotten", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\tEP_CHECK(ep_kernel_launch(dispatch->h->group, (const void *)ep_ht_dispatch_early_kernel, &a,",
+     "new": "\tht->arrivals.head = NULL;\n"
+            "\tEP_CHECK(ep_kernel_launch(dispatch->h->group, (const void *)ep_ht_dispatch_early_kernel, &a,",
+     "tests": ["arrivals_refused"]},
+    {"name": "ht_early_unrouted", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\thandle->ht->all_receive = false;\n", "new": "\thandle->ht->arrivals.head = NULL;\n",
+     "tests": ["arrivals_refused"]},
     # Lists are of the routing that handle memory has.
     {"name": "early_stale", "file": "device/ht/ht_early.cu",
      "old": "bool stale = a.arrivals.head->routing != c.h.head->routing;", "new": "bool stale = false;",
@@ -377,7 +386,7 @@ MUTANTS = [
      "new": "signature->word[EP_SIGNATURE_DIRECTION] += 0;", "tests": ["arrivals_refused"]},
     # A new routing forgets them.
     {"name": "early_kept", "file": "plugin/ep/ht/ht_launch.c",
-     "old": "\thandle->ht->arrivals.head = NULL;\n\tht_common_fill(", "new": "\tht_common_fill(",
+     "old": "\thandle->ht->arrivals.head = NULL;\n\treturn", "new": "\treturn",
      "tests": ["arrivals_refused"]},
     # Weights from other nodes are taken of all sources, all of them.
     {"name": "nd_weights_share", "file": "device/ht/ht_dispatch_nodes.cu",

@@ -383,6 +383,38 @@ static void refuse_arguments(struct world *w)
 	early_end(&y);
 }
 
+/* Calls that launch nothing, since the stream is another device's, leave the counts to the dispatch after them. */
+static void refuse_launches(struct world *w)
+{
+	struct oracle_ht h = problem_of(w->nranks);
+	cudaStream_t astray;
+	struct early y = { 0 };
+	struct poller p;
+	int devices = 0;
+
+	NEED_CUDA(cudaGetDeviceCount(&devices));
+	if (devices == 1) {
+		return; /* ranks share it */
+	}
+	NEED_CUDA(cudaSetDevice((w->device + 1) % devices));
+	NEED_CUDA(cudaStreamCreateWithFlags(&astray, cudaStreamNonBlocking));
+	NEED_CUDA(cudaSetDevice(w->device));
+	early_open(&y, w, ht_group(w, &h, 0, 60000), &h, 0);
+	ht_poison(&y.b);
+	start(&y, w->stream);
+	CHECK_REASON(ht_update(&y.b, astray), ncclInvalidUsage, "launching UpdateHandle");
+	CHECK_REASON(ht_dispatch(&y.b, false, astray), ncclInvalidUsage,
+		     "launching dispatch with arrivals");
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	check_armed(&y.b, y.arrivals);
+	poll_begin(&p, &y.b, y.arrivals, false);
+	NEED_SYNC(ht_dispatch(&y.b, false, w->stream), w->stream);
+	poll_end(&p, false);
+	ht_check_dispatch(&y.b, false);
+	early_end(&y);
+	NEED_CUDA(cudaStreamDestroy(astray));
+}
+
 /* A dispatch that fails as `fails` says, on all ranks, and a poller beside it. */
 static void fail_all(struct world *w, struct early *y, const char *why)
 {
@@ -461,6 +493,7 @@ static void run_refused(struct world *w, void *arg)
 	check_context("rank %d", w->rank);
 	refuse_kinds(w);
 	refuse_arguments(w);
+	refuse_launches(w);
 	fail_unlike(w);
 	fail_rerouted(w);
 	fail_absent(w);

@@ -780,7 +780,6 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 				 : ht_check_flat_counters(handle, info, &a.counters));
 	}
 	handle->ht->all_receive = false;
-	handle->ht->arrivals.head = NULL;
 	ht_common_fill(&a.c, handle, (uint32_t)ids->sizes[0], EP_HT_ROUTE);
 	a.c.given_rows = EP_HT_NONE;
 	ep_signature_launch(&a.c.launch, &signature);
@@ -789,9 +788,11 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 	a.alignment = handle->alignment;
 	a.drop = handle->group->config.drop;
 	a.by_topk = ep_div_make(handle->topk);
-	return ep_kernel_launch(handle->group, ht_kernel(handle->group, EP_HT_ROUTE), &a, p.blocks,
-				p.threads, (uint32_t)p.shared_bytes, stream,
-				"launching UpdateHandle");
+	EP_CHECK(ep_kernel_launch(handle->group, ht_kernel(handle->group, EP_HT_ROUTE), &a,
+				  p.blocks, p.threads, (uint32_t)p.shared_bytes, stream,
+				  "launching UpdateHandle"));
+	handle->ht->arrivals.head = NULL;
+	return ncclSuccess;
 }
 
 /* Sends of arrivals are so many chunks ahead, at most. With 64 a tenth of the experts came a third later. */
@@ -804,16 +805,15 @@ static ncclResult_t ht_dispatch_early(const struct ep_dispatch *dispatch,
 {
 	struct ep_ht_handle *ht = dispatch->h->ht;
 	struct ep_ht_early_args a = { .d = *d, .arrivals = ht->arrivals };
-	ncclResult_t result;
 
 	ep_ht_arrivals_cut(&d->c.areas, &dispatch->h->group->config.shape, &a.chunk_shift,
 			   &a.ring_chunks);
 	a.d.lag = (uint32_t)ep_max_u64(1, ep_min_u64(a.ring_chunks / 2, EP_HT_ARRIVALS_LAG));
-	result = ep_kernel_launch(dispatch->h->group, (const void *)ep_ht_dispatch_early_kernel, &a,
+	EP_CHECK(ep_kernel_launch(dispatch->h->group, (const void *)ep_ht_dispatch_early_kernel, &a,
 				  p->blocks, p->threads, (uint32_t)p->shared_bytes, stream,
-				  "launching dispatch with arrivals");
-	ht->arrivals.head = NULL;
-	return result;
+				  "launching dispatch with arrivals"));
+	ht->arrivals.head = NULL; /* a dispatch that was not launched leaves them to the next one */
+	return ncclSuccess;
 }
 
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
