@@ -201,8 +201,9 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 
 /*
  * For peers' memory in the host: fewer SMs, where the program has left them to the library. Each look of a warp that
- * waits crosses PCIe, where many delay what they wait for. Called on all ranks, when least_sms is known.
+ * waits crosses PCIe, where many delay what they wait for. The budget of an operation, and all of them:
  */
+uint32_t ep_group_config_host_sms(const struct ep_budget *budget);
 void ep_group_config_spare_bus(struct ep_group_config *config);
 
 /* The part of a config in which ranks must agree. */
@@ -581,7 +582,8 @@ struct ep_terms {
 	uint32_t step;      /* that the rank has taken */
 	uint32_t least_sms; /* as in ep_group_config */
 	uint32_t lines;
-	uint32_t sms; /* that an operation may have */
+	uint32_t sms;      /* that a combine may have, */
+	uint32_t host_sms; /* or may have in host memory */
 };
 
 /* The ranks of a communicator, as they know each other after that. */

@@ -360,12 +360,24 @@ static ncclResult_t meeting_check_memory(const struct ep_meeting *m, int nranks)
 	return ncclSuccess;
 }
 
+/* What combine has on the rank that has fewest SMs for it. */
+static uint32_t meeting_least_sms(const struct group_handshake *all, int nranks, bool in_host)
+{
+	uint32_t least = UINT32_MAX;
+
+	for (int r = 0; r < nranks; r++) {
+		const struct ep_terms *t = &all[r].terms;
+
+		least = (uint32_t)ep_min_u64(least, in_host ? t->host_sms : t->sms);
+	}
+	return least;
+}
+
 ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct ep_meeting *m,
 			   ncclResult_t mine)
 {
 	const struct group_handshake *all = boot->all;
 	struct group_handshake own;
-	uint32_t least_sms;
 	int host;
 
 	memset(&own, 0, sizeof(own));
@@ -376,6 +388,7 @@ ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct e
 		own.agreed = ep_group_config_agreed(&g->config);
 		ep_peer_offer_make(&own.offer, boot->comm, g->config.memory, g->config.nvls);
 		m->terms.sms = g->config.budget[EP_BUDGET_COMBINE].sms;
+		m->terms.host_sms = ep_group_config_host_sms(&g->config.budget[EP_BUDGET_COMBINE]);
 		own.terms = m->terms;
 		own.heaps = ep_heap_teams_now();
 	}
@@ -383,23 +396,21 @@ ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct e
 	EP_CHECK(ep_boot_verdicts(boot, &own, boot->all, sizeof(own), part_calls[m->terms.part]));
 	EP_CHECK(meeting_check_parts(all, boot->nranks, &host));
 	EP_CHECK(ep_group_agreed_check(&all[0].agreed, sizeof(own), boot->nranks));
-	least_sms = m->terms.sms;
 	for (int r = 0; r < boot->nranks; r++) {
 		m->idents[r] = all[r].ident;
-		least_sms = (uint32_t)ep_min_u64(least_sms, all[r].terms.sms);
 		if (m->newcomers) {
 			m->newcomers[r] = all[r].terms.part == EP_PART_JOIN;
 		}
 		ep_heap_let_go(&all[r].ident, &all[r].heaps);
 	}
 	m->terms = all[host].terms;
-	if (m->terms.part == EP_PART_CREATE) {
-		m->terms.least_sms = least_sms;
-	}
 	EP_CHECK(ep_peer_choose(m->memory, m->idents, &all[0].offer, sizeof(own),
 				&g->config.node_size, boot->nranks));
-	return m->terms.part == EP_PART_CREATE ? ncclSuccess
-					       : meeting_check_memory(m, boot->nranks);
+	if (m->terms.part != EP_PART_CREATE) {
+		return meeting_check_memory(m, boot->nranks);
+	}
+	m->terms.least_sms = meeting_least_sms(all, boot->nranks, m->memory->mapping->in_host);
+	return ncclSuccess;
 }
 
 /* This rank has met those with whom it makes a group, or whose group it joins. */

@@ -175,14 +175,16 @@ static ncclResult_t config_choose_sms(struct ep_group_config *out, const ncclEpG
 /* Of two H200, for one token, for 64 and for 4096: with fewer bytes go slower, with more all else does. */
 #define EP_HOST_SMS 8
 
+uint32_t ep_group_config_host_sms(const struct ep_budget *budget)
+{
+	return budget->automatic ? (uint32_t)ep_min_u64(budget->sms, EP_HOST_SMS) : budget->sms;
+}
+
 void ep_group_config_spare_bus(struct ep_group_config *config)
 {
 	for (int i = 0; i < EP_BUDGETS; i++) {
-		struct ep_budget *b = &config->budget[i];
-
-		b->sms = b->automatic ? (uint32_t)ep_min_u64(b->sms, EP_HOST_SMS) : b->sms;
+		config->budget[i].sms = ep_group_config_host_sms(&config->budget[i]);
 	}
-	config->least_sms = (uint32_t)ep_min_u64(config->least_sms, EP_HOST_SMS);
 }
 
 /* 146 years, so that kernels may add and subtract times; who never wants to give up asks for more. */

@@ -94,6 +94,12 @@ MUTANTS = [
      "tests": ["mappings_in_host"]},
     {"name": "host_sms", "file": "plugin/ep/group.c",
      "old": "\t\tep_group_config_spare_bus(&g->config);\n", "new": "", "tests": ["mappings_in_host"]},
+    # ... unless the program has chosen, for cuts of rows, too.
+    {"name": "host_sms_program", "file": "plugin/ep/group_config.c",
+     "old": "return budget->automatic ? (uint32_t)ep_min_u64(budget->sms, EP_HOST_SMS) : budget->sms;",
+     "new": "return (uint32_t)ep_min_u64(budget->sms, EP_HOST_SMS);", "tests": ["mappings_in_host"]},
+    {"name": "host_sms_least", "file": "plugin/ep/group.c",
+     "old": "in_host ? t->host_sms : t->sms", "new": "t->sms", "tests": ["mappings_in_host"]},
     {"name": "host_access", "file": "plugin/peer/mapping.c",
      "old": "r < nranks && !mapping->in_host; r++", "new": "r < nranks; r++", "tests": ["mappings_in_host"]},
     {"name": "host_within", "file": "plugin/peer/host.c",

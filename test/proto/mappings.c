@@ -78,6 +78,27 @@ static void works(struct world *w, const char *mapping, uint32_t nodes, const ch
 	CHECK(!w->processes || self_maps("memfd:vcluster") == maps);
 }
 
+/* What an operation of a group in host memory has where the program asks for so many SMs; 0: it does not. */
+static void budgets(struct world *w, uint32_t all, uint32_t combine, uint32_t shared,
+		    uint32_t least)
+{
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group;
+
+	check_context("rank %d, %u SMs, %u for combine", w->rank, all, combine);
+	world_meet(w);
+	config.max_num_sms = all;
+	config.combine_num_sms = combine;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	CHECK(group->memory.mapping->in_host);
+	CHECK_INT(group->config.budget[EP_BUDGET_SHARED].sms, shared);
+	CHECK_INT(group->config.budget[EP_BUDGET_DISPATCH].sms, shared);
+	CHECK_INT(group->config.budget[EP_BUDGET_COMBINE].sms, combine ? combine : shared);
+	CHECK_INT(group->config.least_sms, least);
+	OK(ncclEpGroupDestroy(group));
+}
+
 static void refused(struct world *w, const char *reason)
 {
 	struct oracle_problem p = problem(w);
@@ -133,6 +154,11 @@ static void in_host(struct world *w)
 	world_setenv(w, "NCCL_EP_LL_LINES", "1");
 	works(w, "host memory", 1, "");
 	world_setenv(w, "NCCL_EP_LL_LINES", "-1");
+	budgets(w, 0, 0, 8, 8);
+	budgets(w, 14, 0, 14, 14);
+	budgets(w, 0, 12, 8, 12);
+	budgets(w, w->rank == 1 ? 0 : 14, 0, w->rank == 1 ? 8 : 14, 8);
+	budgets(w, w->rank == 1 ? 0 : 5, 0, w->rank == 1 ? 8 : 5, 5);
 	if (w->processes) { /* in one process a variable is all ranks' */
 		choose(w->rank == 1 ? "host" : "auto", "0");
 		works(w, "host memory", 1, "");
