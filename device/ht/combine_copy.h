@@ -28,6 +28,17 @@ template <class F> EP_DEV void sum_load(struct ep_vec16 vec, float *f)
 	F::numbers::load(hi, f + F::numbers::count);
 }
 
+/* The sum holds nothing: it needs no registers until it begins. */
+template <class F> EP_DEV void sum_forget(struct ep_ht_sum<F> *sum)
+{
+	EP_UNROLL(EP_HT_SUM_VECS)
+	for (uint32_t i = 0; i < EP_HT_SUM_VECS; i++) {
+		for (uint32_t j = 0; j < F::sums; j++) {
+			sum->f[i][j] = ep_any_f32();
+		}
+	}
+}
+
 /*
  * Sets all numbers to `zero`: -0 before contributions are added that are coded, because -0 + x is x, also
  * where x is -0; 0 where nothing contributes. Other sums begin with their first contribution.
@@ -42,6 +53,12 @@ template <class F> EP_DEV void sum_clear(struct ep_ht_sum<F> *sum, float zero)
 	}
 }
 
+/* Where the lane's i-th vec lies behind `from`: an address of the lane, and a constant. */
+template <typename T> EP_DEV T *sum_at(T *from, uint32_t i)
+{
+	return from + 16 * ep_lane() + (size_t)i * 16 * EP_WARP_SIZE;
+}
+
 /*
  * The lane's i-th vec of a contribution: each lane has every 32nd one. Of vecs behind the part's end the
  * last one is taken, and nobody stores what comes of it.
@@ -51,8 +68,7 @@ EP_DEV struct ep_vec16 sum_vec(const unsigned char *from, uint32_t i, uint32_t v
 {
 	uint32_t at = i * EP_WARP_SIZE + ep_lane();
 
-	return ep_shared_ld16(WHOLE ? from + 16 * ep_lane() + (size_t)i * 16 * EP_WARP_SIZE
-				    : from + 16 * ep_min_u32(at, vecs - 1));
+	return ep_shared_ld16(WHOLE ? sum_at(from, i) : from + 16 * ep_min_u32(at, vecs - 1));
 }
 
 /* Adds a contribution. */
@@ -95,7 +111,7 @@ EP_DEV void sum_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32_
 			struct ep_vec8 hi = numbers::store(sum.f[i] + numbers::count);
 			struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
 
-			ep_st16(to + 16 * at, v);
+			ep_st16(sum_at(to, i), v);
 		}
 	}
 }
@@ -163,11 +179,8 @@ EP_DEV void pair_store(const unsigned char *a, const unsigned char *b, unsigned 
 
 		EP_UNROLL(EP_HT_PAIR_VECS)
 		for (uint32_t j = 0; j < EP_HT_PAIR_VECS && i + j < EP_HT_SUM_VECS; j++) {
-			uint32_t at = (i + j) * EP_WARP_SIZE + ep_lane();
-
-			at = 16 * (WHOLE ? at : ep_min_u32(at, vecs - 1));
-			v[j] = ep_shared_ld16(a + at);
-			w[j] = ep_shared_ld16(b + at);
+			v[j] = sum_vec<WHOLE>(a, i + j, vecs);
+			w[j] = sum_vec<WHOLE>(b, i + j, vecs);
 		}
 		EP_UNROLL(EP_HT_PAIR_VECS)
 		for (uint32_t j = 0; j < EP_HT_PAIR_VECS && i + j < EP_HT_SUM_VECS; j++) {
@@ -178,7 +191,7 @@ EP_DEV void pair_store(const unsigned char *a, const unsigned char *b, unsigned 
 						numbers::add(v[j].w, w[j].w) };
 
 			if (WHOLE || at < vecs) {
-				ep_st16(to + 16 * at, sum);
+				ep_st16(sum_at(to, i + j), sum);
 			}
 		}
 	}
@@ -214,7 +227,8 @@ EP_DEV void sum_slots(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, u
 
 	if (what & EP_HT_NOTE_FIRST) {
 		if (what & EP_HT_NOTE_EMPTY) {
-			sum_clear<F>(sum, 0.0f);
+			/* opaque: else every sum is cleared before it begins with a contribution */
+			sum_clear<F>(sum, ep_bits_f32(ep_opaque_u32(0)));
 		} else if (F::coded && what & EP_HT_NOTE_SUM) {
 			sum_clear<F>(sum, -0.0f);
 		} else {
@@ -465,7 +479,7 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
 		copy_batch(a, pipe, to, what);
 	} else if (!F::coded && (what & EP_HT_NOTE_PAIR_MASK) == EP_HT_NOTE_PAIR) {
 		pair_batch<F>(*pipe, to, EP_HT_NOTE_VECS(what));
-		*sum = {}; /* so that it needs no registers meanwhile */
+		sum_forget<F>(sum);
 	} else {
 		sum_batch<F>(sum, *pipe, to, what);
 	}

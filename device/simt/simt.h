@@ -25,6 +25,7 @@
  * Registers
  *   ep_opaque_u32(v)    v, of which the compiler knows nothing: it computes anew what follows from v
  *                       rather than keep it in registers, or on the stack
+ *   ep_any_f32()        any number: what a variable held before is not kept, and nothing is done
  *
  * Warp collectives: `mask` names the lanes that take part; each of them must call with that mask.
  *   ep_warp_sync(mask)                      orders memory among the lanes

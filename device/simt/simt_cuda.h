@@ -38,6 +38,14 @@ EP_DEV uint32_t ep_opaque_u32(uint32_t v)
 	return v;
 }
 
+EP_DEV float ep_any_f32(void)
+{
+	float v;
+
+	asm volatile("" : "=f"(v));
+	return v;
+}
+
 EP_DEV uint32_t ep_tid(void)
 {
 	return threadIdx.x;

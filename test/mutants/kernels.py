@@ -623,9 +623,9 @@ MUTANTS = [
     # The last vectors of a sum of two are stored.
     {"name": "ht_pair_tail", "file": "device/ht/combine_copy.h",
      "old": ("\t\t\tif (WHOLE || at < vecs) {\n"
-             "\t\t\t\tep_st16(to + 16 * at, sum);"),
+             "\t\t\t\tep_st16(sum_at(to, i + j), sum);"),
      "new": ("\t\t\tif (WHOLE || at + 1 < vecs) {\n"
-             "\t\t\t\tep_st16(to + 16 * at, sum);"),
+             "\t\t\t\tep_st16(sum_at(to, i + j), sum);"),
      "tests": ["ht_flat", "ht_window", "ht_em"]},
     # Where rows are cut off, the keeper of the head counts by all tables.
     {"name": "ht_head_early", "file": "device/ht/route.cu",
