@@ -395,9 +395,9 @@ typedef struct {
 	 * NCCL_EP_LL_DIRECT_BYTES bytes. OFF: never. ON: whenever possible. Otherwise rows are
 	 * copied to the group's memory first; the log states why (INFO, NET). Between ranks of one
 	 * node rows always pass through the group's memory. High throughput, flat layout, at most
-	 * 72 ranks: peers store rows directly into windows and combine loads them directly,
-	 * whatever this field says. ON: received rows without a window are refused, in both
-	 * layouts. */
+	 * 72 ranks, no roles: peers store rows directly into windows and combine loads them
+	 * directly, whatever this field says. ON: received rows without a window are refused, in
+	 * both layouts. */
 	ncclEpZeroCopyMode_t zero_copy;
 	/* Since API version 2. High throughput: what happens if more than M rows are to come to
 	 * some rank. AUTO and TRAP: the group fails on all ranks, with an error that names the rank

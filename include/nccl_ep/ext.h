@@ -134,7 +134,8 @@ typedef struct {
  * which it uses the memory again: in low latency three operations before, on several nodes two; in high
  * throughput this one.
  *
- * In high throughput rows never go straight into windows, and zero_copy ON asks only ranks with rows for one.
+ * In high throughput rows never go straight into windows, and zero_copy ON asks only ranks with rows for
+ * one; the log has a line of it (INFO, COLL). ncclEpExtStartArrivals refuses such a group.
  *
  * Collective: yes.
  * Threads: any, but one at a time per communicator.

@@ -367,6 +367,10 @@ MUTANTS = [
     {"name": "early_silent", "file": "device/ht/ht_early.cu",
      "old": "\t} else if (ep_lane() == 0) {\n\t\tep_st_release_gpu_u32(&a.arrivals.head->failed, 1);\n", "new": "",
      "tests": ["arrivals_refused"]},
+    # With roles rows never go straight into windows, which ranks without rows do not have.
+    {"name": "ht_apart_direct", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\tif (ht_apart(handle->group)) {\n\t\treturn ", "new": "\tif (false) {\n\t\treturn ",
+     "tests": ["ht_roles_windows"]},
     # A call whose launch fails leaves the counts to the next dispatch.
     {"name": "ht_early_forgotten", "file": "plugin/ep/ht/ht_launch.c",
      "old": "\tEP_CHECK(ep_kernel_launch(dispatch->h->group, (const void *)ep_ht_dispatch_early_kernel, &a,",

@@ -7,6 +7,7 @@
  *     ht_roles RANKS HOLDERS SENDERS WHAT [SEED]      HOLDERS, SENDERS: first:number; WHAT: see main
  */
 #include <inttypes.h>
+#include <unistd.h>
 #include "support/ht_bench.h"
 
 #define LOCAL 5 /* experts of a holder */
@@ -215,7 +216,11 @@ static void test_graphs(struct world *w, void *arg)
 		NEED_OK(ht_update(&b, w->stream));
 		if (em) {
 			CHECK_REASON(ncclEpExtStartArrivals(b.handle, NULL, &bytes, w->stream),
-				     ncclInvalidUsage, "ncclEpExtStartArrivals needs a");
+				     ncclInvalidUsage,
+				     getenv("NCCL_EP_NODE_SIZE")
+					     ? "needs all ranks in one NVLink domain"
+					     : "needs a group whose ranks all hold experts and "
+					       "bring tokens");
 		}
 		NEED_CUDA(cudaGraphExecDestroy(graph));
 		ht_end(&b);
@@ -321,6 +326,62 @@ static void test_refused(struct world *w, void *arg)
 	test_memory(w, arg);
 }
 
+static char log_path[] = "/tmp/ht_roles_XXXXXX"; /* NCCL_DEBUG_FILE */
+
+/* Rows of windows go by rings, with zero_copy ON, too, and the log says so. Ranks without rows need no window. */
+static void test_windows(struct world *w, void *arg)
+{
+	const struct problem *p = arg;
+	struct oracle_ht h = problem_of(p, true, false);
+	size_t rows = ht_most_rows(&h);
+	struct bench_tensor beside[2] = { 0 };
+	ncclEpGroup_t group = ht_group(w, &h, HT_ON, 60000);
+	struct ht_bench b;
+
+	check_context("rank %d", w->rank);
+	if (!holds(p, w->rank)) { /* to register windows is collective */
+		tensor_allocate_window(w, &beside[0], HT_WINDOW_OFFSET,
+				       rows * oracle_input_bytes(&h.p), HT_GUARD);
+		tensor_allocate_window(w, &beside[1], HT_WINDOW_OFFSET,
+				       rows * oracle_combine_bytes(&h.p), HT_GUARD);
+	}
+	ht_open(&b, w, group, &h, HT_WINDOW);
+	ht_step(&b);
+	CHECK_LAST(group, ncclSuccess, "");
+	free(b.h.p.routing.lines);
+	ht_end(&b);
+	for (int i = 0; i < 2 && !holds(p, w->rank); i++) {
+		tensor_release(w, &beside[i]);
+	}
+}
+
+static void begin_log(void)
+{
+	close(mkstemp(log_path));
+	setenv("NCCL_DEBUG", "INFO", 1);
+	setenv("NCCL_DEBUG_SUBSYS", "COLL", 1);
+	setenv("NCCL_DEBUG_FILE", log_path, 1);
+}
+
+static void check_log(const struct problem *p)
+{
+	static const char told[] =
+		"rows of windows are not direct: only a group whose ranks all hold "
+		"experts and bring tokens can be direct\n";
+	FILE *f = fopen(log_path, "r");
+	uint32_t lines = 0;
+	char line[600];
+
+	NEED(f);
+	while (fgets(line, sizeof(line), f)) {
+		lines += strstr(line, told) != NULL;
+		CHECK(!strstr(line, "are direct"), "%s", line);
+	}
+	fclose(f);
+	unlink(log_path);
+	CHECK_INT(lines, p->holders);
+}
+
 int main(int argc, char **argv)
 {
 	struct problem p = { 0 };
@@ -328,20 +389,26 @@ int main(int argc, char **argv)
 		const char *name;
 		world_fn fn;
 	} tests[] = {
-		{ "bits", test_bits },
-		{ "graphs", test_graphs },
-		{ "lost", test_lost },
-		{ "refused", test_refused },
+		{ "bits", test_bits },       { "graphs", test_graphs },   { "lost", test_lost },
+		{ "refused", test_refused }, { "windows", test_windows },
 	};
+	bool windows;
 
 	NEED(argc > 4 && sscanf(argv[1], "%" SCNu32, &p.ranks) == 1);
 	NEED(sscanf(argv[2], "%" SCNu32 ":%" SCNu32, &p.first_holder, &p.holders) == 2);
 	NEED(sscanf(argv[3], "%" SCNu32 ":%" SCNu32, &p.first_sender, &p.senders) == 2);
 	p.seed = world_number(argc > 5 ? argv[5] : NULL, 1);
+	windows = strstr(argv[4], "windows") != NULL;
+	if (windows) {
+		begin_log();
+	}
 	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
 		if (strstr(argv[4], tests[i].name)) {
 			world_run((int)p.ranks, tests[i].fn, &p);
 		}
+	}
+	if (windows) {
+		check_log(&p);
 	}
 	return check_end();
 }
