@@ -781,7 +781,18 @@ MUTANTS = [
     # Two ranks that come late together: the first one to adopt what it missed is taken for one that knew it.
     {"name": "clean_late_pair", "file": "device/group/masks.cu",
      "old": "\t\t\there |= clean_here(a, board, r);\n", "new": "\t\t\there |= board->joined[r] != 0;\n",
-     "tests": ["join_at_once_two"]},
+     "tests": ["join_at_once_two", "nodes_clean", "nodes_clean_pairs"]},
+    {"name": "clean_late_order", "file": "device/group/masks.cu",
+     "old": ("\tif (board.adopted) {\n"
+             "\t\t/* take back the call, before the result says that this rank knows the round */\n"
+             "\t\tclean_publish(a, &board, EP_CLEAN_CALL);\n"
+             "\t}\n"
+             "\tclean_publish(a, &board, EP_CLEAN_RESULT);\n"),
+     "new": ("\tclean_publish(a, &board, EP_CLEAN_RESULT);\n"
+             "\tif (board.adopted) {\n"
+             "\t\tclean_publish(a, &board, EP_CLEAN_CALL);\n"
+             "\t}\n"),
+     "tests": ["nodes_clean_pairs"]},
     {"name": "clean_banks", "file": "device/group/masks.cu",
      "old": "!goes_on && i < EP_GROUP_MAX_BLOCKS;", "new": "i < EP_GROUP_MAX_BLOCKS;", "tests": ["clean"]},
     {"name": "clean_unseen", "file": "device/group/masks.cu",

@@ -14,6 +14,8 @@
 #define RACE_S 6.0     /* what takes longer where waits are so long has waited for somebody */
 #define GRACE_S 2.0    /* for masked ranks; see doc/design/masks.md */
 #define MARGIN_S 0.125 /* from the word to ranks that did not come to the next operation */
+/* By then what a NIC delivers 50 ms late has come, and what it sends when that was acknowledged has not. */
+#define APART_US 75000
 
 static double timeout_ms; /* of the waits */
 static double patience_s; /* the same in seconds, or RACE_S */
@@ -132,6 +134,28 @@ static void one_by_one(struct world *w, struct bench *b, uint32_t away, int roun
 		}
 	}
 	together(w, b, 40);
+}
+
+/* Two ranks that were left out come together, the second one so much later. */
+static void late_pair(struct world *w, struct bench *b, int first, int second, uint32_t us)
+{
+	uint32_t away = 1u << first | 1u << second;
+
+	check_context("ranks %d and %d come together, %u us apart", first, second, us);
+	joint(w, b, 160);
+	part(w, b, away, false);
+	world_meet(w);
+	b->p.absent = away;
+	if (!(away >> w->rank & 1)) {
+		bench_pair_of(b, 164);
+		CHECK(clean(w, b, 0) < GRACE_S + slack_s());
+	}
+	world_meet(w);
+	if (away >> w->rank & 1) {
+		usleep(w->rank == second ? us : 0);
+		CHECK(clean(w, b, 0) < GRACE_S + slack_s());
+	}
+	together(w, b, 165);
 }
 
 /*
@@ -416,24 +440,33 @@ static void between(struct world *w, struct bench *b, int away, bool early)
 	joint(w, b, 140);
 }
 
+struct mode {
+	bool race;
+	bool pairs;
+};
+
 static void run(struct world *w, void *arg)
 {
-	const bool *race = arg;
+	const struct mode *mode = arg;
 	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 256, 7, ORACLE_EXPERT_MAJOR);
-	double ms = *race ? LONG_MS : TIMEOUT_MS;
+	double ms = mode->race ? LONG_MS : TIMEOUT_MS;
 	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, ms);
 	struct bench b;
 
 	if (w->rank == 0 || w->processes) {
 		timeout_ms = ms;
-		patience_s = *race ? RACE_S : ms / 1e3;
+		patience_s = mode->race ? RACE_S : ms / 1e3;
 	}
 	world_meet(w);
 
 	bench_open(&b, w, group, &p, BENCH_MASK);
 	bench_pair(&b);
 	joint(w, &b, 1);
-	if (*race) {
+	if (mode->pairs) {
+		for (int away = 0; away < RANKS; away++) {
+			late_pair(w, &b, away, RANKS - 1 - away, APART_US);
+		}
+	} else if (mode->race) {
 		one_by_one(w, &b, 1u << 2, 1, true);
 		awaited(w, &b, 1);
 		unneeded(w, &b, 3, COMBINED);
@@ -454,9 +487,11 @@ static void run(struct world *w, void *arg)
 		unneeded(w, &b, 1, ENDED);
 		between(w, &b, 2, true);
 		between(w, &b, 3, false);
+		late_pair(w, &b, 0, 1, 0); /* of one node, where there are two */
+		late_pair(w, &b, 2, 1, 1000);
 	}
 	bench_end(&b);
-	if (!*race) {
+	if (!mode->race && !mode->pairs) {
 		group = bench_group_bounded(w->comm, &p, BENCH_MASK, ms);
 		bench_open(&b, w, group, &p, BENCH_MASK);
 		unneeded(w, &b, 2, CAPTURED);
@@ -464,12 +499,16 @@ static void run(struct world *w, void *arg)
 	}
 }
 
-/* "race": what is worth a look by ThreadSanitizer, with waits that do not end by themselves. */
+/*
+ * "race": what is worth a look by ThreadSanitizer, with waits that do not end by themselves. "pairs": ranks of two
+ * nodes that come late together, again and again.
+ */
 int main(int argc, char **argv)
 {
-	bool race = argc == 2 && strcmp(argv[1], "race") == 0;
+	struct mode mode = { .race = argc == 2 && !strcmp(argv[1], "race"),
+			     .pairs = argc == 2 && !strcmp(argv[1], "pairs") };
 
-	NEED(argc == 1 || race);
-	world_run(world_size(RANKS), run, &race);
+	NEED(argc == 1 || mode.race || mode.pairs);
+	world_run(world_size(RANKS), run, &mode);
 	return check_end();
 }
