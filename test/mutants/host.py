@@ -190,6 +190,15 @@ MUTANTS += [
     {"name": "forked_number", "file": "plugin/core/process.c",
      "old": "page != MAP_FAILED && madvise(page, bytes, MADV_WIPEONFORK)", "new": "page == MAP_FAILED && true",
      "tests": ["ident", "leave_forked"]},
+    # A call makes no system call, and nothing of it depends on the number of tokens.
+    {"name": "call_asks_system", "file": "plugin/ep/call.c",
+     "old": "\tint self = ep_process_self();\n", "new": "\textern int getpid(void);\n\tint self = getpid();\n",
+     "tests": ["host_cost"]},
+    {"name": "call_by_tokens", "file": "plugin/ep/operation.c",
+     "old": "\tEP_CHECK(dispatch_check(&d, stream));\n",
+     "new": "\tEP_CHECK(dispatch_check(&d, stream));\n"
+            "\tfor (volatile uint32_t i = 0; i < d.num_tokens; i++) {\n\t}\n",
+     "tests": ["host_cost"]},
     # A call on the group from its own alloc_fn is refused, and waits for nothing.
     {"name": "entered_twice", "file": "plugin/ep/group.c",
      "old": "PTHREAD_MUTEX_ERRORCHECK", "new": "PTHREAD_MUTEX_NORMAL", "tests": ["group_life"]},
