@@ -432,7 +432,11 @@ template <bool NODES> EP_DEV bool ep_ht_sends_early(const struct ep_ht_dispatch_
 /* A unit is announced when so many items have been stored behind it: its own stores are done then. */
 #define EP_HT_PUBLISH_AFTER 2
 
-/* Publishes to those who get rows of the unit that they are there. */
+/*
+ * Publishes to those who get rows of the unit that they are there. A rank that knows of all its rows is
+ * told nothing more: it may have given their place free, and another warp may have stored the word of
+ * the next unit there, over which this one's would come.
+ */
 template <bool NODES>
 EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 			       const struct ep_ht_pipe *pipe, struct ep_ht_unpublished *unpublished)
@@ -457,7 +461,7 @@ EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct
 				: last   ? ep_ht_rows(c, c.h.send_start, d, chunk)
 					 : unpublished->rows;
 
-		if (d != c.g.rank && rows && (last || rows != unpublished->told)) {
+		if (d != c.g.rank && rows && (NODES || rows != unpublished->told)) {
 			ep_st_release_sys_u64(
 				ep_ht_unit_at(c, ep_heap_of(c.g, d), c.areas.arrived_off, source,
 					      slot, part),

@@ -583,6 +583,29 @@ static int32_t *thin_lines(const struct oracle_problem *p)
 	return lines;
 }
 
+/*
+ * Of each eight tokens the first ones go each to another rank, and the rest nowhere: a rank has read its row
+ * of the eight, and its place is free, while they are still being sent.
+ */
+static int32_t *head_lines(const struct oracle_problem *p)
+{
+	uint32_t n = p->nranks * p->max_tokens;
+	int32_t *lines = malloc((size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
+
+	NEED(lines);
+	memset(lines, 0xff, (size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t rank = i / p->max_tokens, token = i % p->max_tokens;
+
+		if (token % 8 < p->nranks - 1) {
+			lines[(size_t)i * ORACLE_MAX_TOPK] =
+				(int32_t)((rank + 1 + token % 8) % p->nranks *
+					  (p->experts / p->nranks));
+		}
+	}
+	return lines;
+}
+
 /* Which ranks hold experts, and which bring tokens: sometimes all; more often others than those. */
 static void draw_roles(struct oracle_problem *p, uint64_t seed)
 {
@@ -747,6 +770,21 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		c.flags &= ~(uint32_t)(3 * HT_FOR_MORE);
 		c.flags |= 3 * HT_FOR_MORE;
 	}
+	if (!strcmp(kind, "head")) {
+		p->topk = 1;
+		p->dtype = ORACLE_BF16;
+		p->hidden = 8;
+		p->max_tokens = p->tokens = c.second = 320;
+		p->drop_ppm = p->duplicate_ppm = 0;
+		p->uneven = 0;
+		p->routing.family = ORACLE_FILE;
+		p->routing.nlines = p->nranks * p->max_tokens;
+		p->routing.lines = head_lines(p);
+		c.h.expert_major = 1;
+		c.h.limit = 0;
+		c.flags &= ~(uint32_t)(3 * HT_FOR_MORE);
+		c.flags |= 3 * HT_FOR_MORE;
+	}
 	if (!strcmp(kind, "soak")) {
 		if (c.h.expert_major && p->dtype == ORACLE_BF16) { /* which has every recipe */
 			p->hidden = 512;
@@ -760,8 +798,8 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	if (!strcmp(kind, "crowd")) {
 		c.flags |= seed & 1 ? HT_WINDOW | (seed & 2 ? HT_ON : 0) : 0;
 	}
-	if (!c.h.drop && seed % 4 &&
-	    strcmp(kind, "thin")) { /* a limit would have to hold so many tokens */
+	if (!c.h.drop && seed % 4 && strcmp(kind, "thin") &&
+	    strcmp(kind, "head")) { /* a limit would have to hold so many tokens */
 		c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
 		c.h.limit = 0;
 	}
@@ -770,6 +808,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	}
 	c.flags |= seed % 3 ? 0 : HT_LATE_COUNTS;
 	c.sms = !strcmp(kind, "thin")   ? 1
+		: !strcmp(kind, "head") ? 5
 		: strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5)
 					: 1 + (uint32_t)(seed & 1);
 	return c;
