@@ -4,6 +4,7 @@
  * grown before and grows afterwards; and what cannot be is refused by name, after which the group serves as before.
  *
  *     join
+ *     join roles                     the same where not all ranks hold experts, nor all bring tokens
  *     join at_once                   one rank, masked by hand: nothing runs without it, and it comes late to MaskClean
  *     join at_once_two               the same with two ranks, which come late together
  *     join apart                     the one that comes has no NVLink, and is refused
@@ -22,6 +23,7 @@
 
 #include "support/bench.h"
 #include "support/ht_bench.h"
+#include "support/roles.h"
 #include "support/victim.h"
 
 #define RANKS_MAX 8
@@ -44,7 +46,8 @@ static struct bench b;
 static uint32_t comms, meetings;
 static const char no_nvlink[] = "is not joined to all others by NVLink";
 static bool at_once, apart, id_given; /* the next communicator has its id */
-static int lost;                      /* the last ranks */
+static bool roles; /* rank 0 holds no experts, and the last one brings no tokens */
+static int lost;   /* the last ranks */
 
 static void nap(double start)
 {
@@ -88,7 +91,13 @@ static ncclComm_t comm_make(void)
 
 static struct oracle_problem problem(uint32_t topk)
 {
-	return bench_problem(w.nranks, 3 * (uint32_t)w.nranks, topk, 256, 6, ORACLE_EXPERT_MAJOR);
+	uint32_t n = (uint32_t)w.nranks, experts = n * (n - 1);
+	struct oracle_problem p =
+		bench_problem(w.nranks, experts, topk, 256, 6, ORACLE_EXPERT_MAJOR);
+
+	p.first_holder = roles;
+	p.holders = p.senders = roles ? n - 1 : 0;
+	return p;
 }
 
 /* Handles of top-2 make its memory grow, and those of top-3 again. */
@@ -126,6 +135,24 @@ enum part {
 	CREATE
 };
 
+static ncclResult_t join_group(ncclEpGroup_t *group, ncclComm_t comm,
+			       const ncclEpGroupConfig_t *config)
+{
+	struct oracle_problem p = problem(1);
+	ncclEpExtRoles_t own;
+
+	return ncclEpExtJoinGroup(group, comm, config, roles_of(&p, &own));
+}
+
+static ncclResult_t create_group(ncclEpGroup_t *group, ncclComm_t comm,
+				 const ncclEpGroupConfig_t *config)
+{
+	struct oracle_problem p = problem(1);
+	ncclEpExtRoles_t own;
+
+	return ncclEpExtCreateGroup(group, comm, config, roles_of(&p, &own));
+}
+
 /* The last rank makes `last`'s call, the others ncclEpExtReplaceRanks. The words of this rank's error must have `part`. */
 static void refuse(enum part last, const ncclEpGroupConfig_t *config, ncclResult_t want,
 		   const char *part)
@@ -137,8 +164,8 @@ static void refuse(enum part last, const ncclEpGroupConfig_t *config, ncclResult
 
 	check_context("rank %d: %s", w.rank, part);
 	result = mine == STAY   ? ncclEpExtReplaceRanks(b.group, comm)
-		 : mine == JOIN ? ncclEpExtJoinGroup(&group, comm, config, NULL)
-				: ncclEpCreateGroup(&group, comm, config);
+		 : mine == JOIN ? join_group(&group, comm, config)
+				: create_group(&group, comm, config);
 	CHECK_INT(result, want);
 	CHECK_LAST(mine == STAY ? b.group : NULL, want, part);
 	OK(ncclCommAbort(comm));
@@ -157,7 +184,7 @@ static void *beside_main(void *arg)
 	check_context("the last rank in the process of rank 0");
 	NEED_CUDA(cudaSetDevice(w.nranks - 1));
 	NEED_OK(ncclCommInitRank(&comm, w.nranks, beside_id, w.nranks - 1));
-	CHECK_REASON(ncclEpExtJoinGroup(&group, comm, &config, NULL), ncclInvalidUsage,
+	CHECK_REASON(join_group(&group, comm, &config), ncclInvalidUsage,
 		     "joins in the process of rank 0");
 	OK(ncclCommAbort(comm));
 	return NULL;
@@ -196,6 +223,7 @@ static void mask_last(int ranks, int active)
 
 static void refuse_all(void)
 {
+	bool given = roles;
 	ncclEpGroupConfig_t config = config_of(true), other = config, few = config;
 	ncclResult_t last = w.rank == w.nranks - 1 ? ncclRemoteError : ncclInvalidUsage;
 
@@ -203,6 +231,9 @@ static void refuse_all(void)
 	refuse(STAY, NULL, ncclInvalidUsage, "none joins");
 	refuse(CREATE, &config, ncclInvalidUsage, "calls ncclEpCreateGroup, but rank 0 ");
 	refuse(JOIN, &other, ncclInvalidArgument, "config->num_experts");
+	roles = !roles && w.rank == w.nranks - 1; /* of a newcomer alone */
+	refuse(JOIN, &config, ncclInvalidArgument, "roles->first_holder is ");
+	roles = given;
 	few.max_num_sms /= 2;
 	refuse(JOIN, &few, ncclInvalidUsage, "SMs for an operation");
 	refuse_beside();
@@ -286,7 +317,7 @@ static int first_life(void)
 
 	begin();
 	w.comm = comm_make();
-	NEED_OK(ncclEpCreateGroup(&b.group, w.comm, &config));
+	NEED_OK(create_group(&b.group, w.comm, &config));
 	open_bench(2);
 	bench_pair_of(&b, 2);
 	refuse_all();
@@ -327,12 +358,11 @@ static int second_life(void)
 	comms = plane->comms;
 	w.comm = comm_make();
 	if (apart) {
-		CHECK_REASON(ncclEpExtJoinGroup(&b.group, w.comm, &config, NULL), ncclInvalidUsage,
-			     no_nvlink);
+		CHECK_REASON(join_group(&b.group, w.comm, &config), ncclInvalidUsage, no_nvlink);
 		OK(ncclCommAbort(w.comm));
 		return check_end();
 	}
-	NEED_OK(ncclEpExtJoinGroup(&b.group, w.comm, &config, NULL));
+	NEED_OK(join_group(&b.group, w.comm, &config));
 	open_bench(2);
 	while (atomic_load(&plane->met[0]) <= atomic_load(&plane->met[w.rank])) {
 		nap(start);
@@ -368,8 +398,9 @@ int main(int argc, char **argv)
 	w.rank = (int)world_number(getenv("RANK"), 0);
 	two = argc == 2 && !strcmp(argv[1], "at_once_two");
 	at_once = two || (argc == 2 && !strcmp(argv[1], "at_once"));
-	apart = argc == 2 && !at_once;
-	lost = argc == 2 && !two ? 1 : 2;
+	roles = argc == 2 && !strcmp(argv[1], "roles");
+	apart = argc == 2 && !at_once && !roles;
+	lost = argc == 2 && !two && !roles ? 1 : 2;
 	if (argc >= 3) {
 		return refused(argv[2], argc > 3 ? argv[3] : "");
 	}

@@ -182,6 +182,15 @@ MUTANTS = [
     {"name": "roles_tokens", "file": "plugin/ep/handle.c",
      "old": "if (ids.sizes[0] && !ep_group_sends(handle->group)) {", "new": "if (false) {",
      "tests": ["roles"]},
+    # Global ids count from the first rank that holds experts.
+    {"name": "roles_global", "file": "plugin/ep/ll/ll_launch.c",
+     "old": "args->expert_id_base = ((uint32_t)g->rank - g->config.shape.roles.first_holder) *",
+     "new": "args->expert_id_base = (uint32_t)g->rank *", "tests": ["matrix_roles"]},
+    # A newcomer has the roles of the group.
+    {"name": "roles_joined", "file": "plugin/ep/group.c",
+     "old": "EP_IMPORT_OPTIONAL(&own_roles, roles, NCCL_EP_EXT_ROLES);",
+     "new": "EP_IMPORT_OPTIONAL(&own_roles, part == EP_PART_JOIN ? NULL : roles, NCCL_EP_EXT_ROLES);",
+     "tests": ["join_roles"]},
     # High throughput: areas begin with the first rank whose rows can lie there.
     {"name": "ht_roles_place", "file": "plugin/ep/ht/ht_launch.c",
      "old": "\tuint64_t from = back ? c->roles.first_holder : c->roles.first_sender;",

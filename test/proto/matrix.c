@@ -7,12 +7,14 @@
  *         fp8, forward  quantised in dispatch, or by the caller
  *         formats       quantised in dispatch, in combine, or in both
  *         wide          top-k of 9 and more
+ *         roles_KIND    the same, and some ranks alone hold experts or bring tokens; roles: of any kind
  *
  * nodes: the ranks are of several nodes, and RDMA between them, posted in mode MODE or in any.
  * A case prints its number when it fails; `matrix KIND number 1` runs it alone. There are as many
  * ranks as GPUs, at most; under a launcher as many as it has.
  */
 #include "support/bench.h"
+#include "support/roles.h"
 
 struct test_case {
 	struct oracle_problem p;
@@ -34,6 +36,11 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+static uint32_t holders_of(const struct oracle_problem *p)
+{
+	return p->experts / oracle_local(p);
+}
+
 static void choose_routing(struct oracle_problem *p, uint64_t *state)
 {
 	uint64_t s = *state;
@@ -46,7 +53,7 @@ static void choose_routing(struct oracle_problem *p, uint64_t *state)
 	case 1:
 		p->routing.family = ORACLE_HOT;
 		p->routing.hot_ppm = DRAW(2) ? 1000000 : 500000; /* all to one, or half */
-		p->routing.hot_rank = DRAW(p->nranks);
+		p->routing.hot_rank = p->first_holder + DRAW(p->nranks) % holders_of(p);
 		break;
 	default:
 		break;
@@ -161,8 +168,8 @@ static void choose_flags(struct test_case *c, uint64_t *state)
 }
 
 /*
- * An expert has room for R * max_dispatch_tokens_per_rank rows. Ids that appear twice in a row can
- * exceed that; the capacity is then what the most popular expert needs.
+ * An expert has room for S * max_dispatch_tokens_per_rank rows, of S senders. Ids that appear twice in a row
+ * can exceed that; the capacity is then what the most popular expert needs.
  */
 static void make_room(struct test_case *c)
 {
@@ -184,7 +191,8 @@ static void make_room(struct test_case *c)
 			}
 		}
 		for (uint32_t e = 0; e < p->experts; e++) {
-			uint32_t need = (rows[e] + p->nranks - 1) / p->nranks;
+			uint32_t senders = oracle_senders(p),
+				 need = (rows[e] + senders - 1) / senders;
 
 			p->max_tokens = need > p->max_tokens ? need : p->max_tokens;
 		}
@@ -226,21 +234,28 @@ static void choose(struct test_case *c, const char *kind, uint64_t number, const
 	static const char *const threads[] = { "32", "64", "96", "128", "256" };
 	struct oracle_problem *p = &c->p;
 	uint64_t s = number * 7919 + (uint64_t)kind[0];
-	uint32_t local, budget, most;
+	static const char *const kinds[] = { "em", "rm", "formats", "fp8", "forward", "wide" };
+	uint32_t local, budget, most, holders;
+	bool roles = !strncmp(kind, "roles", 5);
 	int gpus = 8;
 
 	memset(c, 0, sizeof(*c));
 	c->number = number;
 	NEED_CUDA(cudaGetDeviceCount(&gpus));
 	p->nranks = (uint32_t)world_size((int)(1 + DRAW((uint32_t)gpus)));
+	if (roles) {
+		kind = kind[5] == '_' ? kind + 6 : kinds[number % (sizeof(kinds) / sizeof(*kinds))];
+		roles_draw(p, number);
+	}
+	holders = roles ? p->holders : p->nranks;
 	local = DRAW(3) ? 1 + DRAW(6) : 1 + DRAW(24);
-	p->experts = local * p->nranks;
+	p->experts = local * holders;
 	p->topk = 1 + DRAW(least(p->experts, 8));
 	p->layout = DRAW(2) ? ORACLE_EXPERT_MAJOR : ORACLE_RANK_MAJOR;
 	if (!strcmp(kind, "em") || !strcmp(kind, "rm")) {
 		p->layout = kind[0] == 'e' ? ORACLE_EXPERT_MAJOR : ORACLE_RANK_MAJOR;
 	} else if (!strcmp(kind, "wide") || (!strcmp(kind, "formats") && DRAW(3) == 0)) {
-		p->experts = p->nranks * (32 / p->nranks + 1 + DRAW(8));
+		p->experts = holders * (32 / holders + 1 + DRAW(8));
 		p->topk = 9 + DRAW(24);
 	}
 	p->dtype = (enum oracle_dtype)DRAW(3);
@@ -284,7 +299,7 @@ static void run_case(struct world *w, void *arg)
 		config.dispatch_num_sms = (unsigned int)(2 + (w->rank + 2) % 4);
 		config.combine_num_sms = (unsigned int)(2 + (w->rank * 3) % 4);
 	}
-	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	group = roles_group(w->comm, &c->p, &config);
 	bench_open(&b, w, group, &c->p, c->flags);
 	for (uint32_t i = 0; i < c->pairs; i++) {
 		/* another routing, and now and then nobody has a token */
@@ -306,7 +321,7 @@ int main(int argc, char **argv)
 
 	if (argc < 4 || argc > 6) {
 		fprintf(stderr,
-			"usage: matrix em|rm|fp8|forward|formats|wide FIRST COUNT [nodes [MODE]]\n");
+			"usage: matrix [roles_]em|rm|fp8|forward|formats|wide|roles FIRST COUNT [nodes [MODE]]\n");
 		return 2;
 	}
 	if (argc > 4) {

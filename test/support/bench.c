@@ -2,6 +2,7 @@
 /* Buffers and descriptors of a bench. */
 #include "nccl_ep/ext.h"
 #include "support/bench.h"
+#include "support/roles.h"
 
 #define GUARD_ROWS 3                  /* poisoned rows behind the output of combine */
 #define SOURCE_UNIT ((size_t)2 << 20) /* of memory for windows */
@@ -79,22 +80,18 @@ ncclEpGroupConfig_t bench_group_config(const struct oracle_problem *p, uint32_t 
 ncclEpGroup_t bench_group(struct world *w, const struct oracle_problem *p, uint32_t flags)
 {
 	ncclEpGroupConfig_t config = bench_group_config(p, flags);
-	ncclEpGroup_t group = NULL;
 
-	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
-	return group;
+	return roles_group(w->comm, p, &config);
 }
 
 ncclEpGroup_t bench_group_bounded(ncclComm_t comm, const struct oracle_problem *p, uint32_t flags,
 				  double timeout_ms)
 {
 	ncclEpGroupConfig_t config = bench_group_config(p, flags);
-	ncclEpGroup_t group = NULL;
 
 	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
 	config.max_num_sms = flags & BENCH_MASK ? 8 : 2; /* with masks several blocks receive */
-	NEED_OK(ncclEpCreateGroup(&group, comm, &config));
-	return group;
+	return roles_group(comm, p, &config);
 }
 
 void bench_mask(struct world *w, ncclEpGroup_t group, int mask[WORLD_MAX])
@@ -135,13 +132,14 @@ void bench_describe(const struct oracle_problem *p, uint32_t flags, char *text, 
 
 	snprintf(
 		text, size,
-		"%u ranks, %u experts, top-%u, hidden %u, %u of %u tokens%s, %s %s %s%s%s, routing "
-		"%s, drop %u, duplicates %u, seed %llu, flags 0x%x",
-		p->nranks, p->experts, p->topk, p->hidden, p->tokens, p->max_tokens,
-		p->uneven ? " uneven" : "", p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm",
-		types[p->dtype], quants[p->quant], p->pow2_scales ? " pow2" : "",
-		returns[p->combine_quant], families[p->routing.family], p->drop_ppm,
-		p->duplicate_ppm, (unsigned long long)p->seed, flags);
+		"%u ranks (holders %u:%u, senders %u:%u), %u experts, top-%u, hidden %u, %u of %u "
+		"tokens%s, %s %s %s%s%s, routing %s, drop %u, duplicates %u, seed %llu, flags 0x%x",
+		p->nranks, p->first_holder, p->holders, p->first_sender, p->senders, p->experts,
+		p->topk, p->hidden, p->tokens, p->max_tokens, p->uneven ? " uneven" : "",
+		p->layout == ORACLE_EXPERT_MAJOR ? "em" : "rm", types[p->dtype], quants[p->quant],
+		p->pow2_scales ? " pow2" : "", returns[p->combine_quant],
+		families[p->routing.family], p->drop_ppm, p->duplicate_ppm,
+		(unsigned long long)p->seed, flags);
 }
 
 static void allocate(struct bench *b, struct bench_tensor *d, size_t bytes, bool window)
@@ -174,12 +172,13 @@ static void allocate_inputs(struct bench *b)
 	tensor_allocate(&b->in_scales, (most * oracle_scale_words(p) + 1) * sizeof(float));
 }
 
+/* As large on all ranks, which register windows together: those without experts use none of it. */
 static void allocate_outputs(struct bench *b)
 {
 	const struct oracle_problem *p = &b->p;
-	size_t rows = (size_t)b->blocks * b->rows;
-	size_t routing = rows * p->topk;
 	bool by_rank = p->layout == ORACLE_RANK_MAJOR;
+	size_t rows = (size_t)(by_rank ? oracle_senders(p) : oracle_local(p)) * b->rows;
+	size_t routing = rows * p->topk;
 
 	allocate(b, &b->out_tokens, rows * oracle_output_bytes(p), true);
 	allocate_source(b, &b->combine_in, rows * oracle_combine_bytes(p));
@@ -274,6 +273,7 @@ void bench_open(struct bench *b, struct world *w, ncclEpGroup_t group,
 		const struct oracle_problem *p, uint32_t flags)
 {
 	char why[128];
+	uint32_t senders = oracle_senders(p), held = oracle_held(p, (uint32_t)w->rank);
 	bool by_rank = p->layout == ORACLE_RANK_MAJOR;
 
 	memset(b, 0, sizeof(*b));
@@ -281,8 +281,8 @@ void bench_open(struct bench *b, struct world *w, ncclEpGroup_t group,
 	b->p = *p;
 	b->flags = flags;
 	b->group = group;
-	b->blocks = by_rank ? p->nranks : p->experts / p->nranks;
-	b->rows = by_rank ? p->max_tokens : p->max_tokens * p->nranks;
+	b->blocks = by_rank && held ? senders : held;
+	b->rows = by_rank ? p->max_tokens : p->max_tokens * senders;
 	if (oracle_problem_prepare(&b->p, why, sizeof(why))) {
 		check_fail(__FILE__, __LINE__, "%s", why);
 		exit(1);
@@ -617,8 +617,8 @@ bool bench_check_combine(struct bench *b)
 void bench_places(struct bench *b, bench_visit_fn visit, void *context)
 {
 	const struct oracle_problem *p = &b->p;
-	uint32_t local = p->experts / p->nranks;
-	uint32_t *next = calloc(b->blocks, sizeof(*next));
+	uint32_t local = oracle_local(p), rank = (uint32_t)b->w->rank;
+	uint32_t *next = calloc(b->blocks + 1, sizeof(*next));
 	int32_t ids[ORACLE_MAX_TOPK];
 
 	NEED(next);
@@ -628,11 +628,10 @@ void bench_places(struct bench *b, bench_visit_fn visit, void *context)
 
 			oracle_route(p, src, t, ids);
 			for (uint32_t k = 0; k < p->topk; k++) {
-				uint32_t block = src;
+				uint32_t block = src - p->first_sender;
 
-				if (ids[k] < 0 ||
-				    (uint32_t)ids[k] / local != (uint32_t)b->w->rank ||
-				    oracle_absent(p, (uint32_t)b->w->rank)) {
+				if (ids[k] < 0 || oracle_holder(p, (uint32_t)ids[k]) != rank ||
+				    oracle_absent(p, rank)) {
 					continue;
 				}
 				if (p->layout == ORACLE_EXPERT_MAJOR) {

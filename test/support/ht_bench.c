@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers, descriptors and calls of a high-throughput bench. */
 #include "support/ht_bench.h"
+#include "support/roles.h"
 
 #define GUARD HT_GUARD
 
@@ -27,21 +28,6 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	return config;
 }
 
-ncclEpGroup_t ht_group_create(struct world *w, const struct oracle_ht *h,
-			      const ncclEpGroupConfig_t *config)
-{
-	ncclEpExtRoles_t roles = NCCL_EP_EXT_ROLES_INIT;
-	ncclEpGroup_t group = NULL;
-
-	roles.first_holder = h->p.first_holder;
-	roles.num_holders = h->p.holders;
-	roles.first_sender = h->p.first_sender;
-	roles.num_senders = h->p.senders;
-	NEED_OK(h->p.holders || h->p.senders ? ncclEpExtCreateGroup(&group, w->comm, config, &roles)
-					     : ncclEpCreateGroup(&group, w->comm, config));
-	return group;
-}
-
 ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
 		       double timeout_ms)
 {
@@ -49,7 +35,7 @@ ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flag
 
 	config.max_num_sms = 2;
 	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
-	return ht_group_create(w, h, &config);
+	return roles_group(w->comm, &h->p, &config);
 }
 
 /* A tensor without elements has no storage, as that of many callers. */
@@ -606,23 +592,6 @@ static int32_t *head_lines(const struct oracle_problem *p)
 	return lines;
 }
 
-/* Which ranks hold experts, and which bring tokens: sometimes all; more often others than those. */
-static void draw_roles(struct oracle_problem *p, uint64_t seed)
-{
-	uint64_t s = seed * 1471 + 3;
-	uint32_t n = p->nranks;
-
-	p->holders = 1 + (uint32_t)world_draw(&s, n);
-	p->first_holder = (uint32_t)world_draw(&s, n - p->holders + 1);
-	p->senders = 1 + (uint32_t)world_draw(&s, n);
-	p->first_sender = (uint32_t)world_draw(&s, n - p->senders + 1);
-	if (n > 1 && world_draw(&s, 2)) { /* the first ones bring tokens, the others hold experts */
-		p->senders = p->first_holder = 1 + (uint32_t)world_draw(&s, n - 1);
-		p->first_sender = 0;
-		p->holders = n - p->senders;
-	}
-}
-
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 {
 	static const char *const kinds[] = {
@@ -637,7 +606,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	*p = (struct oracle_problem){ .seed = seed, .nranks = (uint32_t)nranks };
 	if (roles) {
 		kind = kind[5] == '_' ? kind + 6 : kinds[seed % (sizeof(kinds) / sizeof(*kinds))];
-		draw_roles(p, seed);
+		roles_draw(p, seed);
 		holders = p->holders;
 	}
 	p->experts = local * holders;
@@ -839,7 +808,7 @@ ncclEpGroup_t ht_case_group(const struct ht_case *c, struct world *w)
 
 	NEED_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, w->device));
 	config.max_num_sms = wanted < (uint32_t)sms ? wanted : (uint32_t)sms;
-	return ht_group_create(w, &c->h, &config);
+	return roles_group(w->comm, &c->h.p, &config);
 }
 
 void ht_case_run(struct world *w, void *arg)

@@ -44,9 +44,6 @@ struct ht_bench {
 };
 
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
-/* With the roles of the problem, if it has some. */
-ncclEpGroup_t ht_group_create(struct world *w, const struct oracle_ht *h,
-			      const ncclEpGroupConfig_t *config);
 /* A group of two SMs with waits that end. */
 ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
 		       double timeout_ms);
