@@ -495,8 +495,8 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  *     Ranks of several nodes have no path by RDMA. Or, in high throughput, the GPU's shared memory
  *     cannot count as many experts.
  *   ncclRemoteError: Another rank failed, or did not arrive in time. In the latter case abort the
- *     communicator: its collective still waits on the device. The call's device memory is freed
- *     when that ends, except memory of alloc_fn.
+ *     communicator, unless the text says to keep it: its collective still waits. The call's device
+ *     memory is freed when that ends, except memory of alloc_fn.
  *   ncclSystemError: Host memory, a thread, a file, a function of NCCL or an RDMA resource is
  *     missing.
  */

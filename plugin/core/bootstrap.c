@@ -192,24 +192,23 @@ static ncclResult_t boot_check_refused(struct ep_boot *boot, uint64_t now, uint6
 }
 
 /* Not all ranks have come: the collective still waits. */
-static ncclResult_t boot_late(struct ep_boot *boot, const char *where, const char *what)
+static ncclResult_t boot_late(struct ep_boot *boot, const char *then, const char *what)
 {
 	char gone[EP_BOOT_GONE_TEXT];
 
 	boot->stuck = true;
 	boot->unsent = false;
-	return ep_fail(
-		ncclRemoteError,
-		"%s: not all %d ranks arrived within %llu ms (rank %d waited)%s; all ranks "
-		"must make this call. Abort the communicator: its collective still waits %s. "
-		"NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
-		what, boot->nranks, (unsigned long long)(boot->timeout_ns / 1000000), boot->rank,
-		ep_boot_gone(boot, gone), where);
+	return ep_fail(ncclRemoteError,
+		       "%s: not all %d ranks arrived within %llu ms (rank %d waited)%s; all ranks "
+		       "must make this call. %s. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+		       what, boot->nranks, (unsigned long long)(boot->timeout_ns / 1000000),
+		       boot->rank, ep_boot_gone(boot, gone), then);
 }
 
-static ncclResult_t boot_wait(struct ep_boot *boot, const char *what)
+/* Waits for the device in an exchange that began at `start`. */
+static ncclResult_t boot_wait(struct ep_boot *boot, uint64_t start, const char *what)
 {
-	uint64_t start = ep_now_ns(), checked = start, refused = 0;
+	uint64_t begun = ep_now_ns(), checked = begun, refused = 0;
 
 	for (;;) {
 		cudaError_t state = cudaStreamQuery(boot->stream);
@@ -236,9 +235,12 @@ static ncclResult_t boot_wait(struct ep_boot *boot, const char *what)
 			return ncclSuccess;
 		}
 		if (now - start > boot->timeout_ns) {
-			return boot_late(boot, "on the device", what);
+			return boot_late(boot,
+					 "Abort the communicator: its collective still waits on "
+					 "the device",
+					 what);
 		}
-		boot_pause(now - start);
+		boot_pause(now - begun);
 	}
 }
 
@@ -268,15 +270,19 @@ static int boot_gather_ready(void *arg)
  * Gives NCCL the collective. The first one may connect the ranks, for which NCCL lets its caller wait: for a rank that
  * has died, too, until the communicator is aborted. So it has a thread, if there is one. False: NCCL has not returned.
  */
-static bool boot_call(struct ep_boot *boot, struct boot_gather *g)
+static bool boot_call(struct ep_boot *boot, struct boot_gather *g, uint64_t start)
 {
+	uint64_t gone;
+
 	if (boot->exchanges || cudaGetDevice(&g->device) != cudaSuccess ||
 	    ep_timed_call_begin(&boot->call, boot_gather_ready, boot_gather, g, sizeof(*g))) {
 		(void)cudaGetLastError();
 		boot_gather(g);
 		return true;
 	}
-	if (ep_timed_call_go(boot->call, g, sizeof(*g), boot->timeout_ns)) {
+	gone = ep_now_ns() - start;
+	if (ep_timed_call_go(boot->call, g, sizeof(*g),
+			     boot->timeout_ns - ep_min_u64(gone, boot->timeout_ns))) {
 		return false;
 	}
 	ep_timed_call_end(boot->call);
@@ -284,34 +290,49 @@ static bool boot_call(struct ep_boot *boot, struct boot_gather *g)
 	return true;
 }
 
+/*
+ * NCCL may still enqueue what it has, from a thread of its own, until the communicator is aborted; and nobody can ask
+ * a communicator whether it is. So stream and buffers stay allocated.
+ */
+static void boot_keep(struct ep_boot *boot)
+{
+	boot->stream = NULL;
+	boot->all = NULL;
+	boot->spare = NULL;
+	memset(&boot->shared, 0, sizeof(boot->shared));
+}
+
 /* A nonblocking communicator may return before the operation is enqueued. */
-static ncclResult_t boot_enqueue(struct ep_boot *boot, size_t bytes, const char *what)
+static ncclResult_t boot_enqueue(struct ep_boot *boot, size_t bytes, uint64_t start,
+				 const char *what)
 {
 	struct boot_gather g = { .comm = boot->comm,
 				 .buffer = boot->spare ? boot->spare : boot->shared.dev,
 				 .off = (size_t)boot->rank * bytes,
 				 .bytes = bytes,
 				 .stream = boot->stream };
-	uint64_t start = ep_now_ns();
+	uint64_t begun = ep_now_ns();
 	ncclResult_t result;
 
-	if (!boot_call(boot, &g)) {
-		return boot_late(boot, "in its caller", what);
+	if (!boot_call(boot, &g, start)) {
+		return boot_late(boot,
+				 "NCCL's call still waits in a thread: keep the communicator, for "
+				 "NCCL can abort only one that does not block (ncclConfig_t)",
+				 what);
 	}
 	result = g.result;
 	boot->unsent = result != ncclSuccess && result != ncclInProgress;
 	while (result == ncclInProgress && ep_nccl_dyn()->comm_get_async_error) {
-		uint64_t waited = ep_now_ns() - start;
+		uint64_t now = ep_now_ns();
 
-		if (waited > boot->timeout_ns) {
-			boot->stuck = true;
-			return ep_fail(ncclRemoteError,
-				       "%s: NCCL did not begin an exchange of %d ranks within %llu "
-				       "ms: abort the communicator",
-				       what, boot->nranks,
-				       (unsigned long long)(boot->timeout_ns / 1000000));
+		if (now - start > boot->timeout_ns) {
+			boot_keep(boot);
+			return boot_late(boot,
+					 "Abort the communicator: its collective still waits in a "
+					 "thread of NCCL's",
+					 what);
 		}
-		boot_pause(waited);
+		boot_pause(now - begun);
 		result = boot_nccl_error(boot);
 	}
 	if (result != ncclSuccess) {
@@ -323,6 +344,8 @@ static ncclResult_t boot_enqueue(struct ep_boot *boot, size_t bytes, const char 
 static ncclResult_t boot_exchange(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 				  const char *what)
 {
+	uint64_t start;
+
 	if (bytes > EP_BOOT_BYTES) {
 		return ep_fail(ncclInternalError, "%s: %zu bytes per rank, the limit is %d", what,
 			       bytes, EP_BOOT_BYTES);
@@ -334,6 +357,7 @@ static ncclResult_t boot_exchange(struct ep_boot *boot, const void *mine, void *
 		return ep_fail(ncclRemoteError, "%s: an earlier exchange has not ended", what);
 	}
 	boot->unsent = true;
+	start = ep_now_ns();
 	if (boot->all) {
 		memcpy(boot->shared.host + (size_t)boot->rank * bytes, mine, bytes);
 	} else {
@@ -341,8 +365,8 @@ static ncclResult_t boot_exchange(struct ep_boot *boot, const void *mine, void *
 					cudaMemcpyDefault, boot->stream),
 			what);
 	}
-	EP_CHECK(boot_enqueue(boot, bytes, what));
-	EP_CHECK(boot_wait(boot, what));
+	EP_CHECK(boot_enqueue(boot, bytes, start, what));
+	EP_CHECK(boot_wait(boot, start, what));
 	if (all && !boot->all) {
 		return ep_fail(ncclSystemError, "%s: no memory for the answers of other ranks",
 			       what);

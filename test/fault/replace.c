@@ -374,15 +374,36 @@ static void open_handle(struct lane *l)
 	l->graph = world_captured(l->w.stream);
 }
 
+/*
+ * Where NCCL connects in the first collective a newcomer may come to nothing in it. The communicator is aborted then,
+ * which NCCL can do only if it does not block its callers: doc/replace.md.
+ */
+static bool comm_make(struct lane *l)
+{
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	ncclResult_t result;
+
+	config.blocking = !getenv("VC_NCCL_CONNECT");
+	result = ncclCommInitRankConfig(&l->w.comm, l->of->nranks,
+					l->of->plane->id[l->attempt % IDS], l->of->rank, &config);
+	while (result == ncclInProgress) {
+		usleep(1000);
+		NEED_OK(ncclCommGetAsyncError(l->w.comm, &result));
+	}
+	if (result != ncclSuccess) {
+		OK(ncclCommAbort(l->w.comm));
+		l->w.comm = NULL;
+	}
+	return result == ncclSuccess;
+}
+
 static bool lane_make(struct lane *l)
 {
 	ncclEpGroupConfig_t config = config_of(l->of);
 
 	NEED_CUDA(cudaSetDevice(l->of->device)); /* of this thread */
 	NEED_CUDA(cudaStreamCreateWithFlags(&l->w.stream, cudaStreamNonBlocking));
-	if (ncclCommInitRank(&l->w.comm, l->of->nranks, l->of->plane->id[l->attempt % IDS],
-			     l->of->rank) != ncclSuccess) {
-		l->w.comm = NULL;
+	if (!comm_make(l)) {
 		return false;
 	}
 	if (l->of->stay && l->of->lane) {
@@ -803,9 +824,7 @@ static void fall(struct rank *k, const struct plan *plan, uint32_t i, struct lan
 	if (!inside) {
 		die_later(plan->dead_us[i], plan->dead_stops[i]);
 	}
-	if (ncclCommInitRank(&lane->w.comm, k->nranks, k->plane->id[lane->attempt % IDS],
-			     k->rank) == ncclSuccess &&
-	    inside) {
+	if (comm_make(lane) && inside) {
 		if (k->stay) {
 			say(k, VOTE_MADE, lane->attempt, true);
 			await_decision(k, VOTE_MADE, lane->attempt);

@@ -285,8 +285,18 @@ MUTANTS += [
      "old": "\t\t\tboot->stuck = true; /* for all that is known */\n", "new": "", "tests": ["bootstrap"]},
     # A rank that dies while NCCL connects does not hold up the others.
     {"name": "connect_unbounded", "file": "plugin/core/bootstrap.c",
-     "old": "\tif (boot->exchanges || ", "new": "\tif (true || ", "tests": ["replace_ll"]},
+     "old": "\tif (boot->exchanges || ", "new": "\tif (true || ", "tests": ["bootstrap"]},
     # A rank's own error stands where the exchange that would spread it fails.
+    # The limit of an exchange is one, in NCCL's call and on the device; its thread has the caller's context.
+    {"name": "connect_twice", "file": "plugin/core/bootstrap.c",
+     "old": "EP_CHECK(boot_wait(boot, start, what));", "new": "EP_CHECK(boot_wait(boot, ep_now_ns(), what));",
+     "tests": ["bootstrap"]},
+    {"name": "connect_context", "file": "plugin/core/bootstrap.c",
+     "old": "\tif (cudaSetDevice(g->device) != cudaSuccess ||\n", "new": "\tif (!g ||\n",
+     "tests": ["bootstrap"]},
+    # NCCL's own thread may still begin an exchange that this rank has given up.
+    {"name": "connect_freed", "file": "plugin/core/bootstrap.c",
+     "old": "\t\t\tboot_keep(boot);\n", "new": "\t\t\t(void)boot_keep;\n", "tests": ["bootstrap"]},
     {"name": "own_error_lost", "file": "plugin/core/bootstrap.c",
      "old": "\t\t(void)ep_fail_again(&first);\n", "new": "", "tests": ["bootstrap"]},
     # ---- a rank joins ----

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exchanges of the bootstrap that fail: on an error of CUDA while NCCL has the memory, and without the others. Which error stands, and what may be freed.
+ * Exchanges of the bootstrap that fail: on an error of CUDA while NCCL has the memory, and without the others. Which
+ * error stands, and what may be freed. And the first exchange, in which NCCL connects the ranks: how long it may take,
+ * and what its thread has of its caller.
  */
+#include <cuda.h>
 #include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
 #include "core/bootstrap.h"
 #include "core/nccl_dyn.h"
 #include "support/world.h"
@@ -19,6 +24,38 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 		(cudaError_t(*)(cudaStream_t))dlsym(RTLD_NEXT, "cudaStreamQuery");
 
 	return query_fails ? cudaErrorUnknown : query(stream);
+}
+
+/* Where NCCL's collective was called last by a thread of this rank's library. */
+static struct {
+	pthread_t thread;
+	unsigned long long context;
+} called[RANKS];
+
+static unsigned long long context_here(void)
+{
+	CUresult (*get_id)(CUcontext, unsigned long long *) = NULL;
+	unsigned long long id = 0;
+
+	NEED_CUDA(cudaGetDriverEntryPointByVersion("cuCtxGetId", (void **)&get_id, 12000,
+						   cudaEnableDefault, NULL));
+	CHECK(get_id && get_id(NULL, &id) == CUDA_SUCCESS);
+	return id;
+}
+
+/* In place of NCCL's. */
+ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
+			   ncclComm_t comm, cudaStream_t stream)
+{
+	ncclResult_t (*gather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t,
+			       cudaStream_t);
+	int rank = 0;
+
+	*(void **)&gather = dlsym(RTLD_NEXT, "ncclAllGather");
+	OK(ncclCommUserRank(comm, &rank));
+	called[rank].thread = pthread_self();
+	called[rank].context = context_here();
+	return gather(send, recv, count, type, comm, stream);
 }
 
 static void open_all(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns)
@@ -78,6 +115,125 @@ static void unknown(struct world *w)
 	ep_boot_close(&boot);
 }
 
+/* The thread of the first exchange has its caller's context; later exchanges need none. */
+static void same_context(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
+	uint32_t mine = 7;
+	struct ep_boot boot;
+
+	check_context("the context");
+	open_all(&boot, comm, 60 * SECOND);
+	for (int i = 0; i < 2; i++) {
+		OK(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"));
+		CHECK_INT(!pthread_equal(called[w->rank].thread, pthread_self()), i == 0);
+		CHECK(called[w->rank].context == context_here());
+	}
+	ep_boot_close(&boot);
+	OK(ncclCommDestroy(comm));
+}
+
+static void CUDART_CB nap(void *us)
+{
+	usleep(*(useconds_t *)us);
+}
+
+/* What the other rank makes of an exchange of the library, of this rank's number. */
+static ncclResult_t gather_bare(struct world *w, ncclComm_t comm, uint32_t **all)
+{
+	ncclResult_t result;
+
+	NEED_CUDA(cudaMallocHost((void **)all, RANKS * sizeof(**all)));
+	memset(*all, 0, RANKS * sizeof(**all));
+	result = ncclAllGather(*all + w->rank, *all, sizeof(**all), ncclUint8, comm, w->stream);
+	while (result == ncclInProgress) {
+		usleep(1000);
+		OK(ncclCommGetAsyncError(comm, &result));
+	}
+	return result;
+}
+
+/* The other rank connects when most of the time is over, and its GPU is late: that is one limit, not two. */
+static void one_limit(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
+	useconds_t late_us = 3000000;
+	uint32_t mine = 7, *all;
+	struct ep_boot boot;
+	double start;
+
+	check_context("one limit");
+	world_meet(w);
+	if (w->rank == 0) {
+		open_all(&boot, comm, SECOND);
+		start = world_now();
+		CHECK_REASON(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"),
+			     ncclRemoteError, "its collective still waits on the device");
+		CHECK(world_now() - start < 1.4, "%.2f s", world_now() - start);
+		ep_boot_rest(&boot, w->device);
+		ep_boot_close(&boot);
+	} else {
+		usleep(700000);
+		NEED_CUDA(cudaLaunchHostFunc(w->stream, nap, &late_us));
+		OK(gather_bare(w, comm, &all));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		CHECK_INT(all[0], 7);
+		NEED_CUDA(cudaFreeHost(all));
+	}
+	world_meet(w);
+	OK(ncclCommDestroy(comm));
+}
+
+/* Gives back what the exchange has left, as the library's thread does. */
+static void give_back(struct world *w, struct ep_boot *boot)
+{
+	CHECK(boot->stuck && !boot->unsent);
+	ep_boot_rest(boot, w->device);
+	ep_boot_close(boot);
+}
+
+/*
+ * The other rank comes when this one's exchange has failed. If the communicator does not block its callers NCCL's
+ * thread still has the stream and the memory, and goes on with them; else a thread of the library is in the call.
+ */
+static void after_all(struct world *w, bool blocks)
+{
+	static ncclUniqueId id;
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	uint32_t mine = 7, *all;
+	struct ep_boot boot;
+	ncclComm_t comm;
+
+	check_context("it comes after all, blocks: %d", blocks);
+	if (w->rank == 0) {
+		NEED_OK(ncclGetUniqueId(&id));
+	}
+	world_meet(w);
+	config.blocking = blocks;
+	NEED_OK(ncclCommInitRankConfig(&comm, RANKS, id, w->rank, &config));
+	if (w->rank == 0) {
+		open_all(&boot, comm, SECOND);
+		CHECK_REASON(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"),
+			     ncclRemoteError,
+			     blocks ? "NCCL's call still waits in a thread"
+				    : "its collective still waits in a thread of NCCL's");
+		if (!blocks) {
+			give_back(w, &boot);
+		}
+	}
+	world_meet(w);
+	if (w->rank) {
+		OK(gather_bare(w, comm, &all));
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		CHECK_INT(all[0], 7);
+		NEED_CUDA(cudaFreeHost(all));
+	} else if (blocks) {
+		give_back(w, &boot);
+	}
+	world_meet(w);
+	OK(ncclCommAbort(comm));
+}
+
 static void run(struct world *w, void *arg)
 {
 	ncclComm_t absent = world_comm(w, (1u << RANKS) - 1);
@@ -85,6 +241,11 @@ static void run(struct world *w, void *arg)
 	NEED_OK(ep_nccl_need("a test"));
 	own_error(w, absent);
 	unknown(w);
+	world_setenv(w, "VC_NCCL_CONNECT", "1");
+	same_context(w);
+	one_limit(w);
+	after_all(w, false);
+	after_all(w, true);
 }
 
 int main(void)

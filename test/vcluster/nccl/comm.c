@@ -333,6 +333,7 @@ struct vc_init_job {
 	ncclComm_t *out;
 	ncclUniqueId id;
 	int rank, nranks;
+	bool nonblocking;
 };
 
 static ncclResult_t vc_comm_init(struct vc_job *job)
@@ -348,6 +349,7 @@ static ncclResult_t vc_comm_init(struct vc_job *job)
 	comm->rank = init->rank;
 	comm->nranks = init->nranks;
 	comm->device = job->device;
+	comm->nonblocking = init->nonblocking;
 	pthread_mutex_init(&comm->mutex, NULL);
 	result = vc_comm_map(comm, &init->id);
 	if (!result) {
@@ -388,6 +390,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
 	init->id = id;
 	init->rank = rank;
 	init->nranks = nranks;
+	init->nonblocking = config && config->blocking == 0;
 	return vc_job_submit(&init->job);
 }
 
@@ -439,6 +442,20 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 
 /* ---- destruction and questions ---- */
 
+/*
+ * NCCL joins the thread of a communicator that does not block. Of one that does it knows no thread: it frees what a
+ * caller in another thread still uses, which shows seconds later, or never. Here it shows.
+ */
+static void vc_comm_callers(const struct ncclComm *comm)
+{
+	if (atomic_load(&comm->callers)) {
+		vc_die(VC_EXIT_ILLEGAL,
+		       "NCCL: rank %d ends a communicator, and another thread waits in a call of "
+		       "it: that is safe where the communicator does not block",
+		       comm->rank);
+	}
+}
+
 static ncclResult_t vc_comm_end(struct ncclComm *comm)
 {
 	struct ncclComm **at;
@@ -446,6 +463,9 @@ static ncclResult_t vc_comm_end(struct ncclComm *comm)
 
 	if (result) {
 		return result;
+	}
+	if (comm->threaded) {
+		pthread_join(comm->thread, NULL);
 	}
 	pthread_mutex_lock(&vc_comms_mutex);
 	for (at = &vc_comms; *at != comm; at = &(*at)->next) {
@@ -488,6 +508,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 	if (result) {
 		return result;
 	}
+	vc_comm_callers(comm);
 	atomic_store(&comm->aborted, 1);
 	vc_bell_ring(comm->shared);
 	return vc_comm_end(comm);
@@ -502,7 +523,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 		_exit(88);
 	}
 	if (!result && error) {
-		*error = vc_env_long("VC_WINDOW_ENDLESS", 0)
+		*error = vc_env_long("VC_WINDOW_ENDLESS", 0) || atomic_load(&comm->in_progress)
 				 ? ncclInProgress
 				 : (ncclResult_t)atomic_load(&comm->error);
 	}
@@ -599,6 +620,7 @@ static ncclResult_t vc_comm_connect(struct ncclComm *comm)
 	ncclResult_t result = ncclSuccess;
 	uint64_t start = vc_now_ns();
 
+	atomic_fetch_add(&comm->callers, !comm->nonblocking);
 	pthread_mutex_lock(&comm->mutex);
 	atomic_store(&comm->shared->member[comm->rank].connects, 1);
 	vc_bell_ring(comm->shared);
@@ -616,6 +638,7 @@ static ncclResult_t vc_comm_connect(struct ncclComm *comm)
 	}
 	comm->connected |= !result;
 	pthread_mutex_unlock(&comm->mutex);
+	atomic_fetch_sub(&comm->callers, !comm->nonblocking);
 	return result;
 }
 
@@ -650,16 +673,83 @@ static size_t vc_type_size(ncclDataType_t type)
 	}
 }
 
+struct vc_gather_job {
+	struct vc_gather gather;
+	cudaStream_t stream;
+};
+
+/* Connects the ranks, if need be, and gives the stream its work. */
+static ncclResult_t vc_gather_begin(const struct vc_gather_job *job)
+{
+	struct ncclComm *comm = job->gather.comm;
+	struct vc_work work = { .kind = VC_WORK_CALL };
+	ncclResult_t result = vc_env_long("VC_NCCL_CONNECT", 0) ? vc_comm_connect(comm)
+								: ncclSuccess;
+	cudaError_t error;
+
+	if (result) {
+		return result;
+	}
+	work.device = comm->device;
+	work.call.fn = vc_gather_run;
+	work.call.size = sizeof(job->gather);
+	work.call.arg = malloc(sizeof(job->gather));
+	if (!work.call.arg) {
+		return vc_nccl_error(comm, ncclSystemError, "out of memory");
+	}
+	memcpy(work.call.arg, &job->gather, sizeof(job->gather));
+	error = vc_stream_submit(job->stream, &work);
+	return error ? vc_nccl_error(comm, ncclUnhandledCudaError, "stream %p: %s",
+				     (void *)job->stream, cudaGetErrorString(error))
+		     : ncclSuccess;
+}
+
+static void *vc_gather_main(void *arg)
+{
+	struct vc_gather_job *job = arg;
+	struct ncclComm *comm = job->gather.comm;
+	ncclResult_t result = vc_gather_begin(job);
+
+	if (result) {
+		vc_nccl_broken(comm, result);
+	}
+	free(job);
+	atomic_store(&comm->in_progress, 0);
+	return NULL;
+}
+
+/* A communicator that does not block its callers: the first collective is given to a thread. */
+static ncclResult_t vc_gather_leave(const struct vc_gather_job *job)
+{
+	struct ncclComm *comm = job->gather.comm;
+	struct vc_gather_job *copy = malloc(sizeof(*copy));
+
+	if (!copy) {
+		return vc_nccl_error(comm, ncclSystemError, "out of memory");
+	}
+	*copy = *job;
+	atomic_store(&comm->in_progress, 1);
+	comm->threaded = !pthread_create(&comm->thread, NULL, vc_gather_main, copy);
+	if (!comm->threaded) {
+		atomic_store(&comm->in_progress, 0);
+		free(copy);
+		return vc_nccl_error(comm, ncclSystemError, "no thread");
+	}
+	return ncclInProgress;
+}
+
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
 			   ncclComm_t comm, cudaStream_t stream)
 {
 	ncclResult_t result = vc_comm_check(comm);
-	struct vc_gather gather = { .send = send, .recv = recv, .type = type };
-	struct vc_work work = { .kind = VC_WORK_CALL };
-	cudaError_t error;
+	struct vc_gather_job job = { .gather = { .send = send, .recv = recv, .type = type },
+				     .stream = stream };
 
 	if (!result && !vc_type_size(type)) {
 		result = vc_nccl_error(comm, ncclInvalidArgument, "data type %d", (int)type);
+	}
+	if (!result && atomic_load(&comm->in_progress)) {
+		result = vc_nccl_error(comm, ncclInvalidArgument, "an operation is in progress");
 	}
 	if (!result && atomic_load(&comm->error)) {
 		result = (ncclResult_t)atomic_load(&comm->error);
@@ -667,34 +757,17 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 	if (result) {
 		return result;
 	}
-	gather.comm = comm;
-	gather.bytes = count * vc_type_size(type);
-	if (!vc_gather_memory(send, gather.bytes) ||
-	    !vc_gather_memory(recv, gather.bytes * (size_t)comm->nranks)) {
+	job.gather.comm = comm;
+	job.gather.bytes = count * vc_type_size(type);
+	if (!vc_gather_memory(send, job.gather.bytes) ||
+	    !vc_gather_memory(recv, job.gather.bytes * (size_t)comm->nranks)) {
 		return vc_nccl_error(comm, ncclInvalidArgument,
 				     "send %p or receive %p is not memory a device can reach", send,
 				     recv);
 	}
-	if (vc_env_long("VC_NCCL_CONNECT", 0)) {
-		result = vc_comm_connect(comm);
-		if (result) {
-			return result;
-		}
-	}
-	work.device = comm->device;
-	work.call.fn = vc_gather_run;
-	work.call.size = sizeof(gather);
-	work.call.arg = malloc(sizeof(gather));
-	if (!work.call.arg) {
-		return vc_nccl_error(comm, ncclSystemError, "out of memory");
-	}
-	memcpy(work.call.arg, &gather, sizeof(gather));
-	error = vc_stream_submit(stream, &work);
-	if (error) {
-		return vc_nccl_error(comm, ncclUnhandledCudaError, "stream %p: %s", (void *)stream,
-				     cudaGetErrorString(error));
-	}
-	return ncclSuccess;
+	return comm->nonblocking && !comm->threaded && vc_env_long("VC_NCCL_CONNECT", 0)
+		       ? vc_gather_leave(&job)
+		       : vc_gather_begin(&job);
 }
 
 /* ---- groups: the blocking calls of one thread run at the same time, each on a thread of its own ---- */

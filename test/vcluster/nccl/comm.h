@@ -46,6 +46,11 @@ struct ncclComm {
 	char cause[512]; /* of `error`, in words; written before it */
 	_Atomic int aborted;
 	bool connected;
+	bool nonblocking;        /* ncclConfig_t.blocking is 0: a thread of NCCL's own connects */
+	_Atomic int callers;     /* that wait on the host in a collective */
+	_Atomic int in_progress; /* that thread has not ended, */
+	bool threaded;           /* or nobody has joined it yet */
+	pthread_t thread;
 	int refs;
 	_Atomic(struct ncclWindow_vidmem *) spare; /* the window that was freed last */
 	struct ncclComm *next;
