@@ -21,8 +21,8 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 }
 
 /*
- * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it
- * stands: wait_extended(). doc/design/masks.md, example 2, has the longest waits that follow.
+ * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it and
+ * this rank stand: wait_extended(). doc/design/masks.md, example 2, has the longest waits that follow.
  */
 #define EP_WAIT_GRACE_NS 1000000000u
 /* The least time for a peer that another rank may hold up: that one has 1/2 s itself. */
@@ -56,11 +56,13 @@ enum ep_wait_stand {
  *      bank; else everybody must have come as far as B has. In high throughput B gives a sign that it
  *      waits (EP_WAIT_HELD), as ranks of one step hold each other up there.
  *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
- *      for B alone and is lost. If that wait began a little later than A's, it ends a little later,
- *      and B needs time to come to where A waits for it, the more the further it is behind: A grants
- *      it 1/2, 1/4 or 1/8 second. A rank that has started a later step has sent all that A waits
- *      for; its 1/8 second is for rows of a remote rank: its progress word, which has a queue of its
- *      own, may arrive before them.
+ *      for B alone and is lost, or for a rank whose word of a step came to A and not to B. If that
+ *      wait began a little later than A's, it ends a little later, and B needs time to come to where
+ *      A waits for it, the more the further it is behind: A grants it 1/2, 1/4 or 1/8 second. B has
+ *      to grant less than A does, however B sees the rank that it waits for; and the words of A and
+ *      of others tell B how far it is behind them: 1/4 second at most by one step, 1/8 by two. A
+ *      rank that has started a later step has sent all that A waits for; its 1/8 second is for rows
+ *      of a remote rank: its progress word, which has a queue of its own, may arrive before them.
  *
  * What A saw last is kept in spin->polls.
  */
@@ -73,7 +75,8 @@ EP_DEV bool wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
 			 : (int32_t)(reached - op.epoch) > 0 ? EP_WAIT_AHEAD
 							     : EP_WAIT_BEHIND;
 	uint32_t before = spin->polls >> EP_WAIT_STAND_SHIFT;
-	uint64_t now = ep_time_ns(), grace = EP_WAIT_GRACE_NS >> stand;
+	int32_t lead = 0;
+	uint64_t now = ep_time_ns(), grace;
 
 	if (before != stand) {
 		spin->polls = (spin->polls & ((1u << EP_WAIT_STAND_SHIFT) - 1)) |
@@ -86,9 +89,13 @@ EP_DEV bool wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
 	bool held = spin->polls & EP_WAIT_HELD;
 
 	EP_UNROLL(1) /* a wait that expires is rare: not worth the registers */
-	for (uint32_t r = 0; r < g.nranks && needed != 1 && stand != EP_WAIT_AHEAD; r++) {
-		held |= (int32_t)(ep_progress_step(g, r) - needed) < 0;
+	for (uint32_t r = 0; r < g.nranks && stand != EP_WAIT_AHEAD; r++) {
+		uint32_t step = ep_progress_step(g, r);
+
+		held |= needed != 1 && (int32_t)(step - needed) < 0;
+		lead = (int32_t)(step - op.step) > lead ? (int32_t)(step - op.step) : lead;
 	}
+	grace = EP_WAIT_GRACE_NS >> ep_min_u32(EP_WAIT_AHEAD, ep_max_u32(stand, 1 + lead));
 	if (held) {
 		grace = g.timeout_ns > EP_WAIT_HELD_NS ? g.timeout_ns : EP_WAIT_HELD_NS;
 	}

@@ -8,7 +8,10 @@
  *     lost kill|stop mask          with masks: it is masked, the others go on with right results;
  *                                  a stopped one comes back and MaskClean takes it in again
  *     lost kill mask PAIRS         for so many pairs, which is more than fit a queue to it
+ *     lost told mask               it is killed when its word of the operation has come to its neighbour, and not
+ *                                  to the other node: the neighbour masks it, and not those who wait for it
  */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -32,6 +35,7 @@ enum {
 
 struct scene {
 	bool stops;
+	bool told;
 	uint64_t pairs; /* without the lost rank */
 };
 
@@ -158,11 +162,35 @@ static void take_in_again(struct world *w, struct bench *b)
 	CHECK_INT(error, 0);
 }
 
+#define TOLD_PAIRS 3 /* VC_FAULT strikes in the next one */
+/* Kernels of the virtual cluster look the more seldom the longer they wait: here, much more often than each 1/8 s. */
+#define TOLD_TIMEOUT_MS 1000.0
+
+static char faults[600]; /* "@" and a path */
+
+static void faults_begin(void)
+{
+	snprintf(faults, sizeof(faults), "@%s/faults", getenv("VC_DIR"));
+	close(open(faults + 1, O_CREAT | O_WRONLY, 0600));
+	setenv("VC_NIC_FAULTS", faults, 1);
+}
+
+/* Nothing that the victim posts goes to the other node any more. */
+static void fall_silent(void)
+{
+	FILE *file = fopen(faults + 1, "w");
+
+	NEED(file && fprintf(file, "retry_exceeded:rank=%d,count=1000000\n", VICTIM) >= 0 &&
+	     !fclose(file));
+	sleep(1); /* until the NIC has read it */
+}
+
 static void with_masks(struct world *w, void *arg)
 {
 	const struct scene *scene = arg;
 	struct oracle_problem p = problem(w->nranks, ORACLE_RANK_MAJOR);
-	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, TIMEOUT_MS);
+	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK,
+						  scene->told ? TOLD_TIMEOUT_MS : TIMEOUT_MS);
 	int error = 0;
 	double seconds, start = world_now();
 	struct bench b;
@@ -174,7 +202,13 @@ static void with_masks(struct world *w, void *arg)
 	 * all have. But all must do as many pairs: who stops is missed too.
 	 */
 	for (int i = 0; i < (w->rank == VICTIM ? MOST_PAIRS : PAIRS_AROUND_LOSS); i++) {
-		NEED_OK(victim_pair(&b, false, &seconds));
+		if (scene->told && i == TOLD_PAIRS) {
+			if (w->rank == VICTIM) {
+				fall_silent();
+			}
+			world_meet(w);
+		}
+		NEED_OK(victim_pair(&b, scene->told, &seconds));
 		/*
 		 * Once for the lost one, across nodes once more for who waits for it. (Time that passes
 		 * while something runs comes on top; one wait more would be twice as long.)
@@ -219,7 +253,11 @@ static int main_lost(int argc, char **argv)
 
 	NEED(argc >= 2);
 	scene.stops = !strcmp(argv[1], "stop");
+	scene.told = !strcmp(argv[1], "told");
 	scene.pairs = world_number(argc > 3 ? argv[3] : NULL, 4);
+	if (scene.told) {
+		faults_begin();
+	}
 	victim_start(VICTIM, !scene.stops);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
 	world_run(4, argc > 2 ? with_masks : without_masks, &scene);

@@ -815,6 +815,10 @@ MUTANTS = [
     {"name": "clean_ended", "file": "plugin/ep/handle.c",
      "old": "handle->group->unpaired |= handle->pending || (handle->dispatched && !handle->combined);\n",
      "new": "\n", "tests": ["clean"]},
+    # Who is behind others grants less than those who may wait for it.
+    {"name": "wait_behind", "file": "device/group/wait.h",
+     "old": "ep_max_u32(stand, 1 + lead)", "new": "ep_max_u32(stand, 1 + 0 * lead)",
+     "tests": ["unit/waits", "killed_far_told"]},
     # Waits of a step count from the first one of it that was in vain.
     {"name": "wait_since", "file": "device/group/wait.h",
      "old": ("\tif (counts) {\n"

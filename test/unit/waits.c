@@ -22,9 +22,9 @@ struct memory {
 	uint32_t down[3];
 	struct {
 		uint64_t progress[4];
-		struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][3];
+		struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][4];
 	} heap;
-	uint64_t mask[EP_MASK_BYTES(3) / 8];
+	uint64_t mask[EP_MASK_BYTES(4) / 8];
 	uint64_t word;
 	struct ep_dev_state state;
 	struct ep_record records[EP_RECORDS];
@@ -36,43 +36,69 @@ struct memory {
 #define NEAR (-1)
 #define REMOTE 0
 
-/* where: NEAR, REMOTE, or the rank whose connection is down. */
-static struct memory run(void (*kernel)(void), struct waits_args args, uint64_t progress, int where)
+static struct memory *memory_new(struct waits_args *args, uint32_t nranks)
 {
-	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
-	struct memory *m, left;
-	void *list[] = { &args };
+	struct memory *m;
 
 	NEED_CUDA(cudaMallocHost((void **)&m, sizeof(*m)));
 	memset(m, 0, sizeof(*m));
-	args.g.nranks = 2;
-	args.g.mask_enabled = 1;
-	args.g.timeout_ns = args.g.timeout_ns ? args.g.timeout_ns : UINT64_C(20000000000);
-	args.g.mask = (int32_t *)m->mask;
-	args.g.mask[0] = args.g.mask[1] = 1;
-	args.g.state = &m->state;
-	args.g.records = m->records;
-	args.g.async_error = &m->async_error;
-	args.g.heap[0] = args.g.heap[1] = args.g.own = (unsigned char *)&m->heap;
-	args.g.signature_off = sizeof(m->heap.progress);
+	args->g.nranks = nranks;
+	args->g.mask_enabled = 1;
+	args->g.timeout_ns = args->g.timeout_ns ? args->g.timeout_ns : UINT64_C(20000000000);
+	args->g.mask = (int32_t *)m->mask;
+	args->g.state = &m->state;
+	args->g.records = m->records;
+	args->g.async_error = &m->async_error;
+	args->g.own = (unsigned char *)&m->heap;
+	args->g.signature_off = sizeof(m->heap.progress);
+	for (uint32_t r = 0; r < nranks; r++) {
+		args->g.mask[r] = 1;
+		args->g.heap[r] = args->g.own;
+	}
+	args->word = &m->word;
+	args->out = &m->out;
+	return m;
+}
+
+static struct memory run_with(void (*kernel)(void), struct waits_args args, struct memory *m)
+{
+	cudaLaunchConfig_t config = { .gridDim = { 1, 1, 1 }, .blockDim = { 32, 1, 1 } };
+	void *list[] = { &args };
+	struct memory left;
+
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)kernel, list));
+	NEED_CUDA(cudaDeviceSynchronize());
+	left = *m;
+	NEED_CUDA(cudaFreeHost(m));
+	return left;
+}
+
+/* where: NEAR, REMOTE, or the rank whose connection is down. */
+static struct memory run(void (*kernel)(void), struct waits_args args, uint64_t progress, int where)
+{
+	struct memory *m = memory_new(&args, where == NEAR ? 2 : 3);
+
 	m->heap.progress[1] = progress;
 	if (where != NEAR) {
-		args.g.nranks = 3;
-		args.g.mask[2] = 1;
-		args.g.heap[1] = NULL; /* remote, as rank 2 */
+		args.g.heap[1] = args.g.heap[2] = NULL; /* remote */
 		args.g.remote = &m->remote;
 		m->remote.queues = QUEUES;
 		m->remote.links = m->links;
 		m->remote.down = m->down;
 		m->down[where] = where != REMOTE;
 	}
-	args.word = &m->word;
-	args.out = &m->out;
-	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)kernel, list));
-	NEED_CUDA(cudaDeviceSynchronize());
-	left = *m;
-	NEED_CUDA(cudaFreeHost(m));
-	return left;
+	return run_with(kernel, args, m);
+}
+
+/* Four ranks, in these steps. */
+static struct memory run_view(void (*kernel)(void), struct waits_args args, const uint32_t *steps)
+{
+	struct memory *m = memory_new(&args, 4);
+
+	for (uint32_t r = 0; r < 4; r++) {
+		m->heap.progress[r] = ep_progress_word(steps[r], 0, 0);
+	}
+	return run_with(kernel, args, m);
 }
 
 static struct memory wait_with(struct waits_args args, uint64_t progress, int where)
@@ -193,6 +219,61 @@ static void test_overtaken(void)
 	CHECK_INT(m.records[EP_RECORD_MASKED].value, 0);
 }
 
+/* A wait of this rank for rank 1: the step of each rank as this one sees it, its own first. */
+struct view {
+	const char *who;
+	uint32_t steps[4];
+};
+
+#define GRACE_UNIT_NS 62500000u /* an eighth of the longest one; the timeout is longer */
+#define GRACE_LONG 16u
+
+/* So many units beyond the timeout does the wait go on; GRACE_LONG: longer than any rank is granted by itself. */
+static uint32_t grace_of(const struct view *view)
+{
+	struct waits_args args = { .step = view->steps[0], .g.timeout_ns = 2000000000 };
+
+	check_context("%s", view->who);
+	for (uint32_t units = 0; units < GRACE_LONG; units++) {
+		struct memory m;
+
+		args.beyond_ns = units * (uint64_t)GRACE_UNIT_NS + GRACE_UNIT_NS / 2;
+		m = run_view(grace_kernel, args, view->steps);
+		if (m.out.gave_up) {
+			CHECK_INT(masked_is(&m, 1), 1);
+			return units;
+		}
+	}
+	return GRACE_LONG;
+}
+
+/*
+ * Rank D is lost and is in step 5, as rank A knows. Its word did not reach rank B, which waits for D. A waits for B,
+ * and must grant it more than B grants D, wherever other ranks are; and a rank that waits for A grants that.
+ */
+static void test_grace(void)
+{
+	static const struct view alone = { "all are in one step", { 5, 4, 5, 5 } };
+	static const struct view two[] = { { "B waits for D, A is ahead", { 5, 4, 6, 6 } },
+					   { "A waits for B", { 6, 5, 5, 6 } } };
+	static const struct view three[] = { { "B waits for D, A and C are ahead", { 5, 4, 6, 7 } },
+					     { "A waits for B, C is ahead", { 6, 5, 5, 7 } },
+					     { "C waits for A", { 7, 6, 5, 5 } } };
+	static const struct view near[] = { { "B waits for D, which is with it", { 5, 5, 6, 7 } },
+					    { "A waits for B, it may be for D", { 6, 5, 5, 7 } } };
+	static const struct view rows = { "D has started a later step", { 5, 6, 5, 7 } };
+
+	CHECK_INT(grace_of(&alone), 8);
+	CHECK_INT(grace_of(&two[1]), 8);
+	CHECK_INT(grace_of(&two[0]), 4);
+	CHECK_INT(grace_of(&three[2]), GRACE_LONG);
+	CHECK_INT(grace_of(&three[1]), 4);
+	CHECK_INT(grace_of(&three[0]), 2);
+	CHECK_INT(grace_of(&near[1]), 4);
+	CHECK_INT(grace_of(&near[0]), 2);
+	CHECK_INT(grace_of(&rows), 2);
+}
+
 static int main_waits(int argc, char **argv)
 {
 	uint64_t masked = ep_progress_word(6, 0, 1);
@@ -230,6 +311,7 @@ static int main_waits(int argc, char **argv)
 	test_bank();
 	test_down();
 	test_overtaken();
+	test_grace();
 	return check_end();
 }
 

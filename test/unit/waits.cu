@@ -73,6 +73,24 @@ EP_KERNEL(bank_kernel, waits_args, 32)
 	}
 }
 
+/* The last look at a wait for rank 1 that has lasted so long beyond the timeout: is it over? */
+EP_KERNEL(grace_kernel, waits_args, 32)
+{
+	struct ep_op op = {};
+	struct ep_spin s = { ep_time_ns() - a.g.timeout_ns - a.beyond_ns, 64 };
+	uint32_t stand = ep_progress_step(a.g, 1);
+
+	op.epoch = op.step = a.step;
+	op.freed = a.step - 2;
+	s.polls |= (uint32_t)(stand < a.step    ? EP_WAIT_BEHIND
+			      : stand == a.step ? EP_WAIT_WITH
+						: EP_WAIT_AHEAD)
+		   << EP_WAIT_STAND_SHIFT;
+	if (ep_tid() == 0) {
+		a.out->gave_up = ep_wait_check(a.g, op, s, true, EP_WAIT_COMBINE_ROW, 1).over;
+	}
+}
+
 /* One look at a wait for a peer that has started the operation, or the one before. */
 EP_KERNEL(ht_wait_kernel, ht_wait_args, 32)
 {

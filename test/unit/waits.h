@@ -26,6 +26,7 @@ struct waits_args {
 	uint32_t step;  /* of the launch, from the operation's first one, 5, on; 0: that one */
 	uint32_t site;  /* 0: rows of a combine */
 	uint32_t pad;
+	uint64_t beyond_ns; /* the timeout the wait has lasted */
 	struct waits_result *out;
 };
 
@@ -39,6 +40,11 @@ extern "C"
 #endif
 	void
 	bank_kernel(void);
+#ifdef __cplusplus
+extern "C"
+#endif
+	void
+	grace_kernel(void);
 
 /* ---- kernels that look at a wait of high throughput, and that wait for copies that do not end ---- */
 
