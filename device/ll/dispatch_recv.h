@@ -470,21 +470,47 @@ struct ep_ll_arrival {
 	bool remote;         /* a signal shows it; else, without lines, a flag does */
 };
 
+/* Does this rank place its own rows from the caller's tensor? */
+template <class F> EP_DEV bool own_direct(const struct ep_ll_dispatch_args &a)
+{
+	return !F::quantised && a.own_direct;
+}
+
+/* Quads [first, end) of one of our own tokens, as the lanes hold them of lines. */
+template <int N>
+EP_DEV void own_load(const struct ep_ll_dispatch_args &a, uint32_t token, uint32_t first,
+		     uint32_t end, struct ep_ll_lines<N> *b)
+{
+	const unsigned char *row = (const unsigned char *)a.tokens + (size_t)token * a.token_bytes;
+
+	EP_UNROLL()
+	for (int j = 0; j < N; j++) {
+		uint32_t off = (first + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
+
+		b->v[j] = ep_ll_tensor_load(row + off, ep_ll_lane_narrow(),
+					    first + j < end && off < a.token_bytes);
+	}
+}
+
 /*
- * Receives a part sent as lines; `b` holds the first batch. False when the source
- * failed on the way: what had arrived is placed, the rest is not.
+ * Receives a part sent as lines; `b` holds the first batch. Or one of our own row `own`, if that is not
+ * NO_ROW. False when the source failed on the way: what had arrived is placed, the rest is not.
  */
 template <class F, int N>
 EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 		       const struct ep_ll_placing &placing, const struct ep_ll_arrival &arrival,
-		       uint32_t src, struct ep_ll_lines<N> *b)
+		       uint32_t src, uint32_t own, struct ep_ll_lines<N> *b)
 {
 	for (uint32_t q = arrival.first; q < arrival.end; q += N) {
-		if (q != arrival.first) {
-			ep_ll_lines_load(arrival.row, q, arrival.end, b);
-		}
-		if (!ep_ll_lines_wait(a.c, op, arrival.row, q, arrival.end, src, b)) {
-			return false;
+		if (own_direct<F>(a) && own != EP_LL_NO_ROW) {
+			own_load(a, own, q, arrival.end, b);
+		} else {
+			if (q != arrival.first) {
+				ep_ll_lines_load(arrival.row, q, arrival.end, b);
+			}
+			if (!ep_ll_lines_wait(a.c, op, arrival.row, q, arrival.end, src, b)) {
+				return false;
+			}
 		}
 		if constexpr (F::quantised) {
 			place_quantised<F, true>(a, placing, q, arrival.end,
@@ -559,14 +585,31 @@ struct ep_ll_recv_item {
 	uint32_t part;
 };
 
-/* The i-th item of work of all: turns are parts, so that no source waits for another's rows. */
-EP_DEV struct ep_ll_recv_item recv_item_make(const struct ep_ll_common &c,
+/*
+ * The i-th item of work of all: turns are parts, so that no source waits for another's rows. Own rows that
+ * need not arrive go first.
+ */
+template <class F>
+EP_DEV struct ep_ll_recv_item recv_item_make(const struct ep_ll_dispatch_args &a,
 					     const struct ep_ll_recv_tables &tables, uint32_t i)
 {
+	const struct ep_ll_common &c = a.c;
+	uint32_t own = own_direct<F>(a) ? tables.rows[c.g.rank] * c.peer_parts : 0, j;
 	struct ep_ll_recv_item w;
-	uint32_t j;
 
-	w.src = ep_ll_turn(c, i, c.g.rank, &j);
+	if (!own_direct<F>(a)) {
+		w.src = ep_ll_turn(c, i, c.g.rank, &j);
+	} else if (i < own) {
+		w.src = c.g.rank;
+		j = i;
+	} else {
+		uint32_t turn;
+
+		j = ep_div(i - own, a.by_others);
+		turn = i - own - j * a.by_others.d + j;
+		w.src = c.g.rank + 1 + turn - ep_div(turn, a.by_others) * a.by_others.d;
+		w.src -= w.src < c.from.end ? 0 : c.from.by_count.d;
+	}
 	if (c.lines) {
 		w.slot = ep_div(j, c.by_peer_parts);
 		w.part = j - w.slot * c.peer_parts;
@@ -762,10 +805,12 @@ EP_DEV enum ep_ll_recv_result recv_part(const struct ep_ll_dispatch_args &a, con
 	struct ep_ll_placing w;
 	uint32_t d0, d1;
 
+	const bool own = own_direct<F>(a) && item.src == c.g.rank;
+
 	if (p.first == p.end) {
 		return EP_LL_RECV_DONE;
 	}
-	if (p.lines) { /* together with the header: most often both are there */
+	if (p.lines && !own) { /* together with the header: most often both are there */
 		ep_ll_lines_load(p.row, p.first, p.end, &lines);
 	}
 	if (!header_wait(a, op, item, &d0, &d1)) {
@@ -777,8 +822,11 @@ EP_DEV enum ep_ll_recv_result recv_part(const struct ep_ll_dispatch_args &a, con
 	w = expert_major ? place_expert_major(c, op, tables, d0, d1, item)
 			 : place_rank_major(a, d0, d1, item);
 	if (p.lines) {
-		return recv_lines<F>(a, op, w, p, item.src, &lines) ? EP_LL_RECV_DONE
-								    : EP_LL_RECV_FAILED;
+		uint32_t token = ep_shfl_u32(EP_FULL_MASK, expert_major ? d0 : d0 >> 16, 0);
+
+		return recv_lines<F>(a, op, w, p, item.src, own ? token : EP_LL_NO_ROW, &lines)
+			       ? EP_LL_RECV_DONE
+			       : EP_LL_RECV_FAILED;
 	}
 	if (!arrival_wait<REMOTE>(c, op, tables, item, p, expert_major ? d0 : d0 >> 16)) {
 		return EP_LL_RECV_FAILED;
@@ -827,8 +875,12 @@ EP_DEV enum ep_ll_recv_result recv_rows(const struct ep_ll_dispatch_args &a, con
 		most = ep_max_u32(most,
 				  tables.rows[r] * (c.lines ? c.peer_parts : tables.parts[r]));
 	}
-	for (uint32_t i = worker; i < most * c.from.by_count.d; i += workers) {
-		struct ep_ll_recv_item w = recv_item_make(c, tables, i);
+	uint32_t all = own_direct<F>(a) ? tables.rows[c.g.rank] * c.peer_parts +
+						  most * (c.from.by_count.d - 1)
+					: most * c.from.by_count.d;
+
+	for (uint32_t i = worker; i < all; i += workers) {
+		struct ep_ll_recv_item w = recv_item_make<F>(a, tables, i);
 
 		if (w.slot >= tables.rows[w.src]) {
 			continue;
@@ -850,7 +902,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 {
 	const struct ep_ll_common &c = a.c;
 	struct ep_ll_recv_tables t = recv_tables_make(c);
-	uint32_t worker = block * ep_nwarps() + ep_warp(), workers = blocks * ep_nwarps();
+	uint32_t worker = ep_warp() * blocks + block, workers = blocks * ep_nwarps();
 	/* not the first, which has a part even of a single row, nor the last to start */
 	bool remembers = block == blocks / 2;
 	enum ep_ll_recv_result result;

@@ -542,14 +542,15 @@ EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &
 	}
 }
 
-/* Parts of the source that has most of them. One warp. */
-EP_DEV uint32_t return_most(const struct ep_ll_common &c)
+/* Parts of the source that has most of them, or its slots. One warp. */
+EP_DEV uint32_t return_most(const struct ep_ll_common &c, bool slots)
 {
 	uint32_t most = 0;
 
 	for (uint32_t r = c.from.first + ep_lane(); r < c.from.end; r += EP_WARP_SIZE) {
-		most = ep_max_u32(most,
-				  c.h.src_rows[r] * (c.lines ? c.peer_parts : c.h.src_parts[r]));
+		uint32_t parts = slots ? 1 : c.lines ? c.peer_parts : c.h.src_parts[r];
+
+		most = ep_max_u32(most, c.h.src_rows[r] * parts);
 	}
 	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
 		most = ep_max_u32(most, ep_shfl_xor_u32(EP_FULL_MASK, most, x));
@@ -557,10 +558,233 @@ EP_DEV uint32_t return_most(const struct ep_ll_common &c)
 	return most;
 }
 
-/* `first` is the work of index `worker`, out of `all`, if rows are copied. */
+/*
+ * ---- send half: parts of rows, from a list ----
+ *
+ * Of many tokens a warp would take parts of two or three, each with the rows of all its experts here. Some
+ * have none and some have all, so a few warps would send long after the others. Therefore a block lists the
+ * rows of as many slots as it has notes for, and its warps take parts of these rows.
+ */
+#define EP_LL_NOTES 4 /* of a thread, for one list */
+
+/* A thread's notes of (slot, k): thread t has every T-th from t on. */
+struct ep_ll_notes {
+	uint32_t slots[EP_LL_NOTES]; /* of the source */
+	uint32_t token[EP_LL_NOTES]; /* EP_LL_SLOT */
+	uint32_t row[EP_LL_NOTES];   /* return_note(), and then the row */
+};
+
+#define EP_LL_LIST_ROWS (EP_LL_NOTES * EP_GROUP_MAX_THREADS)
+#define EP_LL_LIST_COUNTS (EP_LL_LIST_ROWS / EP_WARP_SIZE)
+
+/* Block-shared. */
+struct ep_ll_list {
+	uint32_t count[EP_LL_LIST_COUNTS]; /* rows of a warp's notes */
+	uint32_t row[EP_LL_LIST_ROWS];
+	uint32_t at[EP_LL_LIST_ROWS]; /* EP_LL_LISTED */
+};
+
+/* A row's place at its source, and the source. */
+#define EP_LL_LISTED(at, src) ((at) | (src) << 18)
+#define EP_LL_LISTED_AT(x) ((x)&0x3ffff)
+#define EP_LL_LISTED_SOURCE(x) ((x) >> 18)
+
+_Static_assert(EP_LL_MAX_INDEX <= 1 << 18 && EP_GROUP_MAX_RANKS <= 1 << 14, "EP_LL_LISTED");
+_Static_assert(EP_LL_LIST_COUNTS <= 2 * EP_WARP_SIZE, "list_fill");
+
+/* Slots of one list: slot i / S of the source i % S, of the S others. */
+EP_DEV uint32_t list_slots(const struct ep_ll_common &c)
+{
+	return ep_div(EP_LL_NOTES * ep_nthreads(), c.by_topk);
+}
+
+/* What the thread's j-th note is of, in the list that begins with slot `base`. */
+struct ep_ll_noted {
+	uint32_t src;
+	uint32_t slot; /* max_tokens: there is none */
+	uint32_t k;
+};
+
+EP_DEV struct ep_ll_noted noted_make(const struct ep_ll_combine_args &a, uint32_t base, uint32_t j)
+{
+	uint32_t x = ep_tid() + j * ep_nthreads(), i = ep_div(x, a.c.by_topk);
+	struct ep_ll_noted n;
+
+	n.k = x - i * a.c.topk;
+	n.slot = ep_div(base + i, a.by_others);
+	n.src = a.first_return + base + i - n.slot * a.by_others.d;
+	n.src -= n.src < a.c.from.end ? 0 : a.c.from.by_count.d;
+	if (i >= list_slots(a.c) || !a.others) {
+		n.slot = a.c.max_tokens;
+	}
+	return n;
+}
+
+/* Nothing waits here for what is loaded. */
+template <bool REMOTE>
+EP_DEV struct ep_ll_notes notes_load(const struct ep_ll_combine_args &a, uint32_t base)
+{
+	const struct ep_ll_common &c = a.c;
+	struct ep_ll_notes notes;
+
+	EP_UNROLL()
+	for (uint32_t j = 0; j < EP_LL_NOTES; j++) {
+		struct ep_ll_noted n = noted_make(a, base, j);
+
+		notes.slots[j] = 0;
+		if (n.slot < c.max_tokens && !(REMOTE && ep_rank_remote(c.g, n.src))) {
+			uint32_t received = ep_ll_source_of(c, n.src) * c.max_tokens + n.slot;
+
+			notes.slots[j] = c.h.src_rows[n.src];
+			notes.token[j] = c.h.slot_token[received];
+			notes.row[j] = return_note(c, received, n.k);
+		}
+	}
+	return notes;
+}
+
+/* Makes rows of the notes, and counts them. A barrier and list_fill() follow. One block. */
+EP_DEV void list_count(const struct ep_ll_combine_args &a, struct ep_ll_list &list,
+		       struct ep_ll_notes &notes, uint32_t base)
+{
+	const struct ep_ll_common &c = a.c;
+
+	EP_UNROLL()
+	for (uint32_t j = 0; j < EP_LL_NOTES; j++) {
+		struct ep_ll_noted n = noted_make(a, base, j);
+		uint32_t received = ep_ll_source_of(c, n.src) * c.max_tokens + n.slot, rows;
+
+		notes.row[j] = n.slot < notes.slots[j]
+				       ? return_of(c, received, notes.token[j], n.k, notes.row[j])
+				       : EP_LL_NO_ROW;
+		rows = ep_ballot(EP_FULL_MASK, notes.row[j] != EP_LL_NO_ROW);
+		if (ep_lane() == 0) {
+			list.count[j * ep_nwarps() + ep_warp()] = ep_popc(rows);
+		}
+	}
+}
+
+/* Lists the rows, in the order of their slots; returns how many. A barrier follows. One block. */
+EP_DEV uint32_t list_fill(const struct ep_ll_combine_args &a, struct ep_ll_list &list,
+			  const struct ep_ll_notes &notes, uint32_t base)
+{
+	uint32_t lane = ep_lane(), counts = EP_LL_NOTES * ep_nwarps();
+	uint32_t even = 2 * lane < counts ? list.count[2 * lane] : 0;
+	uint32_t odd = 2 * lane + 1 < counts ? list.count[2 * lane + 1] : 0;
+	uint32_t end = even + odd; /* of the lane's two counts */
+
+	for (uint32_t x = 1; x < EP_WARP_SIZE; x *= 2) {
+		uint32_t before = ep_shfl_u32(EP_FULL_MASK, end, (lane - x) & (EP_WARP_SIZE - 1));
+
+		end += lane >= x ? before : 0;
+	}
+	EP_UNROLL()
+	for (uint32_t j = 0; j < EP_LL_NOTES; j++) {
+		uint32_t i = j * ep_nwarps() + ep_warp();
+		uint32_t place = ep_shfl_u32(EP_FULL_MASK, end - even - odd, i / 2);
+		uint32_t first = ep_shfl_u32(EP_FULL_MASK, even, i / 2);
+		bool there = notes.row[j] != EP_LL_NO_ROW;
+		uint32_t rows = ep_ballot(EP_FULL_MASK, there);
+
+		place += (i & 1 ? first : 0) + ep_popc(rows & ((1u << lane) - 1));
+		if (there) {
+			struct ep_ll_noted n = noted_make(a, base, j);
+
+			list.row[place] = notes.row[j];
+			list.at[place] = EP_LL_LISTED(
+				EP_LL_SLOT_TOKEN(notes.token[j]) * a.c.topk + n.k, n.src);
+		}
+	}
+	return ep_shfl_u32(EP_FULL_MASK, end, EP_WARP_SIZE - 1);
+}
+
+/* Part `part` of a listed row as lines, to its source. One warp. */
+EP_DEV void return_part(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			uint32_t row, uint32_t listed, uint32_t part)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t src = EP_LL_LISTED_SOURCE(listed), first, end;
+	unsigned char *to;
+
+	if (!ep_mask_active_warp(c.g, src)) {
+		return;
+	}
+	to = ep_ll_row(c, op, ep_heap_of(c.g, src), EP_LL_LISTED_AT(listed));
+	ep_ll_part(c.row_quads, c.peer_part_quads, part, &first, &end);
+	for (uint32_t q = first; q < end; q += EP_LL_BATCH) {
+		struct ep_vec16 v[EP_LL_BATCH];
+
+		EP_UNROLL()
+		for (uint32_t j = 0; j < EP_LL_BATCH; j++) {
+			if (q + j < end) {
+				v[j] = tensor_vec(a, row,
+						  (q + j) * EP_LL_QUAD_BYTES +
+							  ep_line_offset(ep_lane()),
+						  ep_ll_lane_narrow());
+			}
+		}
+		EP_UNROLL()
+		for (uint32_t j = 0; j < EP_LL_BATCH; j++) {
+			if (q + j < end) {
+				ep_st_line(to + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES, v[j],
+					   op.epoch, flag);
+			}
+		}
+	}
+}
+
+/*
+ * Returns all rows to ranks of the node; `notes` are those of the first list, counted, and a barrier
+ * followed. Work of number `worker` is the warp's first. One block.
+ */
+template <bool REMOTE>
+EP_DEV void return_listed(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
+			  uint32_t worker, struct ep_ll_list &list, struct ep_ll_notes &notes)
+{
+	const struct ep_ll_common &c = a.c;
+	uint32_t warps = c.launch.send_blocks * ep_nwarps(), slots = c.max_tokens * a.others;
+
+	if (slots > list_slots(c)) {
+		slots = return_most(c, true) * a.others;
+	}
+	for (uint32_t base = 0, i = worker;;) {
+		uint32_t all = list_fill(a, list, notes, base) * c.peer_parts;
+
+		ep_block_sync();
+		for (; i < all; i += warps) {
+			uint32_t n = ep_div(i, c.by_peer_parts);
+
+			return_part(a, op, flag, list.row[n], list.at[n], i - n * c.peer_parts);
+		}
+		i -= all;
+		base += list_slots(c);
+		if (base >= slots) {
+			return;
+		}
+		notes = notes_load<REMOTE>(a, base);
+		ep_block_sync();
+		list_count(a, list, notes, base);
+		ep_block_sync();
+	}
+}
+
+/* Are rows listed? */
+template <class F> EP_DEV bool listed(const struct ep_ll_combine_args &a)
+{
+	return !F::quantised && a.listed;
+}
+
+/* What a sender looks up while the step is on its way. */
+struct ep_ll_ahead {
+	struct ep_ll_notes notes;  /* if rows are listed; else */
+	struct ep_ll_return first; /* the warp's first work, if rows are copied, */
+	uint32_t all;              /* and all */
+};
+
+/* `worker`: the warp's number. One block; rows that it lists are counted, and a barrier followed. */
 template <class F, bool REMOTE>
 EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
-			 uint32_t worker, const struct ep_ll_return &first, uint32_t all)
+			 uint32_t worker, struct ep_ll_list &list, struct ep_ll_ahead &ahead)
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t side = 0, warps = c.launch.send_blocks * ep_nwarps(), shift = 0;
@@ -569,14 +793,19 @@ EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op 
 	     ch += c.launch.send_blocks) {
 		ep_ll_remote_return<F>(a, op, ch, &side);
 	}
+	if (listed<F>(a)) {
+		return_listed<REMOTE>(a, op, flag, worker, list, ahead.notes);
+		return;
+	}
 	/* a row takes long to quantise: few are shared out among warps */
 	while (F::quantised && c.lines && shift < EP_LL_MOST_SHARES &&
-	       all << (shift + 1) <= warps) {
+	       ahead.all << (shift + 1) <= warps) {
 		shift++;
 	}
-	for (uint32_t i = worker; i < all << shift; i += warps) {
-		struct ep_ll_return r =
-			!F::quantised && i == worker ? first : return_load<REMOTE>(a, i, shift);
+	for (uint32_t i = worker; i < ahead.all << shift; i += warps) {
+		struct ep_ll_return r = !F::quantised && i == worker
+						? ahead.first
+						: return_load<REMOTE>(a, i, shift);
 
 		return_item<F>(a, op, flag, r, ep_div(i, a.by_others) & ((1u << shift) - 1),
 			       1u << shift);
@@ -985,7 +1214,7 @@ EP_DEV void combine_receive(const struct ep_ll_combine_args &a, const struct ep_
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t all = c.num_tokens * c.parts, block = ep_block() - c.launch.send_blocks;
-	uint32_t first = block * ep_nwarps() + ep_warp(), shift = 0;
+	uint32_t first = ep_warp() * c.launch.recv_blocks + block, shift = 0;
 
 	/* what a team of two saves is what storing and reading takes */
 	if (F::quantised && c.lines && c.part_quads == 1 &&
@@ -1015,16 +1244,26 @@ EP_DEV void combine_receive(const struct ep_ll_combine_args &a, const struct ep_
 template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_combine_args &a)
 {
 	const struct ep_ll_common &c = a.c;
-	uint32_t worker = ep_block() * ep_nwarps() + ep_warp();
+	/* few rows use all blocks, and many of one token several */
+	uint32_t worker = F::quantised ? ep_block() * ep_nwarps() + ep_warp()
+				       : ep_warp() * c.launch.send_blocks + ep_block();
+	struct ep_ll_ahead ahead = {};
+	EP_SHARED(struct ep_ll_list, list);
+
+	if (listed<F>(a) && ep_block() < c.launch.send_blocks) {
+		ahead.notes = notes_load<REMOTE>(a, 0);
+	}
 	struct ep_step_found found = ep_step_load(c.g, c.launch, true);
-	struct ep_ll_return first = {};
-	uint32_t all = 0;
 
 	if (ep_block() < c.launch.send_blocks) { /* while the step is on its way */
-		if (!F::quantised) {
-			first = return_load<REMOTE>(a, worker, 0);
+		if (listed<F>(a)) {
+			list_count(a, list, ahead.notes, 0);
+		} else {
+			if (!F::quantised) {
+				ahead.first = return_load<REMOTE>(a, worker, 0);
+			}
+			ahead.all = return_most(c, false) * a.by_others.d;
 		}
-		all = return_most(c) * a.by_others.d;
 	}
 	struct ep_op op = ep_step_make(c.launch, found, true);
 	uint32_t origin = ep_step_origin(c.launch, found, op);
@@ -1050,7 +1289,7 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 		op.start_ns += ep_time_ns() - before;
 	}
 	if (ep_block() < c.launch.send_blocks) {
-		combine_send<F, REMOTE>(a, op, flag, worker, first, all);
+		combine_send<F, REMOTE>(a, op, flag, worker, list, ahead);
 		if (ep_block() == 0 && ep_warp() == 0) {
 			ep_signature_close(c.g, op.step);
 		}

@@ -68,7 +68,8 @@ EP_DEV void send_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &o
 
 			f.first_rank = r0;
 			f.lanes = ep_min_u32(c.to.end - r0, EP_WARP_SIZE);
-			f.slot = d < c.to.end && !(REMOTE && ep_rank_remote(c.g, d))
+			f.slot = d < c.to.end && !(REMOTE && ep_rank_remote(c.g, d)) &&
+						 !(d == c.g.rank && own_direct<F>(a))
 					 ? ep_ll_slot(tables, local, d)
 					 : EP_LL_NO_ROW;
 			turn = count <= EP_WARP_SIZE ? turn - ep_div(turn, c.to.by_count) * count
@@ -144,8 +145,8 @@ EP_DEV void ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct e
 {
 	const struct ep_ll_common &c = a.c;
 	uint32_t counters = ll_counters(c);
-	uint32_t worker = (ep_block() - counters) * ep_nwarps() + ep_warp();
-	uint32_t workers = (c.launch.send_blocks - counters) * ep_nwarps();
+	uint32_t blocks = c.launch.send_blocks - counters, workers = blocks * ep_nwarps();
+	uint32_t worker = ep_warp() * blocks + ep_block() - counters; /* few use all blocks */
 	uint32_t side = 0;
 
 	if (ep_block() == 0) {
@@ -169,7 +170,7 @@ EP_DEV void ll_dispatch_send(const struct ep_ll_dispatch_args &a, const struct e
 		}
 		if (REMOTE) {
 			ep_ll_remote_send_span<F>(a, op, tables, span, ep_block() - counters,
-						  c.launch.send_blocks - counters, &side);
+						  blocks, &side);
 		}
 		/* from the other end, so that with few tokens other warps carry rows */
 		send_headers<REMOTE>(a, op, tables, span, workers - 1 - worker, workers);

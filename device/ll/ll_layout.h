@@ -27,7 +27,8 @@
  * Dispatch. The sender gives each token one slot per destination rank (ascending token order) and
  * each (token, k) an index among its own selections of that expert. It announces per destination
  * two control packets and L expert counts. With the counts of all sources the receiver knows every
- * row's final place: experts' rows lie in ascending (source rank, token, k) order.
+ * row's final place: experts' rows lie in ascending (source rank, token, k) order. Many rows of its own
+ * a rank takes from the caller's tensor; only their headers pass its heap.
  *
  * Combine. Rows return to the slot token * K + k of the source (rank-major: k is the first k that
  * chose the rank). Rows whose source is this rank stay where they are; the reducer reads them
@@ -194,6 +195,8 @@ struct ep_ll_dispatch_args {
 	uint32_t header_off;      /* headers [S][B] */
 	uint32_t header_bytes;    /* stride of a header: whole packets */
 	struct ep_div by_packets; /* of a header */
+	struct ep_div by_others;  /* sources but this rank, at least 1 */
+	uint32_t own_direct;      /* this rank places its own rows from `tokens` */
 	uint32_t pad;
 	struct ep_mlx5_source source; /* `tokens`, where NICs read rows from it */
 };
@@ -208,6 +211,8 @@ struct ep_ll_combine_args {
 	uint32_t others;           /* ranks in c.from but this one, */
 	struct ep_div by_others;   /* at least 1; */
 	uint32_t first_return;     /* and the one to begin with, or c.from.end for c.from.first */
+	uint32_t listed;           /* senders take parts of rows from a list */
+	uint32_t pad;
 	struct ep_mlx5_source source; /* as in dispatch */
 };
 
@@ -230,9 +235,9 @@ _Static_assert(EP_LL_ROUTE_RANK(EP_GROUP_MAX_RANKS - 1) == EP_GROUP_MAX_RANKS - 
 _Static_assert(sizeof(struct ep_ll_areas) == 80, "ep_ll_areas");
 _Static_assert(sizeof(struct ep_ll_dev_handle) == 56, "ep_ll_dev_handle");
 _Static_assert(sizeof(struct ep_ll_common) == sizeof(struct ep_dev_group) + 424, "ep_ll_common");
-_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 176,
+_Static_assert(sizeof(struct ep_ll_dispatch_args) == sizeof(struct ep_ll_common) + 192,
 	       "ep_ll_dispatch_args");
-_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 96,
+_Static_assert(sizeof(struct ep_ll_combine_args) == sizeof(struct ep_ll_common) + 104,
 	       "ep_ll_combine_args");
 
 #endif

@@ -37,9 +37,10 @@ class Expect:
 
 
 # Combine adds 8 rows at once: a look at their lines, and one at all that are missing. Where rows of
-# remote ranks may be among them, the first look waits for each row in turn.
-COMBINE = Expect(16, (8, 8), 0, 4)
-COMBINE_REMOTE = Expect(16, (8,), 8, 4)
+# remote ranks may be among them, the first look waits for each row in turn. Rows return by four lines, of
+# a token's rows or of one from a list.
+COMBINE = Expect(16, (8, 8), 0, 8)
+COMBINE_REMOTE = Expect(16, (8,), 8, 8)
 # Rows that are quantised are added one by one: the first one, the next one while one is added, and one
 # that has not arrived. A tile has two lines, or one.
 COMBINE_FP8 = Expect(3, (), 3, 2)

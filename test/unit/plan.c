@@ -53,7 +53,7 @@ static void test_golden(void)
 		{ false, 1, EP_ROW_FP8, true, 16, 8, 2, 16, 1, 8, 33, 66 },
 		{ false, 64, EP_ROW_FP8, true, 16, 8, 2, 8, 2, 2, 33, 99 },
 		{ true, 1, EP_ROW_COPIED, true, 30, 30, 1, 30, 1, 0, 66, 33 },
-		{ true, 17, EP_ROW_COPIED, true, 30, 30, 1, 15, 2, 0, 33, 99 },
+		{ true, 17, EP_ROW_COPIED, true, 30, 30, 1, 8, 4, 0, 33, 99 },
 		{ true, 64, EP_ROW_COPIED, true, 30, 30, 1, 8, 4, 0, 33, 99 },
 		{ true, 128, EP_ROW_COPIED, true, 30, 30, 1, 8, 4, 0, 33, 99 },
 		{ true, 257, EP_ROW_COPIED, true, 30, 15, 2, 8, 4, 0, 33, 99 },
@@ -110,6 +110,9 @@ static void test_golden(void)
 			made(rows[i].combine, rows[i].tokens, rows[i].format, rows[i].lines);
 		struct ep_ll_plan p;
 
+		bool many = rows[i].lines && rows[i].format == EP_ROW_COPIED &&
+			    (rows[i].tokens > 16 || (rows[i].combine && !rows[i].tokens));
+
 		if (i % 2) { /* which changes nothing here */
 			o.layout = EP_LL_RANK_MAJOR;
 		}
@@ -124,6 +127,8 @@ static void test_golden(void)
 			       p.combine_parts, p.send_blocks, p.recv_blocks);
 			CHECK(!"the plan has changed");
 		}
+		CHECK(p.own_direct == (many && !rows[i].combine));
+		CHECK(p.listed == (many && rows[i].combine));
 	}
 }
 

@@ -114,6 +114,8 @@ struct ep_ll_plan {
 	uint32_t part_quads;
 	uint32_t peer_part_quads;
 	uint32_t combine_parts; /* dispatch */
+	bool own_direct;        /* dispatch: own rows may be placed from the caller's tensor */
+	bool listed;            /* combine: senders take parts of rows from a list */
 	struct ep_ll_dispatch_packets packets;
 	uint32_t span;
 	uint32_t channel_tokens;

@@ -312,6 +312,21 @@ static ncclResult_t ll_check_row(const struct ep_dispatch *dispatch, uint32_t qu
 		quads * EP_LL_QUAD_BYTES);
 }
 
+/*
+ * Who has few tokens does not place its own rows from the tensor: that begins with a trip to memory behind the
+ * headers. With halves the program may write the tensor before rows are placed.
+ */
+static void ll_own_fill(struct ep_ll_dispatch_args *a, const struct ep_dispatch *dispatch,
+			const struct ep_ll_plan *plan)
+{
+	const struct ncclEpGroup *g = dispatch->h->group;
+	uint32_t senders = g->config.shape.roles.senders;
+
+	a->own_direct = plan->own_direct && !dispatch->config.send_only && !dispatch->scale_bytes &&
+			ep_group_sends(g) && ep_group_holds(g);
+	a->by_others = ep_div_make(senders > 1 ? senders - 1 : 1);
+}
+
 ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
 	struct ep_ll_operation operation = ll_operation_of(dispatch->h, false);
@@ -347,6 +362,7 @@ ncclResult_t ep_ll_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a->header_off = p.packets.header_off;
 	a->header_bytes = p.packets.header_bytes;
 	a->by_packets = ep_div_make(p.packets.header_bytes / 16);
+	ll_own_fill(a, dispatch, &p);
 	if (operation.format == EP_ROW_COPIED && !dispatch->scale_bytes) {
 		ep_ll_source_choose(dispatch->h->group, EP_LL_SOURCE_DISPATCH, dispatch->in.tokens,
 				    &dispatch->tokens, dispatch->token_bytes,
@@ -386,6 +402,7 @@ ncclResult_t ep_ll_combine(const struct ep_combine *c, cudaStream_t stream)
 	args.combine.tokens = c->tokens.data;
 	args.combine.out_tokens = c->out_tokens.data;
 	args.combine.token_bytes = c->token_bytes;
+	args.combine.listed = p.listed;
 	ll_returns_fill(&args.combine, c->h->group);
 	args.combine.scales = c->scales.data;
 	if (operation.format == EP_ROW_COPIED) {

@@ -24,6 +24,10 @@ static const struct ll_format {
 	[EP_ROW_NVFP4] = { 1, 2, 2, 4, 3, EP_LL_KERNEL_DISPATCH_NVFP4, EP_LL_KERNEL_COMBINE_NVFP4 },
 };
 
+#define LL_FEW                                                                                     \
+	16 /* own tokens: with no more of them latency counts, not how the work is shared out */
+#define LL_LISTED_QUADS 4 /* of a row that combine's senders take at a time, at most */
+
 /* Tokens of one span: a multiple of 32, at least 32. */
 static uint32_t ll_span_tokens(uint32_t topk, uint32_t experts)
 {
@@ -130,12 +134,24 @@ static void ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operati
 			ll_flag_parts(ll_flag_warps(&op->geometry), op->num_tokens, quads / tile);
 		plan->peer_parts = 1;
 	}
+	plan->own_direct = op->lines && op->format == EP_ROW_COPIED && op->num_tokens > LL_FEW;
 	plan->kernel = format->dispatch;
 	plan->row_quads = quads;
 	plan->part_quads = ep_ll_part_quads(quads, plan->parts, tile);
 	plan->combine_parts = ll_return_parts(op);
 	plan->packets = ep_ll_dispatch_packets_make(&op->shape, op->layout, op->topk);
 	plan->shared_bytes = ll_shared_bytes(&op->shape, op->topk, plan->span);
+}
+
+/* And if parts of rows are listed. Of one token as many rows return as there are experts on other ranks. */
+static uint32_t ll_listed_quads(const struct ep_ll_operation *op, uint32_t quads, uint32_t warps)
+{
+	uint64_t rows = ll_plan_tokens(op) * (op->shape.roles.senders - 1);
+
+	if (op->layout == EP_LL_EXPERT_MAJOR) {
+		rows = ep_ceil_div(rows * op->topk, op->shape.roles.holders);
+	}
+	return ll_warp_quads(quads, rows, warps, LL_LISTED_QUADS);
 }
 
 static void ll_plan_combine(struct ep_ll_plan *plan, const struct ep_ll_operation *op)
@@ -145,8 +161,10 @@ static void ll_plan_combine(struct ep_ll_plan *plan, const struct ep_ll_operatio
 	uint32_t warps = plan->send_blocks * (op->geometry.threads / 32);
 	uint32_t tile = op->lines ? 1 : format->tile; /* of lines, any quad can be awaited */
 
+	plan->listed = op->lines && op->format == EP_ROW_COPIED && ll_plan_tokens(op) > LL_FEW;
 	if (op->lines) {
-		uint32_t returned = ll_return_quads(op, quads, warps);
+		uint32_t returned = plan->listed ? ll_listed_quads(op, quads, warps)
+						 : ll_return_quads(op, quads, warps);
 
 		plan->parts = ep_ceil_div(quads, ll_plan_tokens(op) <= 256 ? 1 : 2);
 		plan->peer_parts = ep_ceil_div(quads, ep_max_u64(format->tile, returned));
@@ -211,18 +229,19 @@ static void ll_plan_blocks(struct ep_ll_plan *plan, const struct ep_ll_operation
 		ll_plan_idle(plan, op, true);
 		return;
 	}
-	if (op->num_tokens <= 16 && !(op->combine && op->format != EP_ROW_COPIED) &&
+	if (op->num_tokens <= LL_FEW && !(op->combine && op->format != EP_ROW_COPIED) &&
 	    ll_quads_fit(op, blocks / 4)) {
 		own = blocks / 4;
 	}
 	if (op->combine) {
 		plan->send_blocks = blocks * ll_formats[op->format].returning / 8;
-		if (op->num_tokens <= 16) {
+		if (op->num_tokens <= LL_FEW) {
 			plan->send_blocks = (uint32_t)ep_max_u64(plan->send_blocks, half);
 		}
 	} else {
-		plan->send_blocks =
-			op->num_tokens <= 16 ? own : blocks * ll_formats[op->format].sending / 8;
+		plan->send_blocks = op->num_tokens <= LL_FEW
+					    ? own
+					    : blocks * ll_formats[op->format].sending / 8;
 	}
 	plan->send_blocks = (uint32_t)ep_max_u64(1, plan->send_blocks);
 	plan->recv_blocks = blocks - plan->send_blocks;
