@@ -228,10 +228,16 @@ static void window_make(void *arg)
 	uint64_t end = ep_now_ns() + job->timeout_ns;
 
 	job->result = nccl->window_register(job->comm, job->base, job->bytes, job->window, 0);
+	/* NCCL may go on in a thread of its own all the same */
+	if (job->result == ncclSuccess && nccl->comm_get_async_error) {
+		job->result = ncclInProgress;
+	}
 	while (job->result == ncclInProgress && nccl->comm_get_async_error && ep_now_ns() < end) {
-		nanosleep(&nap, NULL);
 		if (nccl->comm_get_async_error(job->comm, &job->result) != ncclSuccess) {
 			job->result = ncclSystemError;
+		}
+		if (job->result == ncclInProgress) {
+			nanosleep(&nap, NULL);
 		}
 	}
 }

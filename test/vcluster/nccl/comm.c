@@ -704,17 +704,33 @@ static ncclResult_t vc_gather_begin(const struct vc_gather_job *job)
 		     : ncclSuccess;
 }
 
-static void *vc_gather_main(void *arg)
+bool vc_comm_leave(struct ncclComm *comm, void *(*fn)(void *arg), void *arg)
 {
-	struct vc_gather_job *job = arg;
-	struct ncclComm *comm = job->gather.comm;
-	ncclResult_t result = vc_gather_begin(job);
+	if (comm->threaded) {
+		pthread_join(comm->thread, NULL);
+	}
+	atomic_store(&comm->in_progress, 1);
+	comm->threaded = !pthread_create(&comm->thread, NULL, fn, arg);
+	if (!comm->threaded) {
+		atomic_store(&comm->in_progress, 0);
+	}
+	return comm->threaded;
+}
 
+void vc_comm_left(struct ncclComm *comm, ncclResult_t result)
+{
 	if (result) {
 		vc_nccl_broken(comm, result);
 	}
-	free(job);
 	atomic_store(&comm->in_progress, 0);
+}
+
+static void *vc_gather_main(void *arg)
+{
+	struct vc_gather_job *job = arg;
+
+	vc_comm_left(job->gather.comm, vc_gather_begin(job));
+	free(job);
 	return NULL;
 }
 
@@ -728,10 +744,7 @@ static ncclResult_t vc_gather_leave(const struct vc_gather_job *job)
 		return vc_nccl_error(comm, ncclSystemError, "out of memory");
 	}
 	*copy = *job;
-	atomic_store(&comm->in_progress, 1);
-	comm->threaded = !pthread_create(&comm->thread, NULL, vc_gather_main, copy);
-	if (!comm->threaded) {
-		atomic_store(&comm->in_progress, 0);
+	if (!vc_comm_leave(comm, vc_gather_main, copy)) {
 		free(copy);
 		return vc_nccl_error(comm, ncclSystemError, "no thread");
 	}
@@ -765,7 +778,7 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 				     "send %p or receive %p is not memory a device can reach", send,
 				     recv);
 	}
-	return comm->nonblocking && !comm->threaded && vc_env_long("VC_NCCL_CONNECT", 0)
+	return comm->nonblocking && !comm->connected && vc_env_long("VC_NCCL_CONNECT", 0)
 		       ? vc_gather_leave(&job)
 		       : vc_gather_begin(&job);
 }

@@ -48,8 +48,8 @@ struct ncclComm {
 	bool connected;
 	bool nonblocking;        /* ncclConfig_t.blocking is 0: a thread of NCCL's own connects */
 	_Atomic int callers;     /* that wait on the host in a collective */
-	_Atomic int in_progress; /* that thread has not ended, */
-	bool threaded;           /* or nobody has joined it yet */
+	_Atomic int in_progress; /* that thread has not ended */
+	bool threaded;           /* nobody has joined it yet */
 	pthread_t thread;
 	int refs;
 	_Atomic(struct ncclWindow_vidmem *) spare; /* the window that was freed last */
@@ -70,6 +70,11 @@ ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call);
 /* Everybody's `size` bytes (at most a slot), in rank order, to all. */
 ncclResult_t vc_comm_gather(struct ncclComm *comm, uint64_t call, const void *mine, void *all,
 			    size_t size);
+
+/* A call of a communicator that does not block goes on in a thread, which owns `arg`. False: no thread. */
+bool vc_comm_leave(struct ncclComm *comm, void *(*fn)(void *arg), void *arg);
+/* That thread's call has ended. */
+void vc_comm_left(struct ncclComm *comm, ncclResult_t result);
 
 /*
  * Groups: a blocking call between ncclGroupStart and ncclGroupEnd only leaves a job; the jobs run at

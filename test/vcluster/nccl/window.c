@@ -313,6 +313,16 @@ static ncclResult_t vc_window_make(struct vc_job *base)
 	return result;
 }
 
+static void *vc_window_main(void *arg)
+{
+	struct vc_window_job *job = arg;
+
+	cudaSetDevice(vc_device_ordinal(job->comm->device));
+	vc_comm_left(job->comm, vc_window_make(&job->job));
+	free(job);
+	return NULL;
+}
+
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
 				    int flags)
 {
@@ -322,8 +332,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 	if (result) {
 		return result;
 	}
-	if (!win) {
-		return vc_nccl_error(comm, ncclInvalidArgument, "win is NULL");
+	if (!win || atomic_load(&comm->in_progress)) {
+		return vc_nccl_error(comm, ncclInvalidArgument, "win %p, in progress %d",
+				     (void *)win, atomic_load(&comm->in_progress));
 	}
 	*win = NULL;
 	if (vc_env_long("VC_WINDOW_LATE_MS", 0)) {
@@ -352,7 +363,15 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 	job->buff = buff;
 	job->size = size;
 	job->out = win;
-	return vc_job_submit(&job->job);
+	if (!comm->nonblocking) {
+		return vc_job_submit(&job->job);
+	}
+	/* NCCL returns no ncclInProgress here */
+	if (!vc_comm_leave(comm, vc_window_main, job)) {
+		free(job);
+		return vc_nccl_error(comm, ncclSystemError, "no thread");
+	}
+	return ncclSuccess;
 }
 
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win)
