@@ -24,6 +24,7 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks,
 				const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
 {
+	bool listed = !asked->remote_ranks && config->node_size.count;
 	uint32_t n = (uint32_t)nranks, *node;
 	ncclResult_t result = ncclSuccess;
 
@@ -42,19 +43,18 @@ static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks
 			       asked->node_ranks, nranks, most->remote, n - most->remote, nranks,
 			       n - most->remote);
 	}
-	if (asked->remote_ranks ? !asked->roles : !config->node_size.count) {
+	if (!asked->roles && !listed) {
 		return ncclSuccess;
 	}
 	node = malloc(n * sizeof(*node));
 	if (!node) {
 		return ep_fail(ncclSystemError, "ncclEpExtDeviceMemory: out of host memory");
 	}
-	if (asked->remote_ranks) {
-		for (uint32_t r = 0; r < n; r++) {
-			node[r] = r / most->near;
-		}
-	} else {
+	if (listed) {
 		EP_CHECK_GOTO(ep_nodes_split(node, &config->node_size, nranks), out);
+	}
+	for (uint32_t r = 0; r < n && !listed; r++) {
+		node[r] = r / most->near;
 	}
 	*most = ep_nodes_most(node, sizeof(*node), nranks, &config->shape.roles);
 out:

@@ -228,6 +228,17 @@ MUTANTS = [
     {"name": "roles_global", "file": "plugin/ep/ll/ll_launch.c",
      "old": "args->expert_id_base = ((uint32_t)g->rank - g->config.shape.roles.first_holder) *",
      "new": "args->expert_id_base = (uint32_t)g->rank *", "tests": ["matrix_roles"]},
+    # Peers count by their roles when a group's memory is laid out, and where none is yet.
+    {"name": "roles_senders", "file": "plugin/core/nodes.c",
+     "old": "\t\tsenders[remote] += ep_roles_sends(roles, (uint32_t)i);", "new": "\t\tsenders[remote]++;", "tests": ["params"]},
+    {"name": "roles_holders", "file": "plugin/core/nodes.c",
+     "old": "\t\tholders[remote] += i != r && ep_roles_holds(roles, (uint32_t)i);", "new": "\t\tholders[remote] += i != r;",
+     "tests": ["params"]},
+    {"name": "roles_sources", "file": "plugin/core/nodes.c",
+     "old": "\t\t\t*its += ep_roles_sends(roles, (uint32_t)r);", "new": "\t\t\t*its += 1;", "tests": ["params"]},
+    {"name": "roles_announced", "file": "plugin/ep/query.c",
+     "old": "\tif (!asked->roles && !listed) {", "new": "\tif (!(asked->roles && asked->remote_ranks) && !listed) {",
+     "tests": ["memory"]},
     # A newcomer has the roles of the group.
     {"name": "roles_joined", "file": "plugin/ep/group.c",
      "old": "EP_IMPORT_OPTIONAL(&own_roles, roles, NCCL_EP_EXT_ROLES);",

@@ -9,6 +9,8 @@
 
 #include "ep/ep.h"
 #include "support/bench.h"
+#include "support/ht_bench.h"
+#include "support/roles.h"
 #include "support/self.h"
 #include "support/watch.h"
 
@@ -142,6 +144,36 @@ static void sizes(struct world *w)
 		CHECK_INT(watch_bytes(), before);
 		CHECK_INT(purse.bytes, 0);
 		CHECK_INT(purse.wrong, 0);
+	}
+}
+
+/* The same in groups in which not all ranks hold experts or bring tokens, with rows so large that each one's room counts. */
+static void sizes_with_roles(struct world *w)
+{
+	for (uint32_t i = 0; i < 8; i++) {
+		struct oracle_ht h = { .p = bench_problem(w->nranks, 0, 8, 7168, 64,
+							  ORACLE_EXPERT_MAJOR) };
+		ncclEpExtMemory_t m = NCCL_EP_EXT_MEMORY_INIT;
+		ncclEpGroupConfig_t config;
+		ncclEpExtRoles_t roles;
+		ncclEpGroup_t group;
+
+		roles_draw(&h.p, i / 2);
+		if (i <
+		    2) { /* a rank alone with all tokens and experts: it returns nothing to anybody */
+			h.p.first_holder = h.p.first_sender = (uint32_t)w->nranks - 1;
+			h.p.holders = h.p.senders = 1;
+		}
+		h.p.experts = 8 * h.p.holders;
+		config = i % 2 ? ht_group_config(&h, 0) : bench_group_config(&h.p, 0);
+		check_context("holders %u:%u, senders %u:%u, %s", h.p.first_holder, h.p.holders,
+			      h.p.first_sender, h.p.senders, i % 2 ? "ht" : "ll");
+		m.roles = roles_of(&h.p, &roles);
+		m.remote_ranks = (unsigned int)(w->nranks - w->nranks / world_nodes());
+		OK(ncclEpExtDeviceMemory(&config, w->nranks, NCCL_EP_LAYOUT_UNSET, 0, &m));
+		group = roles_group(w->comm, &h.p, &config);
+		CHECK_INT(group->peer_heap.bytes, m.heap_bytes);
+		OK(ncclEpGroupDestroy(group));
 	}
 }
 
@@ -568,6 +600,7 @@ static void run(struct world *w, void *only_captures)
 		return;
 	}
 	sizes(w);
+	sizes_with_roles(w);
 	explicit_size(w);
 	growth(w);
 	growth_fails(w);

@@ -203,11 +203,30 @@ static void test_nodes(void)
 	CHECK(!nodes_are("1,2,3", 5, ""));
 }
 
+/* Peers count by their roles: of those that hold experts, others that bring tokens, and the other way round. */
+static void test_roles(void)
+{
+	static const uint32_t two[RANKS] = { 0, 0, 0, 0, 0, 1, 1, 1 }, one[RANKS];
+	const struct ep_roles apart = { 0, 5, 5, 3 }, mixed = { 1, 3, 2, 3 }, lone = { 2, 1, 2, 1 };
+	struct ep_nodes_most m = ep_nodes_most(two, sizeof(*two), RANKS, &apart);
+
+	CHECK(m.near == 5 && m.remote == 5);
+	CHECK(m.near_senders == 0 && m.remote_senders == 3);
+	CHECK(m.near_holders == 0 && m.remote_holders == 5);
+	CHECK(m.flows == 1 &&
+	      m.return_rings == 10); /* three senders, of whom ranks of five forward one each */
+	m = ep_nodes_most(one, sizeof(*one), RANKS, &mixed);
+	CHECK(m.near_senders == 3 && m.near_holders == 3 && !m.remote_senders && !m.remote_holders);
+	m = ep_nodes_most(one, sizeof(*one), RANKS, &lone);
+	CHECK(m.near_senders == 1 && m.near_holders == 0);
+}
+
 int main(void)
 {
 	test_table();
 	test_lists();
 	test_nodes();
+	test_roles();
 	test_values();
 	test_switch();
 	test_names();
