@@ -315,10 +315,7 @@ static ncclResult_t boot_enqueue(struct ep_boot *boot, size_t bytes, uint64_t st
 	ncclResult_t result;
 
 	if (!boot_call(boot, &g, start)) {
-		return boot_late(boot,
-				 "NCCL's call still waits in a thread: keep the communicator, for "
-				 "NCCL can abort only one that does not block (ncclConfig_t)",
-				 what);
+		return boot_late(boot, EP_BOOT_IN_CALL, what);
 	}
 	result = g.result;
 	boot->unsent = result != ncclSuccess && result != ncclInProgress;

@@ -16,6 +16,11 @@
 
 #define EP_BOOT_BYTES 1024 /* largest contribution of a rank */
 
+/* What an error says where a thread is left in NCCL's call: an abort may free the communicator under it. */
+#define EP_BOOT_IN_CALL                                                                            \
+	"NCCL's call still waits in a thread: keep the communicator, for NCCL can abort only one " \
+	"that does not block (ncclConfig_t)"
+
 struct ep_boot {
 	ncclComm_t comm;
 	int rank;

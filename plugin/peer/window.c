@@ -264,16 +264,16 @@ static ncclResult_t window_prepare(struct window_job *job, struct ep_timed_call 
 }
 
 /* Returns the error of a rank that has waited for too long. */
-static ncclResult_t window_late(const struct ep_heap *heap, struct ep_boot *boot)
+static ncclResult_t window_late(const struct ep_heap *heap, struct ep_boot *boot, const char *then)
 {
 	char gone[EP_BOOT_GONE_TEXT];
 
 	boot->stuck = true; /* in the communicator, by another thread */
 	return ep_fail(ncclRemoteError,
 		       "rank %d waited %llu ms for all ranks to register their memory with NCCL%s: "
-		       "abort the communicator. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
+		       "%s. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
 		       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
-		       ep_boot_gone(boot, gone));
+		       ep_boot_gone(boot, gone), then);
 }
 
 /* Stores the window of a job that has ended, or returns its error. */
@@ -316,12 +316,12 @@ static ncclResult_t window_open(struct ep_heap *heap, struct ep_boot *boot)
 	if (ep_timed_call_go(call, &job, sizeof(job), boot->timeout_ns + EP_WINDOW_GRACE_NS)) {
 		heap->call = call;
 		heap->registering = true;
-		return window_late(heap, boot);
+		return window_late(heap, boot, EP_BOOT_IN_CALL);
 	}
 	ep_timed_call_end(call);
 	if (job.result == ncclInProgress) { /* NCCL may still write to the job and the memory */
 		window_keep(heap);
-		return window_late(heap, boot);
+		return window_late(heap, boot, "abort the communicator");
 	}
 	result = window_done(heap, boot, &job);
 	free(job.window);
