@@ -445,6 +445,13 @@ MUTANTS = [
     {"name": "ht_early_unrouted", "file": "plugin/ep/ht/ht_launch.c",
      "old": "\thandle->ht->all_receive = false;\n", "new": "\thandle->ht->arrivals.head = NULL;\n",
      "tests": ["arrivals_refused"]},
+    # One dispatch counts, and the next one leaves the memory alone.
+    {"name": "early_twice", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\tht->arrivals.head = NULL; /* a dispatch that was not launched", "new": "\t/* a dispatch that was not launched",
+     "tests": ["arrivals_em"]},
+    # Where handle memory has no routing who waits learns that at once.
+    {"name": "early_unrouted", "file": "device/ht/ht_early.cu",
+     "old": "\t\thead.failed = !routed;", "new": "\t\thead.failed = 0;", "tests": ["arrivals_refused"]},
     # Lists are of the routing that handle memory has.
     {"name": "early_stale", "file": "device/ht/ht_early.cu",
      "old": "bool stale = a.arrivals.head->routing != c.h.head->routing;", "new": "bool stale = false;",

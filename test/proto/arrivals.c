@@ -161,6 +161,9 @@ static void early_step(struct early *y)
 	early_pair(y, false);
 	NEED_SYNC(ht_dispatch(b, true, b->w->stream), b->w->stream);
 	ht_check_dispatch(b, true);
+	for (uint32_t e = 0; e < y->arrivals->experts; e++) {
+		CHECK_INT(expert_of(y->arrivals, e)->missing, 0);
+	}
 	world_meet(b->w);
 	ht_poison(b);
 	world_meet(b->w);
@@ -472,6 +475,21 @@ static void fail_rerouted(struct world *w)
 	early_end(&y);
 }
 
+/* Memory of the caller has no routing: who waits learns that at once. */
+static void fail_unrouted(struct world *w)
+{
+	struct oracle_ht h = problem_of(w->nranks);
+	struct early y = { 0 };
+
+	ht_open(&y.b, w, ht_group(w, &h, 0, 2000), &h, HT_OWN_MEM);
+	NEED_OK(ncclEpExtStartArrivals(y.b.handle, NULL, &y.bytes, w->stream));
+	NEED_CUDA(cudaMalloc((void **)&y.arrivals, y.bytes));
+	start(&y, w->stream);
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	CHECK_INT(y.arrivals->failed, 1);
+	early_end(&y);
+}
+
 /* The last rank does not dispatch: the others' dispatches end by their limit. */
 static void fail_absent(struct world *w)
 {
@@ -496,6 +514,7 @@ static void run_refused(struct world *w, void *arg)
 	refuse_launches(w);
 	fail_unlike(w);
 	fail_rerouted(w);
+	fail_unrouted(w);
 	fail_absent(w);
 }
 
