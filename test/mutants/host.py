@@ -199,6 +199,9 @@ MUTANTS += [
      "new": "\tEP_CHECK(dispatch_check(&d, stream));\n"
             "\tfor (volatile uint32_t i = 0; i < d.num_tokens; i++) {\n\t}\n",
      "tests": ["host_cost"]},
+    {"name": "call_plan_walks", "file": "plugin/ep/ht/ht_plan.c",
+     "old": "\tuint32_t n = op->device.shared_bytes / (warps * part);\n",
+     "new": "\tuint32_t n = EP_HT_MAX_STAGE_PARTS + 0 * part;\n", "tests": ["host_cost"]},
     # A call on the group from its own alloc_fn is refused, and waits for nothing.
     {"name": "entered_twice", "file": "plugin/ep/group.c",
      "old": "PTHREAD_MUTEX_ERRORCHECK", "new": "PTHREAD_MUTEX_NORMAL", "tests": ["group_life"]},

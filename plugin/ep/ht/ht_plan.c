@@ -152,11 +152,13 @@ static void ht_plan_parts(struct ep_ht_plan *plan, const struct ep_ht_operation 
 	plan->parts = ep_ceil_div(op->row_bytes, plan->part_bytes);
 }
 
-/* Parts in each warp's stage, or 0: not even one. */
+/* Parts in each warp's stage, or 0: not even one. What rounds barriers up may take one of them. */
 static uint32_t ht_plan_stage(const struct ep_ht_operation *op, uint32_t warps, uint32_t bytes)
 {
-	uint32_t n = EP_HT_MAX_STAGE_PARTS;
+	uint32_t part = ep_ht_stage_align(bytes) + 8; /* and its barrier */
+	uint32_t n = op->device.shared_bytes / (warps * part);
 
+	n = (uint32_t)ep_min_u64(n, EP_HT_MAX_STAGE_PARTS);
 	while (n && ep_ht_stage_bytes(warps, n, bytes) > op->device.shared_bytes) {
 		n--;
 	}
