@@ -232,6 +232,12 @@ MUTANTS = [
     {"name": "roles_announced", "file": "plugin/ep/query.c",
      "old": "\tif (!asked->roles && !listed) {", "new": "\tif (!(asked->roles && asked->remote_ranks) && !listed) {",
      "tests": ["memory"]},
+    # A rank that holds experts and brings no tokens needs no memory for these.
+    {"name": "roles_tensors", "file": "plugin/ep/query.c",
+     "old": "\treturn apart ? ep_max_u64(holds, sends) : holds + sends;", "new": "\treturn apart ? holds + sends : holds + sends;", "tests": ["roles"]},
+    # A routing is for groups of the same roles.
+    {"name": "ht_roles_stamp", "file": "plugin/ep/ht/ht.c",
+     "old": "\t\troles->senders,\n\t};", "new": "\t};", "tests": ["ht_roles"]},
     # A newcomer has the roles of the group.
     {"name": "roles_joined", "file": "plugin/ep/group.c",
      "old": "EP_IMPORT_OPTIONAL(&own_roles, roles, NCCL_EP_EXT_ROLES);",

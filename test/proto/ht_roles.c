@@ -320,8 +320,37 @@ static void test_memory(struct world *w, const struct problem *p)
 	CHECK_INT(shape.rows, (uint64_t)128 * p->senders * TOPK);
 }
 
+/* A routing is for groups of the same roles: handle memory has none for those of others. */
+static void test_other_roles(struct world *w, const struct problem *p)
+{
+	ncclEpHandleConfig_t config = NCCL_EP_HANDLE_CONFIG_INIT;
+	struct oracle_ht h = problem_of(p, true, true), other = h;
+	ncclEpHandle_t own, handle;
+	ncclEpGroup_t group;
+	struct ht_bench b;
+
+	check_context("other roles, rank %d", w->rank);
+	ht_open(&b, w, ht_group(w, &h, 0, 60000), &h, HT_OWN_MEM);
+	NEED_SYNC(ht_update(&b, w->stream), w->stream);
+	other.p.senders--;
+	group = ht_group(w, &other, 0, 2000);
+	config.dispatch_output_per_expert_alignment = h.alignment;
+	NEED_OK(ncclEpInitHandle(&handle, group, NCCL_EP_LAYOUT_EXPERT_MAJOR, &config, TOPK,
+				 &b.mem.t));
+	own = b.handle;
+	b.handle = handle;
+	NEED_SYNC(ht_dispatch(&b, false, w->stream), w->stream);
+	CHECK_LAST(group, ncclInvalidUsage, "has no routing for handles like this one");
+	b.handle = own;
+	OK(ncclEpHandleDestroy(handle));
+	OK(ncclEpGroupDestroy(group));
+	free(b.h.p.routing.lines);
+	ht_end(&b);
+}
+
 static void test_refused(struct world *w, void *arg)
 {
+	test_other_roles(w, arg);
 	test_calls_refused(w, arg);
 	test_memory(w, arg);
 }

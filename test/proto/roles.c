@@ -687,6 +687,10 @@ static void test_memory(struct world *w, const struct problem *p)
 	CHECK_INT(with.heap_bytes, shape.heap_bytes);
 	CHECK_INT(shape.rows, (uint64_t)LOCAL * p->senders * 128);
 	CHECK(shape.tensor_bytes < plain.tensor_bytes);
+	if (p->first_sender + p->senders <=
+	    p->first_holder) { /* rows and results: holders bring no tokens */
+		CHECK_INT(shape.tensor_bytes, 2 * shape.output_bytes);
+	}
 	roles.num_senders = p->ranks + 1;
 	CHECK_REASON(ncclEpExtFeasible(&config, w->nranks, &shape), ncclInvalidArgument,
 		     "roles->first_sender");
