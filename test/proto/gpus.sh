@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Runs tests of this folder on the GPUs of this machine: those that call the public API and nothing else.
-#   gpus.sh [-l] [-s SECONDS] BUILD [NAME...]
+#   gpus.sh [-l] [-n] [-s SECONDS] BUILD [NAME...]
 #     BUILD    a build for GPUs: its libnccl_ep.so.0
 #     NAME     a line's number or its program; all lines of gpus.txt without one
 #     -l       print the lines, and do not run them
+#     -n       build the programs, and run none: the exit status says whether all can be built
 #     -s       start no test after so many seconds [600]
 # Environment:
 #   NCCL_LIB     directory of libnccl.so.2 [as tools/find-cuda.sh finds it]. Up to 8 ranks share GPUs: NCCL 2.30
+#   CUDART       the CUDA runtime [libcudart.so that tools/find-cuda.sh finds]
 #   TEST_LIMIT   seconds of one test [60]; before the last five of them each thread prints where it is
 #   TEST_OUT     directory of what the tests print [one that goes in the end]
 # A test with several nodes finds the software NIC of BUILD/test/vcluster/nic (-Dvcluster=true). Where ranks share
@@ -18,10 +20,11 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
-list='' end=600
-while getopts ls: option; do
+list='' build_only='' end=600
+while getopts lns: option; do
     case $option in
     l) list=1 ;;
+    n) build_only=1 ;;
     s) end=$OPTARG ;;
     *) exit 2 ;;
     esac
@@ -56,9 +59,9 @@ export NCCL_EP_COMM_SMS=${NCCL_EP_COMM_SMS:-16} NCCL_EP_TIMEOUT_MS=${NCCL_EP_TIM
 build() {
     cc -std=gnu11 -O1 -rdynamic -D_GNU_SOURCE -I"$tree" -I"$tree/include" -I"$tree/test" -I"$tree/plugin" \
         -I"$tree/tools" -I"$nccl_include" -I"$cuda/include" "$here/$1.c" \
-        "$tree"/test/support/{bench,check,check_nccl,ht_bench,shared_gpu,tape,tensor,victim,world}.c \
+        "$tree"/test/support/{bench,check,check_nccl,ht_bench,roles,shared_gpu,tape,tensor,victim,world}.c \
         "$tree"/tools/perf/oracle/*.c -o "$work/$1" "$build/libnccl_ep.so.0" "$nccl_lib/libnccl.so.2" \
-        "$cudart"/libcudart.so.1[23] -Wl,--allow-shlib-undefined -lm -lpthread -ldl >"$out/$1.build" 2>&1
+        ${CUDART:-"$cudart"/libcudart.so.1[23]} -Wl,--allow-shlib-undefined -lm -lpthread -ldl >"$out/$1.build" 2>&1
 }
 
 # The lines that run, as NUMBER PROGRAM LINE.
@@ -72,6 +75,13 @@ for program in $(printf '%s\n' "${chosen[@]}" | cut -d' ' -f2 | sort -u); do
     build "$program" &
 done
 wait
+if [ -n "$build_only" ]; then
+    for test in "${chosen[@]}"; do
+        read -r _ program _ <<<"$test"
+        [ -x "$work/$program" ] || { cat "$out/$program.build" && exit 1; }
+    done
+    exit
+fi
 
 failed=0 passed=0 skipped=0
 for test in "${chosen[@]}"; do
