@@ -24,9 +24,10 @@ static const struct ll_format {
 	[EP_ROW_NVFP4] = { 1, 2, 2, 4, 3, EP_LL_KERNEL_DISPATCH_NVFP4, EP_LL_KERNEL_COMBINE_NVFP4 },
 };
 
-#define LL_FEW                                                                                     \
-	16 /* own tokens: with no more of them latency counts, not how the work is shared out */
-#define LL_LISTED_QUADS 4 /* of a row that combine's senders take at a time, at most */
+/* Own tokens: with no more of them latency counts, not how the work is shared out. */
+#define LL_FEW 16
+/* Of a row, as many as combine's senders take at a time, at most. */
+#define LL_LISTED_QUADS 4
 
 /* Tokens of one span: a multiple of 32, at least 32. */
 static uint32_t ll_span_tokens(uint32_t topk, uint32_t experts)
