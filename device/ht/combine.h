@@ -388,11 +388,10 @@ EP_DEV uint32_t returns_missing(const struct ep_ht_combine_args &a, const struct
 			returns = !ep_ht_stays(c, d) &&
 				  ep_ht_near_mask(c, ep_ht_merge_flow(a, work.unit), i, work.chunk);
 		}
-		if (returns &&
-		    !ep_ht_word_reached(op,
-					ep_ht_unit_at(c, ep_ht_bank_own(c, op), c.areas.arrived_off,
-						      ring + i, slot, work.part),
-					work.chunk)) {
+		if (returns && !ep_ht_word_reached(op,
+						   ep_ht_unit_at(c, c.g.own, c.areas.arrived_off,
+								 ring + i, slot, work.part),
+						   work.chunk)) {
 			return d;
 		}
 	}
@@ -412,7 +411,7 @@ EP_DEV uint32_t return_missing(const struct ep_ht_combine_args &a, const struct 
 		return EP_HT_NONE;
 	}
 	rank = work.start;
-	at = ep_ht_credit_at(c, op, c.h.recv_start, rank, work.chunk, work.part, &before);
+	at = ep_ht_credit_at(c, c.h.recv_start, rank, work.chunk, work.part, &before);
 	return at && !ep_ht_word_reached(op, at, before) ? ep_ht_return_ring_of<NODES>(c, rank).rank
 							 : EP_HT_NONE;
 }
@@ -510,7 +509,7 @@ EP_DEV void ep_ht_gradients_leave(const struct ep_ht_combine_args &a, uint32_t r
 
 /* Of the rows of a return, to where the source reads them. Those for other nodes go apart. */
 template <bool NODES>
-EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct ep_op op,
+EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a,
 				      struct ep_ht_combine_work work)
 {
 	const struct ep_ht_common &c = a.c;
@@ -518,21 +517,20 @@ EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a, struct
 
 	if (!NODES || ep_ht_near(c, rank)) {
 		ep_ht_gradients_leave(a, rank, work.first, work.rows,
-				      ep_ht_weights_at(c, ep_ht_bank_of(c, op, rank), c.g.rank,
+				      ep_ht_weights_at(c, ep_heap_of(c.g, rank), c.g.rank,
 						       work.first));
 	}
 }
 
 /* Returns the gradient of the weight of this rank's token that is the j-th in row `row` of rank d. */
-EP_DEV float weight_of(const struct ep_ht_combine_args &a, const struct ep_op &op, uint32_t d,
-		       uint32_t row, uint32_t j)
+EP_DEV float weight_of(const struct ep_ht_combine_args &a, uint32_t d, uint32_t row, uint32_t j)
 {
 	const struct ep_ht_common &c = a.c;
 
 	if (ht_flat(c) && d == c.g.rank) {
 		return a.in_weights[(uint64_t)(c.h.send_base[d] + row) * c.topk + j];
 	}
-	return ep_ht_weights_at(c, ep_ht_bank_own(c, op), d, row)[j];
+	return ep_ht_weights_at(c, c.g.own, d, row)[j];
 }
 
 /* The lists of a group's tokens: a lane has the k-th entry of one, and which rank that goes to. */
@@ -559,7 +557,7 @@ EP_DEV struct ep_ht_selection list_make(const struct ep_ht_common &c, uint32_t k
 
 /* Gradients of all weights of the tokens of a sum. Every k gets one: 0 if it selects nothing. */
 template <bool NODES>
-EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep_op op,
+EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a,
 				   struct ep_ht_combine_work work)
 {
 	const struct ep_ht_common &c = a.c;
@@ -584,7 +582,7 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 			/* which one of its rank it is; what is named again is the same one */
 			uint32_t j = ep_popc(alike & until & ~again) - 1;
 
-			out[EP_HT_SEL_K(l.sel)] = weight_of(a, op, l.rank, l.row, j);
+			out[EP_HT_SEL_K(l.sel)] = weight_of(a, l.rank, l.row, j);
 		}
 	}
 }
@@ -593,8 +591,8 @@ EP_DEV_COLD void ep_ht_weights_sum(const struct ep_ht_combine_args &a, struct ep
 
 /* Lane k of each row: the contribution of the row's k-th place; copies: lane k: row k. */
 template <class F, bool NODES>
-EP_DEV void return_group(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			 struct ep_ht_combine_work *work, struct ep_ht_group *g)
+EP_DEV void return_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
+			 struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t place = work->entry, row = work->row, rank = work->start;
@@ -607,14 +605,14 @@ EP_DEV void return_group(const struct ep_ht_combine_args &a, const struct ep_op 
 	}
 	g->lanes = ep_ballot(EP_FULL_MASK, place < EP_HT_DROPPED);
 	g->from = a.tokens + (uint64_t)place * a.token_bytes + work->part * a.part_bytes;
-	g->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_ht_bank_of(c, op, ring.rank), ring.number,
+	g->to = (uint64_t)(uintptr_t)(ep_ht_ring_at(c, ep_heap_of(c.g, ring.rank), ring.number,
 						    ep_ht_slot_of(c, work->chunk), row) +
 				      work->part * F::part_stride(a.part_bytes));
 }
 
 /* Lane k of each row: what the k-th of this node's ranks that return it has written. */
-EP_DEV void merge_group(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			struct ep_ht_combine_work *work, struct ep_ht_group *g)
+EP_DEV void merge_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
+			struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
 	uint32_t x = ep_ht_merge_flow(a, work->unit);
@@ -623,8 +621,7 @@ EP_DEV void merge_group(const struct ep_ht_combine_args &a, const struct ep_op &
 	if (work->entry == c.g.index && ht_flat(c)) {
 		g->from = a.tokens + (uint64_t)(work->first + work->index) * a.token_bytes;
 	} else {
-		g->from = ep_ht_ring_at(c, ep_ht_bank_own(c, op),
-					c.remote.near * (1 + x) + work->entry,
+		g->from = ep_ht_ring_at(c, c.g.own, c.remote.near * (1 + x) + work->entry,
 					ep_ht_slot_of(c, work->chunk), work->index);
 	}
 	g->from += work->part * a.part_bytes;
@@ -654,8 +651,8 @@ EP_DEV uint32_t nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_com
 
 /* Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank. */
 template <class F, bool NODES>
-EP_DEV void sum_group(const struct ep_ht_combine_args &a, const struct ep_op &op,
-		      struct ep_ht_combine_work *work, struct ep_ht_group *g)
+EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
+		      struct ep_ht_group *g)
 {
 	const struct ep_ht_common &c = a.c;
 	struct ep_ht_selection l =
@@ -678,8 +675,8 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, const struct ep_op &op
 		g->from = c.g.own + ep_ht_net_off(c, node, work->chunk,
 						  work->row + (ep_lane() >> work->shift));
 	} else {
-		g->from = ep_ht_ring_at(c, ep_ht_bank_own(c, op), NODES ? c.remote.index[d] : d,
-					slot, l.row - start);
+		g->from = ep_ht_ring_at(c, c.g.own, NODES ? c.remote.index[d] : d, slot,
+					l.row - start);
 	}
 	g->from += work->part * F::part_stride(a.part_bytes);
 	token = work->first + work->row * work->step;
@@ -689,16 +686,16 @@ EP_DEV void sum_group(const struct ep_ht_combine_args &a, const struct ep_op &op
 
 /* The unit's peers are ready. */
 template <bool NODES>
-EP_DEV void ep_ht_combine_work_begin(const struct ep_ht_combine_args &a, const struct ep_op &op,
+EP_DEV void ep_ht_combine_work_begin(const struct ep_ht_combine_args &a,
 				     struct ep_ht_combine_work *work)
 {
 	bool returns = !work->is_sum && !work->is_merge;
 
 	if (a.in_weights && work->part == 0) {
 		if (work->is_sum) {
-			ep_ht_weights_sum<NODES>(a, op, *work);
+			ep_ht_weights_sum<NODES>(a, *work);
 		} else if (returns) {
-			ep_ht_weights_return<NODES>(a, op, *work);
+			ep_ht_weights_return<NODES>(a, *work);
 		}
 	}
 	if (ep_ht_windows<NODES>(a) && returns) {
@@ -708,15 +705,15 @@ EP_DEV void ep_ht_combine_work_begin(const struct ep_ht_combine_args &a, const s
 
 /* Prepares the next group of the open unit, and has what the one behind it needs on its way. */
 template <class F, bool NODES>
-EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, const struct ep_op &op,
-			      struct ep_ht_combine_work *work, struct ep_ht_group *g)
+EP_DEV void ep_ht_group_begin(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
+			      struct ep_ht_group *g)
 {
 	if (work->is_sum) {
-		sum_group<F, NODES>(a, op, work, g);
+		sum_group<F, NODES>(a, work, g);
 	} else if (NODES && work->is_merge) {
-		merge_group(a, op, work, g);
+		merge_group(a, work, g);
 	} else {
-		return_group<F, NODES>(a, op, work, g);
+		return_group<F, NODES>(a, work, g);
 	}
 	group_fetch<NODES>(a, work, work->row + (EP_WARP_SIZE >> work->shift));
 	work->grouped = true;

@@ -319,7 +319,7 @@ EP_DEV void returns_credit(const struct ep_ht_combine_args &a, const struct ep_o
 		/* else it may end before the sum of the chunk that d's slot held before */
 		if (merges ? !ep_ht_stays(c, d) && ep_ht_near_mask(c, flow, i, chunk)
 			   : ep_ht_returns(c, d, chunk)) {
-			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_ht_bank_of(c, op, d),
+			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, d),
 							    c.areas.credit_off, source,
 							    ep_ht_slot_of(c, chunk), part),
 					      ep_ht_unit_word(op.epoch, chunk));
@@ -360,7 +360,7 @@ EP_DEV void unit_end(const struct ep_ht_combine_args &a, const struct ep_op &op,
 			ep_ht_return_ring_of<NODES>(c, ep_ht_return_rank(a, unit));
 
 		if (ep_lane() == 0) {
-			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_ht_bank_of(c, op, ring.rank),
+			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank),
 							    c.areas.arrived_off, ring.number,
 							    ep_ht_slot_of(c, chunk), part),
 					      word);
@@ -436,7 +436,7 @@ EP_DEV_COLD struct ep_ht_prepared ep_ht_unit_prepare(const struct ep_ht_combine_
 			return r;
 		}
 		r.w.pending = false;
-		ep_ht_combine_work_begin<NODES>(a, op, &r.w);
+		ep_ht_combine_work_begin<NODES>(a, &r.w);
 		if (r.w.rows) {
 			r.w.open = true;
 			return r;
@@ -506,9 +506,9 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
  * this rank's memory. The warps that look for peers in ep_ht_begin() do not wait here for lists.
  */
 template <class F, bool NODES>
-EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, const struct ep_op &op,
-				struct ep_ht_pipe *pipe, struct ep_ht_combine_work *work,
-				struct ep_ht_group *g, struct ep_ht_batch_note *note)
+EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,
+				struct ep_ht_combine_work *work, struct ep_ht_group *g,
+				struct ep_ht_batch_note *note)
 {
 	bool alone = ep_ht_alone<NODES>(a);
 
@@ -518,10 +518,10 @@ EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, const struct
 	}
 	work->pending = false;
 	work->open = true;
-	if (ep_ht_looks<NODES>(a.c, a.is_direct)) {
+	if (ep_warp() == 0 || ep_warp() == ep_nwarps() - 1) {
 		return;
 	}
-	ep_ht_group_begin<F, NODES>(a, op, work, g);
+	ep_ht_group_begin<F, NODES>(a, work, g);
 	while (!alone && work->open && work->grouped && ep_ht_pipe_room(pipe)) {
 		if (!ep_ht_combine_work_load<F, NODES>(a, work, g, pipe, note)) {
 			return;
@@ -546,7 +546,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 					break;
 				}
 				sum = {}; /* so that it needs no registers */
-				ep_ht_group_begin<F, NODES>(a, op, &work, &g);
+				ep_ht_group_begin<F, NODES>(a, &work, &g);
 			}
 			if (!ep_ht_combine_work_load<F, NODES>(a, &work, &g, pipe, &note)) {
 				break;

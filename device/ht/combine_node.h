@@ -25,9 +25,9 @@ template <class F> EP_DEV void ep_ht_combine(const struct ep_ht_combine_args &a)
 	EP_SHARED(uint32_t, failed);
 
 	if (!e.fault && ep_ht_combine_work_next<false>(a, &w)) { /* this rank's own memory */
-		ep_ht_combine_early<F, false>(a, e.op, &p, &w, &g, &note);
+		ep_ht_combine_early<F, false>(a, &p, &w, &g, &note);
 	}
-	if (ep_ht_begin<false>(a.c, &e, a.is_direct)) {
+	if (ep_ht_begin<false>(a.c, &e)) {
 		ep_ht_combine_units<F, false>(a, e.op, &p, &due, w, g, note);
 	} else {
 		ep_ht_combine_drop(a, e.op, p, note);

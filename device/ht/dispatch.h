@@ -346,9 +346,8 @@ EP_DEV void ep_ht_dispatch_work_open(const struct ep_ht_dispatch_args &a,
 
 /* A part of an own token, or of a row that lies in the net ring or in the ring, to the next slot of the stage. */
 template <bool NODES>
-EP_DEV void item_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-		      struct ep_ht_pipe *pipe, const struct ep_ht_unit &unit, uint32_t i,
-		      const struct ep_ht_piece &piece)
+EP_DEV void item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+		      const struct ep_ht_unit &unit, uint32_t i, const struct ep_ht_piece &piece)
 {
 	const struct ep_ht_common &c = a.c;
 	const unsigned char *from;
@@ -360,7 +359,7 @@ EP_DEV void item_load(const struct ep_ht_dispatch_args &a, const struct ep_op &o
 	}
 	from = NODES && EP_HT_KIND(unit.what) == EP_HT_FORWARD
 		       ? c.g.own + ep_ht_net_off(c, EP_HT_FROM(unit.what), unit.chunk, i)
-		       : ep_ht_ring_at(c, ep_ht_bank_own(c, op), EP_HT_FROM(unit.what),
+		       : ep_ht_ring_at(c, c.g.own, EP_HT_FROM(unit.what),
 				       unit.chunk % c.areas.ring_chunks, i);
 	ep_ht_pipe_load(pipe, 0, from + (size_t)EP_HT_PART(unit.what) * a.part_bytes,
 			piece.token_bytes + piece.scale_bytes);
@@ -368,8 +367,8 @@ EP_DEV void item_load(const struct ep_ht_dispatch_args &a, const struct ep_op &o
 
 /* Loads the next row of the unit that is open, and notes what it is. */
 template <bool NODES>
-EP_DEV void ep_ht_dispatch_work_load(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				     struct ep_ht_pipe *pipe, struct ep_ht_dispatch_work *work)
+EP_DEV void ep_ht_dispatch_work_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
+				     struct ep_ht_dispatch_work *work)
 {
 	const struct ep_ht_unit &u = work->unit;
 	struct ep_ht_piece piece = ep_ht_piece_make(a, EP_HT_PART(u.what));
@@ -379,7 +378,7 @@ EP_DEV void ep_ht_dispatch_work_load(const struct ep_ht_dispatch_args &a, const 
 	if (NODES && EP_HT_KIND(u.what) == EP_HT_FORWARD && !(u.own >> i & 1)) {
 		slot = EP_HT_NONE;
 	}
-	item_load<NODES>(a, op, pipe, u, i, piece);
+	item_load<NODES>(a, pipe, u, i, piece);
 	work->unit.rows &= u.rows - 1;
 	what |= work->unit.rows ? 0 : EP_HT_LAST;
 	ep_ht_note_put(pipe, &work->note, { u.chunk, slot, what });
@@ -391,7 +390,7 @@ EP_DEV void ep_ht_dispatch_work_load(const struct ep_ht_dispatch_args &a, const 
  * as many chunks as a ring has may be sent before anybody has given anything free.
  */
 EP_DEV void ep_ht_dispatch_work_load_early(const struct ep_ht_dispatch_args &a,
-					   const struct ep_op &op, struct ep_ht_pipe *pipe,
+					   struct ep_ht_pipe *pipe,
 					   struct ep_ht_dispatch_work *work)
 {
 	uint32_t chunks = ep_ht_windows<false>(a) ? EP_HT_NONE : a.c.areas.ring_chunks;
@@ -405,7 +404,7 @@ EP_DEV void ep_ht_dispatch_work_load_early(const struct ep_ht_dispatch_args &a,
 			}
 			ep_ht_dispatch_work_open<false>(a, work, EP_HT_SEND);
 		}
-		ep_ht_dispatch_work_load<false>(a, op, pipe, work);
+		ep_ht_dispatch_work_load<false>(a, pipe, work);
 	}
 }
 
@@ -464,8 +463,8 @@ EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct
 
 		if (d != c.g.rank && rows && (NODES || rows != unpublished->told)) {
 			ep_st_release_sys_u64(
-				ep_ht_unit_at(c, ep_ht_bank_of(c, op, d), c.areas.arrived_off,
-					      source, slot, part),
+				ep_ht_unit_at(c, ep_heap_of(c.g, d), c.areas.arrived_off, source,
+					      slot, part),
 				NODES ? word : ep_ht_rows_word(op.epoch, chunk, rows));
 		}
 	}
@@ -496,8 +495,8 @@ EP_DEV uint32_t ep_ht_send_missing(const struct ep_ht_dispatch_args &a, const st
 		before = ep_ht_chunk_before(c, c.h.send_start, d, unit.chunk);
 		if (before != unit.chunk &&
 		    !ep_ht_word_reached(op,
-					ep_ht_unit_at(c, ep_ht_bank_own(c, op), c.areas.credit_off,
-						      i, unit.chunk % c.areas.ring_chunks,
+					ep_ht_unit_at(c, c.g.own, c.areas.credit_off, i,
+						      unit.chunk % c.areas.ring_chunks,
 						      EP_HT_PART(unit.what)),
 					before)) {
 			return d;
@@ -575,7 +574,7 @@ EP_DEV uint32_t ring_row(const struct ep_ht_common &c, const struct ep_ht_starts
 
 template <bool NODES>
 EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a,
-					     const struct ep_op &op, const struct ep_ht_item &item,
+					     const struct ep_ht_item &item,
 					     const struct ep_ht_starts &starts,
 					     const struct ep_ht_piece &piece)
 {
@@ -612,7 +611,7 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 			   (size_t)row * a.scale_bytes + piece.scale_first;
 	} else if (stores) {
 		t.to = remote ? c.g.own + ep_ht_stage_off(c, 0, item.chunk, EP_HT_ROW(item.what))
-			      : ep_ht_ring_at(c, ep_ht_bank_of(c, op, rank), me,
+			      : ep_ht_ring_at(c, ep_heap_of(c.g, rank), me,
 					      item.chunk % c.areas.ring_chunks, ring);
 		t.to += (size_t)EP_HT_PART(item.what) * a.part_bytes;
 		t.bytes += piece.scale_bytes;
@@ -658,9 +657,8 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_
  * token alone, whose list `list` is. `base`: slot of this rank's row 0 here. Weights for other nodes go apart.
  */
 template <bool NODES>
-EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			       uint32_t token, uint32_t end, const struct ep_ht_list &list,
-			       uint32_t base)
+EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,
+			       const struct ep_ht_list &list, uint32_t base)
 {
 	const struct ep_ht_common &c = a.c;
 	bool alone = end - token == 1;
@@ -686,7 +684,7 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, const struct
 		own = ep_ballot(EP_FULL_MASK, d == me) & lanes;
 		slot = ep_shfl_u32(EP_FULL_MASK, row, own ? ep_ctz(own) : 0);
 		if (counts && d != me && (!NODES || ep_ht_near(c, d))) {
-			ep_ht_weights_at(c, ep_ht_bank_of(c, op, d), me, row)[at] = w;
+			ep_ht_weights_at(c, ep_heap_of(c.g, d), me, row)[at] = w;
 		}
 		if (!there || !own) {
 			continue;
@@ -716,9 +714,8 @@ template <bool NODES>
 EP_DEV uint32_t ep_ht_recv_missing(const struct ep_ht_common &c, const struct ep_op &op,
 				   const struct ep_ht_unit &unit, uint32_t known, uint32_t *arrived)
 {
-	const uint64_t *at = ep_ht_unit_at(c, ep_ht_bank_own(c, op), c.areas.arrived_off,
-					   EP_HT_FROM(unit.what), unit.chunk % c.areas.ring_chunks,
-					   EP_HT_PART(unit.what));
+	const uint64_t *at = ep_ht_unit_at(c, c.g.own, c.areas.arrived_off, EP_HT_FROM(unit.what),
+					   unit.chunk % c.areas.ring_chunks, EP_HT_PART(unit.what));
 
 	if (ep_lane() != 0) {
 		return EP_HT_NONE;
@@ -750,9 +747,8 @@ EP_DEV void ep_ht_recv_credit(const struct ep_ht_common &c, const struct ep_op &
 {
 	if (chunk + c.areas.ring_chunks < c.h.head->chunks && ep_lane() == 0) {
 		struct ep_ht_return_ring ring = ep_ht_return_ring_of<NODES>(c, source);
-		uint64_t *word = ep_ht_unit_at(c, ep_ht_bank_of(c, op, ring.rank),
-					       c.areas.credit_off, ring.number,
-					       chunk % c.areas.ring_chunks, part);
+		uint64_t *word = ep_ht_unit_at(c, ep_heap_of(c.g, ring.rank), c.areas.credit_off,
+					       ring.number, chunk % c.areas.ring_chunks, part);
 
 		ep_st_release_sys_u64(word, ep_ht_unit_word(op.epoch, chunk));
 	}
@@ -804,15 +800,13 @@ EP_DEV void weights_keep(const struct ep_ht_dispatch_args &a, const float *weigh
 }
 
 /* The same of rows that `source` has sent. */
-EP_DEV void ep_ht_recv_weights(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			       uint32_t source, uint32_t slot, uint32_t rows, uint32_t lane,
-			       uint32_t lanes)
+EP_DEV void ep_ht_recv_weights(const struct ep_ht_dispatch_args &a, uint32_t source, uint32_t slot,
+			       uint32_t rows, uint32_t lane, uint32_t lanes)
 {
 	const struct ep_ht_common &c = a.c;
 
-	weights_keep(
-		a, ep_ht_weights_at(c, ep_ht_bank_own(c, op), source, slot - c.h.recv_base[source]),
-		slot, rows, lane, lanes);
+	weights_keep(a, ep_ht_weights_at(c, c.g.own, source, slot - c.h.recv_base[source]), slot,
+		     rows, lane, lanes);
 }
 
 /* Lane r: slot of rank r's row 0 here, for the first 32; behind the last one, their end. */
@@ -825,8 +819,7 @@ EP_DEV uint32_t ep_ht_recv_bases(const struct ep_ht_common &c)
  * Flat: idx and weights of the rows that came through windows. All peers have published `done`; `bases` was
  * loaded before that.
  */
-EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			       uint32_t bases)
+EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a, uint32_t bases)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -839,8 +832,8 @@ EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a, const struct
 			end = c.h.recv_base[s + 1];
 		}
 		if (s != c.g.rank) { /* its own have been written */
-			weights_keep(a, ep_ht_weights_at(c, ep_ht_bank_own(c, op), s, 0), base,
-				     end - base, ep_block() * ep_nthreads() + ep_tid(),
+			weights_keep(a, ep_ht_weights_at(c, c.g.own, s, 0), base, end - base,
+				     ep_block() * ep_nthreads() + ep_tid(),
 				     ep_nblocks() * ep_nthreads());
 		}
 	}
@@ -899,8 +892,8 @@ EP_DEV uint32_t readers_missing(const struct ep_ht_common &c, const struct ep_op
 		before = forward_before(c, EP_HT_FROM(unit.what), i, unit.chunk);
 		if (before != unit.chunk &&
 		    !ep_ht_word_reached(op,
-					ep_ht_unit_at(c, ep_ht_bank_own(c, op), c.areas.credit_off,
-						      ring, unit.chunk % c.areas.ring_chunks,
+					ep_ht_unit_at(c, c.g.own, c.areas.credit_off, ring,
+						      unit.chunk % c.areas.ring_chunks,
 						      EP_HT_PART(unit.what)),
 					before)) {
 			return c.remote.near_ranks[i];
@@ -924,9 +917,8 @@ EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_common &c, const struct
 }
 
 /* A part of a source's token to rings of this node. */
-EP_DEV void ep_ht_forward_store(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-				const struct ep_ht_item &item, const struct ep_ht_piece &piece,
-				const unsigned char *from)
+EP_DEV void ep_ht_forward_store(const struct ep_ht_dispatch_args &a, const struct ep_ht_item &item,
+				const struct ep_ht_piece &piece, const unsigned char *from)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -936,11 +928,11 @@ EP_DEV void ep_ht_forward_store(const struct ep_ht_dispatch_args &a, const struc
 
 		if (n < c.remote.near && n != c.g.index) {
 			mask = ep_ht_near_mask(c, EP_HT_FROM(item.what), n, item.chunk);
-			to = (uintptr_t)ep_ht_ring_at(
-				     c, ep_ht_bank_of(c, op, c.remote.near_ranks[n]),
-				     c.remote.feeds[EP_HT_FROM(item.what)].peer,
-				     item.chunk % c.areas.ring_chunks,
-				     ep_ht_mask_before(mask, EP_HT_ROW(item.what))) +
+			to = (uintptr_t)ep_ht_ring_at(c, ep_heap_of(c.g, c.remote.near_ranks[n]),
+						      c.remote.feeds[EP_HT_FROM(item.what)].peer,
+						      item.chunk % c.areas.ring_chunks,
+						      ep_ht_mask_before(mask,
+									EP_HT_ROW(item.what))) +
 			     (size_t)EP_HT_PART(item.what) * a.part_bytes;
 		}
 		for (uint32_t left = ep_ballot(EP_FULL_MASK, mask >> EP_HT_ROW(item.what) & 1);

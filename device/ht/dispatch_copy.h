@@ -141,7 +141,7 @@ EP_DEV bool dispatch_load(const struct ep_ht_dispatch_args &a, const struct ep_o
 		if (ready != EP_HT_READY) {
 			return ready == EP_HT_LATE;
 		}
-		ep_ht_dispatch_work_load<NODES>(a, op, pipe, work);
+		ep_ht_dispatch_work_load<NODES>(a, pipe, work);
 	}
 	return true;
 }
@@ -168,8 +168,8 @@ EP_DEV struct ep_ht_item item_make(const struct ep_ht_dispatch_args &a,
 
 /* The weights of a unit's rows, when its first row is stored. Those of other nodes come apart. */
 template <bool NODES>
-EP_DEV void dispatch_weights(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
-			     const struct ep_ht_item &item, const struct ep_ht_starts &starts)
+EP_DEV void dispatch_weights(const struct ep_ht_dispatch_args &a, const struct ep_ht_item &item,
+			     const struct ep_ht_starts &starts)
 {
 	const struct ep_ht_common &c = a.c;
 
@@ -177,11 +177,11 @@ EP_DEV void dispatch_weights(const struct ep_ht_dispatch_args &a, const struct e
 		uint32_t token = item.chunk * ep_ht_send_chunk<NODES>(a);
 
 		ep_ht_send_weights<NODES>(
-			a, op, token, ep_min_u32(token + ep_ht_send_chunk<NODES>(a), c.num_tokens),
+			a, token, ep_min_u32(token + ep_ht_send_chunk<NODES>(a), c.num_tokens),
 			item.l, ep_ht_starts_base<NODES>(c, starts, c.g.rank));
 	} else if (!NODES || (EP_HT_KIND(item.what) == EP_HT_RECEIVE &&
 			      ep_ht_near(c, EP_HT_FROM(item.what)))) {
-		ep_ht_recv_weights(a, op, EP_HT_FROM(item.what), item.slot,
+		ep_ht_recv_weights(a, EP_HT_FROM(item.what), item.slot,
 				   ep_ht_rows(c, c.h.recv_start, EP_HT_FROM(item.what), item.chunk),
 				   ep_lane(), EP_WARP_SIZE);
 	}
@@ -200,13 +200,13 @@ struct ep_ht_stored {
 
 /* Where an item that is sent goes. */
 template <bool NODES>
-EP_DEV struct ep_ht_target item_target(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
+EP_DEV struct ep_ht_target item_target(const struct ep_ht_dispatch_args &a,
 				       const struct ep_ht_item &item, struct ep_ht_starts *starts)
 {
 	if (EP_HT_ROW(item.what) == 0) {
 		ep_ht_starts_load<NODES>(a, item.chunk, starts);
 	}
-	return ep_ht_target_make<NODES>(a, op, item, *starts,
+	return ep_ht_target_make<NODES>(a, item, *starts,
 					ep_ht_piece_make(a, EP_HT_PART(item.what)));
 }
 
@@ -216,7 +216,7 @@ EP_DEV struct ep_ht_target item_target(const struct ep_ht_dispatch_args &a, cons
  */
 template <bool NODES>
 EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a,
-					     const struct ep_op &op, const struct ep_ht_pipe &pipe,
+					     const struct ep_ht_pipe &pipe,
 					     const struct ep_ht_dispatch_work &work, bool fault)
 {
 	struct ep_ht_stored s = {};
@@ -231,10 +231,10 @@ EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a
 	if (pipe.held) {
 		s.next = item_make<NODES>(a, work, pipe.out);
 		s.ahead = true;
-		s.aimed = !ep_ht_looks<NODES>(a.c, a.is_direct);
+		s.aimed = ep_warp() != 0 && ep_warp() != ep_nwarps() - 1;
 	}
 	if (s.aimed) {
-		s.target = item_target<NODES>(a, op, s.next, &s.starts);
+		s.target = item_target<NODES>(a, s.next, &s.starts);
 	}
 	return s;
 }
@@ -264,7 +264,7 @@ EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_
 	const unsigned char *from;
 
 	if (sends && !stored->aimed) {
-		stored->target = item_target<NODES>(a, op, item, &stored->starts);
+		stored->target = item_target<NODES>(a, item, &stored->starts);
 	}
 	stored->aimed = false;
 	if (!ep_ht_pipe_wait(a.c.g, op, pipe, a.c.g.rank)) {
@@ -272,7 +272,7 @@ EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_
 	}
 	from = ep_ht_pipe_oldest(pipe);
 	if (forwards) {
-		ep_ht_forward_store(a, op, item, piece, from);
+		ep_ht_forward_store(a, item, piece, from);
 	}
 	if (sends) {
 		stored->sent = EP_HT_ROW(item.what) == 0 ? 0 : stored->sent;
@@ -286,7 +286,7 @@ EP_DEV bool dispatch_store(const struct ep_ht_dispatch_args &a, const struct ep_
 		item_credit<NODES>(a, op, item);
 	}
 	if (EP_HT_ROW(item.what) == 0 && EP_HT_PART(item.what) == 0 && a.topk_weights) {
-		dispatch_weights<NODES>(a, op, item, stored->starts);
+		dispatch_weights<NODES>(a, item, stored->starts);
 	}
 	if (pipe->groups - stored->unpublished.group >= EP_HT_PUBLISH_AFTER) {
 		ep_ht_send_publish<NODES>(a, op, pipe, &stored->unpublished);

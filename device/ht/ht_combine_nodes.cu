@@ -51,7 +51,7 @@ template <class F> EP_DEV void combine_nodes(const struct ep_ht_combine_args &a)
 {
 	struct ep_ht_entry e = ep_ht_enter<true>(a.c, true);
 	struct ep_ht_pipe p = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	bool ok = ep_ht_begin<true>(a.c, &e, true);
+	bool ok = ep_ht_begin<true>(a.c, &e);
 
 	if (ok && a.in_weights) {
 		gradients_stage(a);

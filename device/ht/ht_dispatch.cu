@@ -22,11 +22,11 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 	EP_SHARED(uint32_t, failed);
 
 	if (!entry.fault) {
-		ep_ht_dispatch_work_load_early(a, entry.op, &pipe, &work);
+		ep_ht_dispatch_work_load_early(a, &pipe, &work);
 		ep_ht_dispatch_work_find<false>(a, &work);
 	}
-	stored = ep_ht_stored_make<false>(a, entry.op, pipe, work, entry.fault != 0);
-	ok = ep_ht_begin<false>(a.c, &entry, a.is_direct) &&
+	stored = ep_ht_stored_make<false>(a, pipe, work, entry.fault != 0);
+	ok = ep_ht_begin<false>(a.c, &entry) &&
 	     ep_ht_dispatch_copy<false>(a, entry.op, &pipe, &work, &stored);
 	ep_ht_pipe_end(a.c.g, entry.op, &pipe);
 	if (ok && a.c.layout == EP_HT_EXPERT_MAJOR) {
@@ -46,7 +46,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_kernel, ep_ht_dispatch_args, EP_HT_MAX_THREADS)
 		uint32_t bases = ep_ht_recv_bases(a.c);
 
 		if (ep_ht_done_wait(a.c, entry.op, &failed) && a.topk_weights) {
-			ep_ht_entries_copy(a, entry.op, bases);
+			ep_ht_entries_copy(a, bases);
 		}
 	}
 }

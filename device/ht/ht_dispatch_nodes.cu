@@ -92,7 +92,7 @@ EP_DEV bool weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op
 		if (rows && !ep_ht_signal_wait(c, op, s, EP_HT_ROWS, 1, EP_WAIT_HT_ROWS)) {
 			return false;
 		}
-		ep_ht_recv_weights(a, op, s, base, rows, share * EP_WARP_SIZE + ep_lane(),
+		ep_ht_recv_weights(a, s, base, rows, share * EP_WARP_SIZE + ep_lane(),
 				   sharers * EP_WARP_SIZE);
 	}
 	return true;
@@ -103,7 +103,7 @@ EP_DEV bool dispatch_copy_warp(const struct ep_ht_dispatch_args &a, const struct
 			       struct ep_ht_pipe *pipe)
 {
 	struct ep_ht_dispatch_work work = ep_ht_dispatch_work_make<true>(a);
-	struct ep_ht_stored stored = ep_ht_stored_make<true>(a, op, *pipe, work, false);
+	struct ep_ht_stored stored = ep_ht_stored_make<true>(a, *pipe, work, false);
 
 	ep_ht_dispatch_work_find<true>(a, &work);
 	return ep_ht_dispatch_copy<true>(a, op, pipe, &work, &stored) &&
@@ -114,7 +114,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_nodes_kernel, ep_ht_dispatch_args, EP_HT_MAX_THRE
 {
 	struct ep_ht_entry entry = ep_ht_enter<true>(a.c, false);
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.stage_parts, a.part_bytes);
-	bool ok = ep_ht_begin<true>(a.c, &entry, true);
+	bool ok = ep_ht_begin<true>(a.c, &entry);
 
 	if (ok && a.topk_weights) {
 		weights_stage(a);

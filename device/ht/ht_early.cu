@@ -404,19 +404,19 @@ EP_DEV uint32_t early_first(const struct ep_ht_early_args &a, const struct early
 
 /* ---- what a unit waits for, and what is published of it ---- */
 
-/* A slot of the ring between this rank and another: its word in a bank, and its rows. */
-EP_DEV uint64_t *early_word(const struct ep_ht_early_args &a, unsigned char *bank, uint64_t off,
+/* A slot of the ring between this rank and another: its word in a heap, and its rows. */
+EP_DEV uint64_t *early_word(const struct ep_ht_early_args &a, unsigned char *heap, uint64_t off,
 			    uint32_t rank, uint32_t chunk)
 {
-	return (uint64_t *)(bank + off) + (size_t)rank * a.ring_chunks + chunk % a.ring_chunks;
+	return (uint64_t *)(heap + off) + (size_t)rank * a.ring_chunks + chunk % a.ring_chunks;
 }
 
-EP_DEV unsigned char *early_ring(const struct ep_ht_early_args &a, unsigned char *bank,
+EP_DEV unsigned char *early_ring(const struct ep_ht_early_args &a, unsigned char *heap,
 				 uint32_t rank, uint32_t chunk, uint32_t i)
 {
 	size_t slot = (size_t)rank * a.ring_chunks + chunk % a.ring_chunks;
 
-	return bank + a.d.c.areas.ring_off + ((slot << a.chunk_shift) + i) * a.d.c.areas.row_stride;
+	return heap + a.d.c.areas.ring_off + ((slot << a.chunk_shift) + i) * a.d.c.areas.row_stride;
 }
 
 /* The rank that the unit waits for, and *site: for what. Lane 0; to others none is missing. */
@@ -433,10 +433,10 @@ EP_DEV uint32_t early_missing(const struct ep_ht_early_args &a, const struct ep_
 		return EP_HT_NONE;
 	}
 	if (kind == EARLY_SEND) {
-		word = early_word(a, ep_ht_bank_own(c, op), c.areas.credit_off, rank, unit.chunk);
+		word = early_word(a, c.g.own, c.areas.credit_off, rank, unit.chunk);
 		return ep_ht_word_reached(op, word, unit.chunk - a.ring_chunks) ? EP_HT_NONE : rank;
 	}
-	word = early_word(a, ep_ht_bank_own(c, op), c.areas.arrived_off, rank, unit.chunk);
+	word = early_word(a, c.g.own, c.areas.arrived_off, rank, unit.chunk);
 	return ep_ht_word_reached(op, word, unit.chunk) ? EP_HT_NONE : rank;
 }
 
@@ -470,7 +470,7 @@ EP_DEV void early_publish(const struct ep_ht_early_args &a, const struct ep_op &
 			ep_add_release_gpu_u32(&a.arrivals.experts[stored->expert].missing, ~0u);
 		}
 	} else if (ep_lane() == 0) {
-		ep_st_release_sys_u64(early_word(a, ep_ht_bank_of(c, op, EARLY_RANK(stored->what)),
+		ep_st_release_sys_u64(early_word(a, ep_heap_of(c.g, EARLY_RANK(stored->what)),
 						 c.areas.arrived_off, c.g.rank, stored->chunk),
 				      ep_ht_unit_word(op.epoch, stored->chunk));
 	}
@@ -563,8 +563,8 @@ EP_DEV enum ep_ht_ready early_open(const struct ep_ht_early_args &a, const struc
 }
 
 /* Loads the next part of the unit that is open, and notes what it is. */
-EP_DEV void early_load_item(const struct ep_ht_early_args &a, const struct ep_op &op,
-			    struct ep_ht_pipe *pipe, struct early_work *work)
+EP_DEV void early_load_item(const struct ep_ht_early_args &a, struct ep_ht_pipe *pipe,
+			    struct early_work *work)
 {
 	const struct early_unit &u = work->unit;
 	uint32_t item = u.rows * a.d.parts - work->items, row = ep_div(item, a.d.by_parts);
@@ -578,8 +578,7 @@ EP_DEV void early_load_item(const struct ep_ht_early_args &a, const struct ep_op
 	ep_ht_pipe_open(pipe);
 	if (EARLY_KIND(u.what) == EARLY_RECEIVE) {
 		ep_ht_pipe_load(pipe, 0,
-				early_ring(a, ep_ht_bank_own(a.d.c, op), EARLY_RANK(u.what),
-					   u.chunk, row) +
+				early_ring(a, a.d.c.g.own, EARLY_RANK(u.what), u.chunk, row) +
 					(size_t)part * a.d.part_bytes,
 				bytes);
 	} else {
@@ -602,7 +601,7 @@ EP_DEV bool early_load(const struct ep_ht_early_args &a, const struct ep_op &op,
 		if (ready != EP_HT_READY) {
 			return ready == EP_HT_LATE;
 		}
-		early_load_item(a, op, pipe, work);
+		early_load_item(a, pipe, work);
 	}
 	return true;
 }
@@ -617,8 +616,7 @@ struct early_held {
 };
 
 /* The lane's weight of a token, as the caller has it, or of a row, as it has come. */
-EP_DEV float early_weight(const struct ep_ht_early_args &a, const struct ep_op &op,
-			  const struct early_item &item)
+EP_DEV float early_weight(const struct ep_ht_early_args &a, const struct early_item &item)
 {
 	const struct ep_ht_common &c = a.d.c;
 	uint32_t rank = EARLY_RANK(item.what);
@@ -628,12 +626,12 @@ EP_DEV float early_weight(const struct ep_ht_early_args &a, const struct ep_op &
 			       ? a.d.topk_weights[(size_t)item.element * c.topk + ep_lane()]
 			       : 0.0f;
 	}
-	return ep_lane() < c.width ? ep_ht_weights_at(c, ep_ht_bank_own(c, op), rank,
+	return ep_lane() < c.width ? ep_ht_weights_at(c, c.g.own, rank,
 						      item.element - c.h.recv_base[rank])[ep_lane()]
 				   : 0.0f;
 }
 
-EP_DEV struct early_held early_held_make(const struct ep_ht_early_args &a, const struct ep_op &op,
+EP_DEV struct early_held early_held_make(const struct ep_ht_early_args &a,
 					 const struct early_work &work, uint32_t at)
 {
 	const struct ep_ht_common &c = a.d.c;
@@ -653,7 +651,7 @@ EP_DEV struct early_held early_held_make(const struct ep_ht_early_args &a, const
 		h.l = ep_ht_send_list(c, h.item.element);
 	}
 	if (a.d.topk_weights && EARLY_PART(h.item.what) == 0) {
-		h.l.weight = early_weight(a, op, h.item);
+		h.l.weight = early_weight(a, h.item);
 	}
 	return h;
 }
@@ -671,8 +669,8 @@ EP_DEV uint32_t early_place(const struct ep_ht_common &c, const struct early_hel
 }
 
 /* The weights of a row: to the heap of the rank that gets it, or to places of the output. */
-EP_DEV void early_weights(const struct ep_ht_early_args &a, const struct ep_op &op,
-			  const struct early_held &h, uint32_t place)
+EP_DEV void early_weights(const struct ep_ht_early_args &a, const struct early_held &h,
+			  uint32_t place)
 {
 	const struct ep_ht_common &c = a.d.c;
 	uint32_t kind = EARLY_KIND(h.item.what), rank = EARLY_RANK(h.item.what), mine;
@@ -683,7 +681,7 @@ EP_DEV void early_weights(const struct ep_ht_early_args &a, const struct ep_op &
 
 	mine = ep_ballot(EP_FULL_MASK, sent);
 	if (sent) {
-		ep_ht_weights_at(c, ep_ht_bank_of(c, op, rank), c.g.rank,
+		ep_ht_weights_at(c, ep_heap_of(c.g, rank), c.g.rank,
 				 h.l.row)[ep_popc(mine & ((1u << ep_lane()) - 1))] = w;
 	} else if (place != EP_HT_NONE) {
 		a.d.out_weights[place] = w;
@@ -698,7 +696,7 @@ EP_DEV void early_credit(const struct ep_ht_early_args &a, const struct ep_op &o
 	uint32_t rank = EARLY_RANK(item.what), rows = early_rows(a, EARLY_RECEIVE, rank);
 
 	if (ep_lane() == 0 && (size_t)(item.chunk + a.ring_chunks) << a.chunk_shift < rows) {
-		ep_st_release_sys_u64(early_word(a, ep_ht_bank_of(c, op, rank), c.areas.credit_off,
+		ep_st_release_sys_u64(early_word(a, ep_heap_of(c.g, rank), c.areas.credit_off,
 						 c.g.rank, item.chunk),
 				      ep_ht_unit_word(op.epoch, item.chunk));
 	}
@@ -721,7 +719,7 @@ EP_DEV bool early_store(const struct ep_ht_early_args &a, const struct ep_op &op
 	}
 	from = ep_ht_pipe_oldest(pipe);
 	if (kind == EARLY_SEND) {
-		ep_bulk_store(early_ring(a, ep_ht_bank_of(c, op, EARLY_RANK(h.item.what)), c.g.rank,
+		ep_bulk_store(early_ring(a, ep_heap_of(c.g, EARLY_RANK(h.item.what)), c.g.rank,
 					 h.item.chunk, EARLY_ROW(h.item.what)) +
 				      (size_t)part * a.d.part_bytes,
 			      from, piece.token_bytes + piece.scale_bytes);
@@ -735,7 +733,7 @@ EP_DEV bool early_store(const struct ep_ht_early_args &a, const struct ep_op &op
 		early_credit(a, op, h.item);
 	}
 	if (part == 0 && a.d.topk_weights) {
-		early_weights(a, op, h, place);
+		early_weights(a, h, place);
 	}
 	if (h.item.what & (kind == EARLY_SEND ? EARLY_END : EARLY_PART_END)) {
 		stored.what = h.item.what;
@@ -770,10 +768,10 @@ EP_DEV bool early_copy(const struct ep_ht_early_args &a, const struct ep_op &op,
 		if (!pipe->held) {
 			break;
 		}
-		now = ahead ? next : early_held_make(a, op, work, pipe->out);
+		now = ahead ? next : early_held_make(a, work, pipe->out);
 		ahead = pipe->held > 1;
 		if (ahead) { /* its tables are on their way while this one is stored */
-			next = early_held_make(a, op, work, ep_ht_pipe_after(pipe, pipe->out));
+			next = early_held_make(a, work, ep_ht_pipe_after(pipe, pipe->out));
 		}
 		if (!early_store(a, op, pipe, now, &behind)) {
 			return false;
@@ -789,7 +787,7 @@ EP_KERNEL_ALONE(ep_ht_dispatch_early_kernel, ep_ht_early_args, EP_HT_MAX_THREADS
 	bool stale = a.arrivals.head->routing != c.h.head->routing;
 	struct ep_ht_entry entry = ep_ht_enter(c, false, stale ? EP_CAUSE_REROUTED : 0);
 	struct ep_ht_pipe pipe = ep_ht_pipe_make(a.d.stage_parts, a.d.part_bytes);
-	bool ok = ep_ht_begin<false>(c, &entry, true) && early_copy(a, entry.op, &pipe);
+	bool ok = ep_ht_begin<false>(c, &entry) && early_copy(a, entry.op, &pipe);
 
 	ep_ht_pipe_end(c.g, entry.op, &pipe);
 	if (ok) {

@@ -21,10 +21,9 @@
  * the writer a word `credit`, by which the reader publishes that it has been read: both hold
  * ep_ht_unit_word(). Without a ring, rows go to, or come from, the caller's tensors in windows.
  *
- * Banks. Every kernel is a step and waits until all ranks have started it, so that nobody reads any more
- * what the previous step left in the heap. The marks of signatures show that, together with what all
- * ranks must agree in. Groups for few tokens on one node have two banks of rings, their words and weights,
- * in turn by steps: nobody reads what the step before the previous one left. There rows need not wait.
+ * One bank. Every kernel is a step and waits at its beginning until all ranks have started it, so that
+ * nobody reads any more what the previous step left in the heap. The marks of signatures show that,
+ * together with what all ranks must agree in.
  *
  * Across nodes. A row crosses the network once for each node that it goes to. The source writes it to
  * one rank of that node, its *forwarder* there, which writes it to the rings of the node's ranks that
@@ -191,8 +190,6 @@ struct ep_ht_areas {
 	/* [S][B] what each row is, as recv_sel: from a rank of this node lists of
 	 * ep_ht_list_bytes(), else u32 [min(K, L)], side by side */
 	uint64_t sel_off;
-	/* These four are a bank; another one lies bank_stride behind it. 0: there is one alone. */
-	uint64_t bank_stride;
 	uint64_t weight_off;  /* float [P][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [rings][ring_chunks][parts] */
 	uint64_t credit_off;  /* u64 [rings][ring_chunks][parts] */

@@ -4,9 +4,8 @@
  *
  *     e = ep_ht_enter(c, is_combine)     the step; peers learn of it, and of this rank's signature
  *     ...                                this rank's own memory may be loaded meanwhile
- *     ep_ht_begin(c, &e, windows)        rings may be written, and windows if all ranks have
- *                                        started this step, and pass alike: false: one has not,
- *                                        and nothing may be done
+ *     ep_ht_begin(c, &e)                 all ranks have started this step, and pass alike:
+ *                                        false: one has not, and nothing may be done
  *     ...
  *     ep_ht_done_send(c, e.op, &failed)  windows: this block is through with those of its peers,
  *     ep_ht_done_wait(c, e.op, &failed)  and all blocks of all peers with its own
@@ -21,7 +20,6 @@
 #include "device/group/step.h"
 #include "device/ht/ht_layout.h"
 #include "device/ht/signs.h"
-#include "device/ht/units.h"
 #include "device/simt/bulk.h"
 
 struct ep_ht_entry {
@@ -178,23 +176,18 @@ EP_DEV_COLD bool ep_ht_marks_agree(const struct ep_ht_common &c, struct ep_op op
  * Waits until all ranks have started the step and want the same. From then on their heaps and their
  * windows may be written, by bulk copies, too. Marks announce what earlier kernels did, which needs
  * no fence (device/simt/bulk.h); a wait that lasts acquires words of this step, which does.
- *
- * Where areas have two banks, and `windows` is false, the operation's bank may be written at once. What
- * used it before is two steps back, and this rank's last kernel saw that all ranks had started the
- * step in between. One warp alone then waits for marks, and is told false; it has the least to send.
- * Rows of a rank that wants something else do no harm in a bank: their step ends the group.
  */
 template <bool NODES>
-EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry, bool windows)
+EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry)
 {
-	uint32_t seal = ep_signature_seal(c.launch.hash, entry->origin);
-	bool at_once = ep_ht_at_once<NODES>(c, windows), ok;
 	EP_SHARED(uint32_t, agreed);
 
 	/* who is waited for may be waiting for anybody's start: wait_extended() */
 	entry->op.freed = entry->op.epoch - 1;
 	if (ep_warp() == 0) {
-		ok = entry->fault || at_once || ep_ht_marks_agree<NODES>(c, entry->op, seal);
+		bool ok = entry->fault ||
+			  ep_ht_marks_agree<NODES>(c, entry->op,
+						   ep_signature_seal(c.launch.hash, entry->origin));
 
 		if (ep_lane() == 0) {
 			agreed = ok;
@@ -209,12 +202,8 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry,
 		}
 		return false;
 	}
-	ok = agreed != 0;
-	if (at_once && ep_block() == 0 && ep_warp() == ep_nwarps() - 1) {
-		ok = ep_ht_marks_agree<NODES>(c, entry->op, seal);
-	}
 	ep_bulk_fence_global();
-	return ok;
+	return agreed != 0;
 }
 
 /* Stores a word of ep_ht_done_send() by one store to all ranks. One warp. */

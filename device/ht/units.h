@@ -67,45 +67,11 @@ EP_DEV uint32_t ep_ht_rows(const struct ep_ht_common &c, const uint32_t *start, 
 	return p[1] - p[0];
 }
 
-/*
- * Where the operation's bank begins, behind the first one. Steps use two banks in turn, also where their numbers
- * begin again.
- */
-EP_DEV uint64_t ep_ht_bank(const struct ep_ht_common &c, const struct ep_op &op)
-{
-	return op.epoch & 1 ? c.areas.bank_stride : 0;
-}
-
-/* The operation's bank in rank r's heap, and in the own one. */
-EP_DEV unsigned char *ep_ht_bank_of(const struct ep_ht_common &c, const struct ep_op &op,
-				    uint32_t r)
-{
-	return ep_heap_of(c.g, r) + ep_ht_bank(c, op);
-}
-
-EP_DEV unsigned char *ep_ht_bank_own(const struct ep_ht_common &c, const struct ep_op &op)
-{
-	return c.g.own + ep_ht_bank(c, op);
-}
-
-/* May an operation write to rings, if not to `windows`, before all ranks have started it? */
-template <bool NODES> EP_DEV bool ep_ht_at_once(const struct ep_ht_common &c, bool windows)
-{
-	return !NODES && c.areas.bank_stride && !windows;
-}
-
-/* Is this a warp that looks for all peers in ep_ht_begin(), and has nothing else to do there? */
-template <bool NODES> EP_DEV bool ep_ht_looks(const struct ep_ht_common &c, bool windows)
-{
-	return !ep_ht_at_once<NODES>(c, windows) &&
-	       (ep_warp() == 0 || ep_warp() == ep_nwarps() - 1);
-}
-
-/* The word of a unit in a bank; `off`: arrived_off or credit_off, `r` whose ring or whose word. */
-EP_DEV uint64_t *ep_ht_unit_at(const struct ep_ht_common &c, unsigned char *bank, uint64_t off,
+/* The word of a unit in a heap; `off`: arrived_off or credit_off, `r` whose ring or whose word. */
+EP_DEV uint64_t *ep_ht_unit_at(const struct ep_ht_common &c, unsigned char *heap, uint64_t off,
 			       uint32_t r, uint32_t slot, uint32_t part)
 {
-	return (uint64_t *)(bank + off) + ((size_t)r * c.areas.ring_chunks + slot) * c.areas.parts +
+	return (uint64_t *)(heap + off) + ((size_t)r * c.areas.ring_chunks + slot) * c.areas.parts +
 	       part;
 }
 
@@ -128,19 +94,19 @@ EP_DEV uint32_t ep_ht_rows_arrived(const struct ep_op &op, const uint64_t *at, u
 }
 
 /* Row `i` of a chunk in a ring. */
-EP_DEV unsigned char *ep_ht_ring_at(const struct ep_ht_common &c, unsigned char *bank, uint32_t r,
+EP_DEV unsigned char *ep_ht_ring_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r,
 				    uint32_t slot, uint32_t i)
 {
 	size_t row = (((size_t)r * c.areas.ring_chunks + slot) << c.areas.chunk_shift) + i;
 
-	return bank + c.areas.ring_off + row * c.areas.row_stride;
+	return heap + c.areas.ring_off + row * c.areas.row_stride;
 }
 
 /* Weights of row `index` from rank r, or for it. */
-EP_DEV float *ep_ht_weights_at(const struct ep_ht_common &c, unsigned char *bank, uint32_t r,
+EP_DEV float *ep_ht_weights_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r,
 			       uint32_t index)
 {
-	return (float *)(bank + c.areas.weight_off) + ((size_t)r * c.max_tokens + index) * c.width;
+	return (float *)(heap + c.areas.weight_off) + ((size_t)r * c.max_tokens + index) * c.width;
 }
 
 /*
@@ -165,16 +131,14 @@ EP_DEV uint32_t ep_ht_chunk_before(const struct ep_ht_common &c, const uint32_t 
  * Whose word a unit has to wait for before it is written to the ring of rank r: that r has read the
  * unit that lay there before, of chunk *before. NULL: there was none. `start` as above.
  */
-EP_DEV const uint64_t *ep_ht_credit_at(const struct ep_ht_common &c, const struct ep_op &op,
-				       const uint32_t *start, uint32_t r, uint32_t chunk,
-				       uint32_t part, uint32_t *before)
+EP_DEV const uint64_t *ep_ht_credit_at(const struct ep_ht_common &c, const uint32_t *start,
+				       uint32_t r, uint32_t chunk, uint32_t part, uint32_t *before)
 {
 	*before = ep_ht_chunk_before(c, start, r, chunk);
 	if (*before == chunk) {
 		return NULL;
 	}
-	return ep_ht_unit_at(c, ep_ht_bank_own(c, op), c.areas.credit_off, r,
-			     chunk % c.areas.ring_chunks, part);
+	return ep_ht_unit_at(c, c.g.own, c.areas.credit_off, r, chunk % c.areas.ring_chunks, part);
 }
 
 /* ---- across nodes ---- */

@@ -440,10 +440,6 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 	uint64_t masks = f ? a->mask_stride : 0;
 	uint64_t words = 8 * rings * a->ring_chunks * a->parts;
 	uint64_t flat = check_cut(s, a, EP_HT_FLAT), major = check_cut(s, a, EP_HT_EXPERT_MAJOR);
-	uint64_t ring = rings * (flat > major ? flat : major) * a->row_stride;
-	uint64_t bank = a->ring_off - a->weight_off + ring;
-	bool fits = 2 * rings * b * a->row_stride <=
-		    (s->ring_bytes < 16u << 20 ? s->ring_bytes : 16u << 20);
 	uint64_t chunk = tokens * a->row_stride, counts = 8 * (holders * s->nlocal + holders + 1);
 	struct area areas[] = {
 		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
@@ -459,8 +455,7 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 		{ a->weight_off, 4 * peers * b * w, 16 },
 		{ a->arrived_off, words, 8 },
 		{ a->credit_off, words, 8 },
-		{ a->ring_off, ring, 128 },
-		{ a->weight_off + a->bank_stride, a->bank_stride ? bank : 0, 16 },
+		{ a->ring_off, rings * (flat > major ? flat : major) * a->row_stride, 128 },
 		{ a->net_off, f * a->net_chunks * chunk, 128 },
 		{ a->stage_off, f * a->stage_chunks * chunk, 128 },
 		{ a->staged_off, 8 * f * a->stage_chunks * a->parts, 8 },
@@ -475,7 +470,6 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 	};
 
 	CHECK(h.g.topk == topk);
-	CHECK_INT(a->bank_stride != 0, !f && fits);
 	check_areas(areas, EP_ARRAY_SIZE(areas), h.g.bytes);
 	CHECK(a->row_stride >= s->max_token_bytes && a->row_stride % 128 == 0);
 	CHECK(!f || (a->mask_stride >= chunks && a->mask_stride % 16 == 0));

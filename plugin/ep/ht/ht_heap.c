@@ -2,10 +2,9 @@
 #include "ep/ep.h"
 #include "ep/ht/ht.h"
 
-#define EP_HT_LINE 128u               /* areas, and rows of the ring */
-#define EP_HT_PAGE 4096u              /* the heap's end */
-#define EP_HT_SLICE 256u              /* handle memory */
-#define EP_HT_BANKS_BYTES (16u << 20) /* rings of two banks, at most: larger ones leave L2 */
+#define EP_HT_LINE 128u  /* areas, and rows of the ring */
+#define EP_HT_PAGE 4096u /* the heap's end */
+#define EP_HT_SLICE 256u /* handle memory */
 
 #define EP_HT_ARRIVALS_SHIFT 1u /* rows of a chunk of arrivals, if there are so many chunks */
 
@@ -107,21 +106,13 @@ static void ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape,
 	a->out_count_off = ep_group_heap_take(at, 8 * counts, EP_HT_LINE);
 }
 
-/* Is there a second bank? For few tokens, whose rows then need not wait for all ranks to start. */
-static bool ht_two_banks(const struct ep_ht_areas *a, const struct ep_shape *shape)
-{
-	uint64_t bytes = ep_min_u64(shape->ring_bytes, EP_HT_BANKS_BYTES);
-
-	return !shape->flows && 2ull * a->rings * shape->max_tokens * a->row_stride <= bytes;
-}
-
 struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 {
 	uint64_t r = shape->nranks, b = shape->max_tokens, w = ep_ht_width(shape, topk);
 	uint64_t s = shape->roles.senders;
 	struct ep_ht_heap h = { .g.topk = topk };
 	struct ep_ht_areas *a = &h.areas, coarse;
-	uint64_t *at = &h.g.bytes, words, rows, bank;
+	uint64_t *at = &h.g.bytes, words, rows;
 	uint32_t counts = ep_ht_counts(shape->roles.holders * shape->nlocal, shape->roles.holders);
 
 	ht_areas_size(a, shape);
@@ -140,15 +131,10 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 		at, 8 * s * (ep_ht_chunks(shape->max_tokens, a->chunk_shift) + 1ull), EP_HT_LINE);
 	a->list_stride = ep_ht_list_bytes((uint32_t)w);
 	a->sel_off = ep_group_heap_take(at, s * b * a->list_stride, EP_HT_LINE);
-	bank = *at;
 	a->weight_off = ep_group_heap_take(at, 4 * ht_most_peers(shape) * b * w, EP_HT_LINE);
 	a->arrived_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->ring_off = ep_group_heap_take(at, a->rings * rows * a->row_stride, EP_HT_LINE);
-	if (ht_two_banks(a, shape)) {
-		a->bank_stride = ep_round_up(*at - bank, EP_HT_LINE);
-		*at = bank + 2 * a->bank_stride;
-	}
 	if (shape->flows) {
 		ht_areas_remote(a, shape, (uint32_t)w, at);
 	}
