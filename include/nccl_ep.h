@@ -445,6 +445,9 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * communicator's device current and leaves it current. Either all ranks succeed or all fail, and
  * every rank gets the reason and the rank that gave it.
  *
+ * `comm` may be one that does not block (ncclConfig_t.blocking is 0). It has to be ready: before the
+ * call ncclCommGetAsyncError no longer returns ncclInProgress.
+ *
  * Ranks must agree in all fields of `config` except alloc, max_num_sms, dispatch_num_sms,
  * combine_num_sms, num_qp_per_rank, num_channels, timeout_ns, and the fields that the mode ignores:
  * max_recv_tokens_per_rank and overflow_policy in low latency, rdma_buffer_size and enable_mask in

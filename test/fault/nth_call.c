@@ -208,8 +208,13 @@ static bool over(void)
 static bool tells(const char *call)
 {
 	static const char *const calls[] = {
-		"ncclCommCount",   "ncclCommUserRank",       "ncclAllGather",
-		"cudaStreamQuery", "ncclCommWindowRegister", "ncclGetLsaMultimemDevicePointer"
+		"ncclCommCount",
+		"ncclCommUserRank",
+		"ncclAllGather",
+		"ncclCommGetAsyncError", /* while it waits for the others */
+		"cudaStreamQuery",
+		"ncclCommWindowRegister",
+		"ncclGetLsaMultimemDevicePointer",
 	};
 
 	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
