@@ -551,29 +551,24 @@ static void draw_routing(struct oracle_problem *p, uint64_t *s)
  * Of each eight tokens the first and the last one go to the next rank, and no other: it is told of one row long
  * before the other.
  */
-static int32_t *thin_lines(const struct oracle_problem *p)
+static uint32_t thin_ahead(const struct oracle_problem *p, uint32_t token)
 {
-	uint32_t n = p->nranks * p->max_tokens;
-	int32_t *lines = malloc((size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
-
-	NEED(lines);
-	memset(lines, 0xff, (size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t rank = i / p->max_tokens, token = i % p->max_tokens;
-
-		if (token % 8 == 0 || token % 8 == 7) {
-			lines[(size_t)i * ORACLE_MAX_TOPK] =
-				(int32_t)((rank + 1) % p->nranks * (p->experts / p->nranks));
-		}
-	}
-	return lines;
+	(void)p;
+	return token % 8 == 0 || token % 8 == 7;
 }
 
 /*
  * Of each eight tokens the first ones go each to another rank, and the rest nowhere: a rank has read its row
  * of the eight, and its place is free, while they are still being sent.
  */
-static int32_t *head_lines(const struct oracle_problem *p)
+static uint32_t head_ahead(const struct oracle_problem *p, uint32_t token)
+{
+	return token % 8 < p->nranks - 1 ? token % 8 + 1 : 0;
+}
+
+/* Each token goes to the first expert of the rank that is so many ahead of its own, or nowhere where that is 0. */
+static int32_t *lines_make(const struct oracle_problem *p,
+			   uint32_t (*ahead)(const struct oracle_problem *p, uint32_t token))
 {
 	uint32_t n = p->nranks * p->max_tokens;
 	int32_t *lines = malloc((size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
@@ -581,12 +576,11 @@ static int32_t *head_lines(const struct oracle_problem *p)
 	NEED(lines);
 	memset(lines, 0xff, (size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t rank = i / p->max_tokens, token = i % p->max_tokens;
+		uint32_t rank = i / p->max_tokens, far = ahead(p, i % p->max_tokens);
 
-		if (token % 8 < p->nranks - 1) {
+		if (far) {
 			lines[(size_t)i * ORACLE_MAX_TOPK] =
-				(int32_t)((rank + 1 + token % 8) % p->nranks *
-					  (p->experts / p->nranks));
+				(int32_t)((rank + far) % p->nranks * (p->experts / p->nranks));
 		}
 	}
 	return lines;
@@ -733,7 +727,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		p->uneven = 0;
 		p->routing.family = ORACLE_FILE;
 		p->routing.nlines = p->nranks * p->max_tokens;
-		p->routing.lines = thin_lines(p);
+		p->routing.lines = lines_make(p, thin_ahead);
 		c.h.expert_major = 1;
 		c.h.limit = 0;
 		c.flags &= ~(uint32_t)(3 * HT_FOR_MORE);
@@ -748,7 +742,7 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		p->uneven = 0;
 		p->routing.family = ORACLE_FILE;
 		p->routing.nlines = p->nranks * p->max_tokens;
-		p->routing.lines = head_lines(p);
+		p->routing.lines = lines_make(p, head_ahead);
 		c.h.expert_major = 1;
 		c.h.limit = 0;
 		c.flags &= ~(uint32_t)(3 * HT_FOR_MORE);
