@@ -1073,4 +1073,21 @@ ncclResult_t ep_kernel_launch(const struct ncclEpGroup *g, const void *kernel, v
 			      uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
 			      cudaStream_t stream, const char *what);
 
+#define EP_BOOTSTRAP_LIMIT "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit"
+
+/* A wait for the device, in the words of its errors. */
+struct ep_rest {
+	uint64_t timeout_ns;
+	const char *limit; /* what sets that, a sentence */
+	const char *what;  /* the call, or what it is for */
+	const char *then;  /* what to do when the device is at rest */
+};
+
+/*
+ * Waits until nothing runs on the group's device, the program's own work included. *state: what the
+ * device reports of its work then; cudaErrorNotReady: it may still be at work.
+ */
+ncclResult_t ep_group_rest(const struct ncclEpGroup *group, const struct ep_rest *how,
+			   cudaError_t *state);
+
 #endif

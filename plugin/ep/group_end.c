@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A group ends: its kernels come to rest, its peers are told, and what it holds is freed. */
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include "core/bootstrap.h"
@@ -65,39 +64,19 @@ void ep_group_free(struct ncclEpGroup *g)
  */
 static ncclResult_t group_rest(struct ncclEpGroup *g)
 {
-	uint64_t limit = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
-			 (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000;
-	char text[EP_THREAD_ERROR_TEXT];
-	cudaError_t err;
-	int error = ep_device_wait(g->device, limit, &err);
+	const struct ep_rest how = {
+		.timeout_ns = 3 * ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS) +
+			      (uint64_t)g->params.value[EP_PARAM_CLOSE_TIMEOUT_MS] * 1000000,
+		.limit = "NCCL_EP_CLOSE_TIMEOUT_MS adds to the limit",
+		.what = "ncclEpGroupDestroy",
+		.then = "destroy the group again",
+	};
+	cudaError_t state;
 
-	if (error == ETIMEDOUT) {
-		return ep_fail(ncclSystemError,
-			       "ncclEpGroupDestroy: rank %d's GPU %s is still busy after %llu ms: "
-			       "see what does not end on it (a collective that waits for a lost "
-			       "rank? Abort its communicator), then destroy the group again. "
-			       "NCCL_EP_CLOSE_TIMEOUT_MS adds to the limit",
-			       g->rank, g->idents[g->rank].bus_id,
-			       (unsigned long long)(limit / 1000000));
-	}
-	if (error) {
-		return ep_fail(ncclSystemError,
-			       "ncclEpGroupDestroy: rank %d cannot start a thread that waits for "
-			       "its GPU %s: %s; once it can, destroy the group again",
-			       g->rank, g->idents[g->rank].bus_id,
-			       ep_thread_error_print(error, text));
-	}
-	if (err >= cudaErrorStreamCaptureUnsupported && err <= cudaErrorStreamCaptureWrongThread) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"ncclEpGroupDestroy: a stream of rank %d's GPU %s is being captured, "
-			"so nobody can wait for the group's kernels there (%s): end the "
-			"capture, then destroy the group again",
-			g->rank, g->idents[g->rank].bus_id, cudaGetErrorString(err));
-	}
-	if (err != cudaSuccess) {
+	EP_CHECK(ep_group_rest(g, &how, &state));
+	if (state != cudaSuccess) {
 		EP_INFO(EP_LOG_INIT, "group %p rank %d: the device has failed before: %s",
-			(void *)g, g->rank, cudaGetErrorString(err));
+			(void *)g, g->rank, cudaGetErrorString(state));
 	}
 	return ncclSuccess;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The heap of a group: the areas that every heap begins with, and the collective replacement of a heap by a larger one. */
-#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/bootstrap.h"
@@ -79,27 +79,19 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 static ncclResult_t group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
 				      bool *busy)
 {
-	char text[EP_THREAD_ERROR_TEXT];
-	cudaError_t err;
-	int error = ep_device_wait(g->device, timeout_ns, &err);
+	char what[60];
+	const struct ep_rest how = { .timeout_ns = timeout_ns,
+				     .limit = EP_BOOTSTRAP_LIMIT,
+				     .what = what,
+				     .then = "make the handle again" };
+	ncclResult_t result;
+	cudaError_t state;
 
-	*busy = error != 0;
-	if (error == ETIMEDOUT) {
-		return ep_fail(ncclSystemError,
-			       "a handle of top-%u needs a larger heap: rank %d's GPU is still "
-			       "busy after %llu ms, and the old heap may be in use; see what "
-			       "does not end on it. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
-			       topk, g->rank, (unsigned long long)(timeout_ns / 1000000));
-	}
-	if (error) {
-		return ep_fail(ncclSystemError,
-			       "a handle of top-%u needs a larger heap: rank %d cannot start a "
-			       "thread that waits for its GPU: %s",
-			       topk, g->rank, ep_thread_error_print(error, text));
-	}
-	if (err != cudaSuccess) {
-		return ep_fail_cuda(err, "waiting for the group's operations");
-	}
+	snprintf(what, sizeof(what), "a handle of top-%u needs a larger heap", topk);
+	result = ep_group_rest(g, &how, &state);
+	*busy = state == cudaErrorNotReady;
+	EP_CHECK(result);
+	EP_CUDA(state, "waiting for the group's operations");
 	EP_CHECK(ep_halves_check_device(g, topk));
 	return ep_group_remote_drain(g, false, ep_min_u64(timeout_ns, g->config.timeout_ns));
 }

@@ -4,7 +4,6 @@
  * graph runs, or how often. So it counts there only inside that capture, where the halves of an operation must
  * pair. Beyond that the device knows: kernels refuse a half that finds no bank, or nothing to receive.
  */
-#include <errno.h>
 #include <string.h>
 #include "core/cuda.h"
 #include "core/range.h"
@@ -193,10 +192,13 @@ static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream
 				unsigned long long capture, bool *join)
 {
 	struct ncclEpGroup *g = handle->group;
-	uint64_t limit = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS);
-	char text[EP_THREAD_ERROR_TEXT];
+	const struct ep_rest how = {
+		.timeout_ns = ep_min_u64(g->config.timeout_ns, EP_IDLE_LONGEST_NS),
+		.limit = "The group's timeout is the limit",
+		.what = "ncclEpComplete: the stream of the send half was destroyed",
+		.then = "call it again",
+	};
 	cudaError_t err;
-	int error;
 
 	/*
 	 * Events can order the two halves if both run now, or both go into one graph. Otherwise only the caller
@@ -211,23 +213,7 @@ static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream
 	if (err == cudaErrorInvalidResourceHandle || err == cudaErrorContextIsDestroyed) {
 		(void)cudaGetLastError();
 		*join = false;
-		error = ep_device_wait(g->device, limit, &err);
-		if (error == ETIMEDOUT) {
-			return ep_fail(
-				ncclSystemError,
-				"ncclEpComplete: the stream of the send half was destroyed, "
-				"and rank %d's GPU %s does not come to rest within %llu ms: see "
-				"what does not end on it, then call it again",
-				g->rank, g->idents[g->rank].bus_id,
-				(unsigned long long)(limit / 1000000));
-		}
-		if (error) {
-			return ep_fail(
-				ncclSystemError,
-				"ncclEpComplete: no thread can be started that waits for rank "
-				"%d's GPU: %s; then call it again",
-				g->rank, ep_thread_error_print(error, text));
-		}
+		EP_CHECK(ep_group_rest(g, &how, &err));
 		EP_CUDA(err, "ncclEpComplete: waiting for the device");
 		return ncclSuccess;
 	}

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels are loaded, given shared memory, and launched: the same for those of every algorithm. */
+/* Kernels are loaded, given shared memory, launched, and waited for: the same for those of every algorithm. */
+#include <errno.h>
 #include "core/cuda.h"
 #include "core/util.h"
 #include "ep/ep.h"
@@ -97,4 +98,39 @@ ncclResult_t ep_kernel_launch(const struct ncclEpGroup *g, const void *kernel, v
 	cudaError_t err = cudaLaunchKernelExC(&config, kernel, params);
 
 	return err == cudaSuccess ? ncclSuccess : kernel_refused(err, stream, what);
+}
+
+ncclResult_t ep_group_rest(const struct ncclEpGroup *g, const struct ep_rest *how,
+			   cudaError_t *state)
+{
+	const char *gpu = g->idents[g->rank].bus_id;
+	char text[EP_THREAD_ERROR_TEXT];
+	int error = ep_device_wait(g->device, how->timeout_ns, state);
+
+	*state = error ? cudaErrorNotReady : *state;
+	if (error == ETIMEDOUT) {
+		return ep_fail(
+			ncclSystemError,
+			"%s: rank %d's GPU %s is still busy after %llu ms: see what does not "
+			"end on it (a collective that waits for a lost rank? Abort its "
+			"communicator), then %s. %s",
+			how->what, g->rank, gpu, (unsigned long long)(how->timeout_ns / 1000000),
+			how->then, how->limit);
+	}
+	if (error) {
+		return ep_fail(
+			ncclSystemError,
+			"%s: rank %d cannot start a thread that waits for its GPU %s: %s; once "
+			"it can, %s",
+			how->what, g->rank, gpu, ep_thread_error_print(error, text), how->then);
+	}
+	if (*state >= cudaErrorStreamCaptureUnsupported &&
+	    *state <= cudaErrorStreamCaptureWrongThread) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"%s: a stream of rank %d's GPU %s is being captured, so nobody can wait "
+			"for the group's kernels there (%s): end the capture, then %s",
+			how->what, g->rank, gpu, cudaGetErrorString(*state), how->then);
+	}
+	return ncclSuccess;
 }

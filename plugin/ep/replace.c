@@ -8,7 +8,6 @@
  * of that is seen by kernels, so that a failure at any point leaves a group that serves as before. MaskClean then
  * finds a step and a round for all, as it does for any rank that was away.
  */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "core/cuda.h"
@@ -63,32 +62,18 @@ static ncclResult_t replace_check(const struct ncclEpGroup *g, const struct ep_b
 static ncclResult_t replace_settle(struct ncclEpGroup *g, struct ep_boot *boot,
 				   struct ep_terms *terms)
 {
-	char text[EP_THREAD_ERROR_TEXT];
+	const struct ep_rest how = { .timeout_ns = boot->timeout_ns,
+				     .limit = EP_BOOTSTRAP_LIMIT,
+				     .what = name,
+				     .then = "call it again" };
 	struct ep_dev_seq seq;
-	cudaError_t err;
-	int error = ep_device_wait(g->device, boot->timeout_ns, &err);
+	ncclResult_t result;
+	cudaError_t state;
 
-	boot->busy = error != 0;
-	if (error == ETIMEDOUT) {
-		return ep_fail(
-			ncclSystemError,
-			"%s: rank %d's GPU is still busy after %llu ms: see what does not end "
-			"on it. NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit",
-			name, g->rank, (unsigned long long)(boot->timeout_ns / 1000000));
-	}
-	if (error) {
-		return ep_fail(ncclSystemError,
-			       "%s: rank %d cannot start a thread that waits for its GPU: %s", name,
-			       g->rank, ep_thread_error_print(error, text));
-	}
-	if (err >= cudaErrorStreamCaptureUnsupported && err <= cudaErrorStreamCaptureWrongThread) {
-		return ep_fail(
-			ncclInvalidUsage,
-			"%s: a stream of rank %d's GPU is being captured, so nobody can wait "
-			"for the group's kernels there (%s): end the capture first",
-			name, g->rank, cudaGetErrorString(err));
-	}
-	EP_CUDA(err, "waiting for the group's operations");
+	result = ep_group_rest(g, &how, &state);
+	boot->busy = state == cudaErrorNotReady;
+	EP_CHECK(result);
+	EP_CUDA(state, "waiting for the group's operations");
 	EP_CHECK(ep_device_read(&seq, g->seq, sizeof(seq), g->stream));
 	EP_CHECK(ep_device_read(g->mask_host, g->mask, 4 * (size_t)g->nranks, g->stream));
 	terms->step = seq.step;

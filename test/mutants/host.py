@@ -31,7 +31,7 @@ MUTANTS = [
     {"name": "heaps_unnamed", "file": "plugin/peer/leave.c",
      "old": "\tif (alive->count > EP_HEAP_TEAMS) {", "new": "\tif (false) {", "tests": ["leave_many"]},
     # A thread that cannot start is no busy GPU.
-    {"name": "thread_busy", "file": "plugin/ep/group_end.c",
+    {"name": "thread_busy", "file": "plugin/ep/kernel.c",
      "old": "\tif (error == ETIMEDOUT) {", "new": "\tif (error) {", "tests": ["nth_thread"]},
     # Who cannot ask whether all have let go of a heap keeps it.
     {"name": "kept_unasked", "file": "plugin/peer/leave.c",

@@ -380,12 +380,20 @@ static void hold_stream(void *released)
 	}
 }
 
-/* Something on the device does not end: the heap is not replaced under it, but afterwards. */
+/* Something on the device does not end, or is captured: the heap is not replaced under it, but afterwards. */
 static void test_busy_at_growth(struct world *w, ncclEpGroup_t group)
 {
 	atomic_int released = 0;
 	ncclEpHandle_t h = NULL;
+	cudaGraph_t graph = NULL;
 
+	NEED_CUDA(cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeRelaxed));
+	CHECK_REASON(ncclEpInitHandle(&h, group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL),
+		     ncclInvalidUsage, "is being captured");
+	world_meet(w);
+	NEED_CUDA(cudaStreamEndCapture(w->stream, &graph));
+	NEED_CUDA(cudaGraphDestroy(graph));
+	world_meet(w);
 	NEED_CUDA(cudaLaunchHostFunc(w->stream, hold_stream, &released));
 	CHECK_RESULT(ncclEpInitHandle(&h, group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 32, NULL),
 		     ncclSystemError);
