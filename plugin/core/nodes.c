@@ -3,10 +3,9 @@
 #include "core/ident.h"
 #include "core/util.h"
 
-/* Do the sizes fit the ranks? */
-static ncclResult_t nodes_check(const struct ep_param_list *sizes, int nranks)
+ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)
 {
-	uint32_t total = 0;
+	uint32_t total = 0, n = 0, left = sizes->item[0];
 
 	for (uint32_t i = 0; i < sizes->count; i++) {
 		total += sizes->item[i];
@@ -17,44 +16,23 @@ static ncclResult_t nodes_check(const struct ep_param_list *sizes, int nranks)
 			       "all, the communicator has %d ranks: change the list, or unset it",
 			       sizes->count, total, nranks);
 	}
-	return ncclSuccess;
-}
-
-/* Where one is when the ranks are counted through. */
-struct nodes_walk {
-	uint32_t node;
-	uint32_t left; /* of it */
-};
-
-/* The next rank's node. */
-static uint32_t nodes_next(struct nodes_walk *walk, const struct ep_param_list *sizes)
-{
-	if (!walk->left) {
-		walk->node++;
-		walk->left = sizes->item[sizes->count > 1 ? walk->node : 0];
-	}
-	walk->left--;
-	return walk->node;
-}
-
-ncclResult_t ep_nodes_split(uint32_t node[], const struct ep_param_list *sizes, int nranks)
-{
-	struct nodes_walk walk = { 0, sizes->item[0] };
-
-	EP_CHECK(nodes_check(sizes, nranks));
 	for (int r = 0; r < nranks; r++) {
-		node[r] = nodes_next(&walk, sizes);
+		if (!left) {
+			n++;
+			left = sizes->item[sizes->count > 1 ? n : 0];
+		}
+		left--;
+		node[r] = n;
 	}
 	return ncclSuccess;
 }
 
 ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list *sizes, int nranks)
 {
-	struct nodes_walk walk = { 0, sizes->count ? sizes->item[0] : 0 };
-	uint32_t nodes = 0;
+	uint32_t node[EP_PARAM_NODE_MAX], nodes = 0;
 
 	if (sizes->count) {
-		EP_CHECK(nodes_check(sizes, nranks));
+		EP_CHECK(ep_nodes_split(node, sizes, nranks));
 	}
 	for (int r = 0; r < nranks; r++) {
 		int first = 0;
@@ -62,11 +40,7 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 		while (first < r && idents[first].domain != idents[r].domain) {
 			first++;
 		}
-		if (sizes->count) {
-			idents[r].node = nodes_next(&walk, sizes);
-		} else {
-			idents[r].node = first < r ? idents[first].node : nodes++;
-		}
+		idents[r].node = sizes->count ? node[r] : first < r ? idents[first].node : nodes++;
 	}
 	return ncclSuccess;
 }
