@@ -621,9 +621,6 @@ ncclResult_t ep_group_destroy(struct ep_call *call);
 /* Bytes of the group's own state. */
 uint64_t ep_group_workspace_bytes(const struct ep_group_config *config);
 
-/* How many channels a group has whose ranks have at most `remote` remote peers. */
-uint32_t ep_group_channels(const struct ep_group_config *config, uint32_t remote);
-
 /* Makes the heap's layout again for those nodes. */
 void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
 

@@ -40,7 +40,7 @@ class Sources:
         params = self.text("plugin/core/param.c")
         self.depth = int(re.search(r'"NCCL_EP_RDMA_DEPTH", (\d+)', params)[1])
         self.ring = 1 << int(re.search(r'"NCCL_EP_HT_RING_BYTES", 1 << (\d+)', params)[1])
-        self.row_queues = self.define("plugin/ep/group_size.c", "EP_GROUP_ROW_QUEUES")
+        self.row_queues = self.define("plugin/ep/group_config.c", "EP_GROUP_ROW_QUEUES")
         # doorbells cross PCIe, and so does a word that others than this GPU may look at
         self.look = self.ns("look at the completion")
         self.build = self.ns("build and store 32 WQEs, a lane each")
