@@ -54,20 +54,12 @@ struct ep_shape {
 	uint32_t nlocal; /* experts of a rank that holds some */
 	uint32_t max_tokens;
 	uint32_t max_token_bytes; /* of a row, whatever travels in it */
-	uint32_t near_ranks;      /* of the largest node */
-	uint32_t remote_ranks; /* of other nodes than a rank's, the largest number; 0: one node */
-	uint32_t channels;     /* 0: no rank has remote peers, and there is nothing for them */
+	uint32_t channels;        /* 0: no rank has remote peers, and there is nothing for them */
 	uint32_t banks;
-	uint32_t limit; /* rows that a rank receives at most; EP_NO_LIMIT: as many as come */
-	uint32_t
-		ring_bytes; /* high throughput: of rows on their way, at most if there is a choice */
-	uint32_t flows;     /* as struct ep_nodes_most has them; 0: one node */
-	uint32_t return_rings;
+	uint32_t limit;      /* rows that a rank receives at most; EP_NO_LIMIT: as many as come */
+	uint32_t ring_bytes; /* high throughput: rows on their way, at most if there is a choice */
 	struct ep_roles roles;
-	uint32_t near_senders; /* as struct ep_nodes_most has these four: low latency */
-	uint32_t remote_senders;
-	uint32_t near_holders;
-	uint32_t remote_holders;
+	struct ep_nodes_most nodes; /* its remote and flows are 0: one node */
 };
 #define EP_NO_LIMIT UINT32_MAX
 

@@ -599,7 +599,7 @@ static void group_p2p_warn(const struct ncclEpGroup *g)
 	if (!off && (!level || (strcasecmp(level, "LOC") != 0 && strcmp(level, "0") != 0))) {
 		return;
 	}
-	if (g->config.shape.near_ranks == 1 || g->memory.mapping->in_host ||
+	if (g->config.shape.nodes.near == 1 || g->memory.mapping->in_host ||
 	    atomic_flag_test_and_set(&logged)) {
 		return;
 	}

@@ -289,14 +289,7 @@ void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most n
 	uint32_t topk = config->num_topk ? config->num_topk : config->algo->limits.auto_topk;
 	uint64_t least = ep_max_u64(1, ep_min_u64(config->num_topk, most));
 
-	config->shape.near_ranks = nodes.near;
-	config->shape.remote_ranks = nodes.remote;
-	config->shape.near_senders = nodes.near_senders;
-	config->shape.remote_senders = nodes.remote_senders;
-	config->shape.near_holders = nodes.near_holders;
-	config->shape.remote_holders = nodes.remote_holders;
-	config->shape.flows = nodes.flows;
-	config->shape.return_rings = nodes.return_rings;
+	config->shape.nodes = nodes;
 	config->shape.channels = config_channels(config, nodes.remote);
 	config->shape.banks = config->algo->limits.banks;
 	if (nodes.remote && config->shape.banks > EP_GROUP_REMOTE_BANKS) {

@@ -58,7 +58,7 @@ uint64_t ep_group_remote_bytes(const struct ep_group_config *c)
 	if (!c->shape.channels) {
 		return 0;
 	}
-	return ep_gda_device_bytes((int)c->shape.nranks, c->shape.remote_ranks,
+	return ep_gda_device_bytes((int)c->shape.nranks, c->shape.nodes.remote,
 				   c->shape.channels + 1, c->rdma_depth, gpu);
 }
 

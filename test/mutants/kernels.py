@@ -179,7 +179,7 @@ MUTANTS = [
      "tests": ["masks_quantised"]},
     # Rows of combine come to ranks whose node has no rank that brings tokens to it.
     {"name": "roles_no_room", "file": "plugin/ep/ll/ll_heap.c",
-     "old": "\tuint64_t rows = ll_area_rows(shape, shape->near_senders, shape->near_holders, topk);",
+     "old": "\tuint64_t rows = ll_area_rows(shape, nodes->near_senders, nodes->near_holders, topk);",
      "new": "\tuint64_t rows = ll_area_rows(shape, 1, 0, topk);",
      "tests": ["heap"]},
     # Counts go to those that hold experts alone, and come from those that bring tokens.
@@ -608,7 +608,7 @@ MUTANTS = [
      "old": "\t\ta.out_weights[i] = 0.0f;\n", "new": "", "tests": ["ht_flat", "ht_forward", "ht_drop"]},
     # Rows are cut for the SMs that NCCL_EP_OVERLAP leaves, as if the caller had asked for so many.
     {"name": "ht_overlap_units", "file": "plugin/ep/ht/ht_plan.c",
-     "old": "op->overlap && !op->shape.flows", "new": "op->direct", "tests": ["ht_plan"]},
+     "old": "op->overlap && !op->shape.nodes.flows", "new": "op->direct", "tests": ["ht_plan"]},
     # A group has what NCCL_EP_OVERLAP says,
     {"name": "ht_overlap_heard", "file": "plugin/ep/ht/ht_launch.c",
      "old": ".overlap = handle->group->config.overlap,",

@@ -572,7 +572,7 @@ static void ht_test_query(void)
 	m.remote_ranks = 4;
 	OK(ncclEpExtDeviceMemory(&c, 8, FLAT, 8, &m));
 	ep_group_config_size(&made, ep_nodes_alike(4, 4, 8, &made.shape.roles));
-	CHECK(made.shape.flows == 1);
+	CHECK(made.shape.nodes.flows == 1);
 	CHECK(m.heap_bytes == made.heap_bytes);
 	CHECK(m.handle_bytes == ep_ht_algo.handle_bytes(&made.shape, FLAT, 8));
 }
@@ -594,7 +594,7 @@ static void ht_test_channels(void)
 		made.rdma_queues = rows[i].asked;
 		ep_group_config_size(&made,
 				     ep_nodes_alike(8, 8 * (n - 1), 8 * n, &made.shape.roles));
-		CHECK_INT(made.shape.flows, n - 1);
+		CHECK_INT(made.shape.nodes.flows, n - 1);
 		CHECK_INT(made.shape.channels, EP_HT_ROWS + rows[i].queues);
 	}
 }

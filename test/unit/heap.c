@@ -7,10 +7,17 @@
 #include "ep/ht/ht.h"
 
 /* With so many senders, and of those, and holders, near and remote ones. */
-#define ROLES(nranks, nlocal, tokens, bytes, near, remote, channels, banks, senders, ...)          \
+#define ROLES(ranks, local, tokens, bytes, near_ranks, remote_ranks, queues, bank_count, sending,  \
+	      near_sending, remote_sending, near_holding, remote_holding)                          \
 	{                                                                                          \
-		nranks, nlocal, tokens, bytes, near, remote, channels, banks, 0, 0, 0, 0,          \
-			{ 0, nranks, 0, senders }, __VA_ARGS__                                     \
+		.nranks = ranks, .nlocal = local, .max_tokens = tokens, .max_token_bytes = bytes,  \
+		.channels = queues, .banks = bank_count, .roles = { 0, ranks, 0, sending },        \
+		.nodes = { .near = near_ranks,                                                     \
+			   .remote = remote_ranks,                                                 \
+			   .near_senders = near_sending,                                           \
+			   .remote_senders = remote_sending,                                       \
+			   .near_holders = near_holding,                                           \
+			   .remote_holders = remote_holding },                                     \
 	}
 #define ALL_ROLES(nranks, nlocal, tokens, bytes, near, remote, channels, banks)                    \
 	ROLES(nranks, nlocal, tokens, bytes, near, remote, channels, banks, nranks, near, remote,  \
@@ -73,7 +80,7 @@ static uint64_t check_stage(const struct ep_shape *s, const struct ep_ll_heap *h
 		uint64_t words = 2 * topk > 1 + topk ? 2 * topk : 1 + topk;
 
 		CHECK(h->areas.stage_header_off +
-			      32ull * s->remote_holders * ep_round_up(8 * words, 16) <=
+			      32ull * s->nodes.remote_holders * ep_round_up(8 * words, 16) <=
 		      h->g.stage_side_bytes);
 	}
 	CHECK(h->areas.post_off >= h->g.stage_off + 2ull * s->channels * h->g.stage_side_bytes);
@@ -109,9 +116,9 @@ static void check_heap(const struct ep_shape *s, uint32_t most)
 	      aligned(h.areas.row_off, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t c = (uint64_t)s->max_tokens * topk;
-		uint64_t near = (uint64_t)s->near_senders * s->max_tokens;
-		uint64_t remote = (uint64_t)s->remote_senders * s->max_tokens;
-		uint64_t rows = near < c && s->near_holders ? c : near;
+		uint64_t near = (uint64_t)s->nodes.near_senders * s->max_tokens;
+		uint64_t remote = (uint64_t)s->nodes.remote_senders * s->max_tokens;
+		uint64_t rows = near < c && s->nodes.near_holders ? c : near;
 
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
@@ -186,14 +193,7 @@ static void test_explicit_size(void)
 		};
 
 		c.rdma_queues = shapes[i].channels;
-		ep_group_config_size(&c, (struct ep_nodes_most){
-						 .near = shapes[i].near_ranks,
-						 .remote = shapes[i].remote_ranks,
-						 .near_senders = shapes[i].near_senders,
-						 .remote_senders = shapes[i].remote_senders,
-						 .near_holders = shapes[i].near_holders,
-						 .remote_holders = shapes[i].remote_holders,
-					 });
+		ep_group_config_size(&c, shapes[i].nodes);
 		CHECK(c.heap.topk >= 8 && c.heap.bytes <= c.heap_bytes);
 		CHECK(c.heap.topk == EP_LL_MAX_TOPK ||
 		      ep_ll_heap_make(&shapes[i], c.heap.topk + 1).g.bytes > c.heap_bytes);
@@ -262,104 +262,37 @@ static int main_heap(int argc, char **argv)
 
 /* ---- high throughput: where things lie in a heap, in handle memory and in the group's own ---- */
 
+/* With so many flows and return rings, holders and senders. */
+#define HT_SHAPE(ranks, local, tokens, bytes, near_ranks, remote_ranks, queues, rows, ring,        \
+		 flow_count, rings, first_holder, holding, first_sender, sending)                  \
+	{                                                                                          \
+		.nranks = ranks, .nlocal = local, .max_tokens = tokens, .max_token_bytes = bytes,  \
+		.channels = queues, .banks = 1, .limit = rows, .ring_bytes = ring,                 \
+		.roles = { first_holder, holding, first_sender, sending },                         \
+		.nodes = { .near = near_ranks,                                                     \
+			   .remote = remote_ranks,                                                 \
+			   .flows = flow_count,                                                    \
+			   .return_rings = rings },                                                \
+	}
+
 static const struct ep_shape ht_shapes[] = {
-	{ 1, 1, 1, 16, 1, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0, 1, 0, 1 }, 0, 0, 0, 0 },
-	{ 2, 4, 9, 1440, 2, 0, 0, 1, 9, 0, 0, 0, { 0, 2, 0, 2 }, 0, 0, 0, 0 },
-	{ 3, 5, 100, 5280, 3, 0, 0, 1, 250, 100000, 0, 0, { 0, 3, 0, 3 }, 0, 0, 0, 0 },
-	{ 8, 32, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 0, 8, 0, 8 }, 0, 0, 0, 0 },
-	{ 8, 128, 16384, 16384, 8, 0, 0, 1, 100000, 1 << 27, 0, 0, { 0, 8, 0, 8 }, 0, 0, 0, 0 },
-	{ 64,
-	  4,
-	  8192,
-	  14336,
-	  64,
-	  0,
-	  0,
-	  1,
-	  EP_NO_LIMIT,
-	  1 << 27,
-	  0,
-	  0,
-	  { 0, 64, 0, 64 },
-	  0,
-	  0,
-	  0,
-	  0 },
-	{ 72,
-	  14,
-	  1024,
-	  4096,
-	  72,
-	  0,
-	  0,
-	  1,
-	  EP_NO_LIMIT,
-	  1 << 27,
-	  0,
-	  0,
-	  { 0, 72, 0, 72 },
-	  0,
-	  0,
-	  0,
-	  0 },
-	{ 1024,
-	  1,
-	  33,
-	  1024,
-	  1024,
-	  0,
-	  0,
-	  1,
-	  EP_NO_LIMIT,
-	  1 << 20,
-	  0,
-	  0,
-	  { 0, 1024, 0, 1024 },
-	  0,
-	  0,
-	  0,
-	  0 },
+	HT_SHAPE(1, 1, 1, 16, 1, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 1, 0, 1),
+	HT_SHAPE(2, 4, 9, 1440, 2, 0, 0, 9, 0, 0, 0, 0, 2, 0, 2),
+	HT_SHAPE(3, 5, 100, 5280, 3, 0, 0, 250, 100000, 0, 0, 0, 3, 0, 3),
+	HT_SHAPE(8, 32, 4096, 14336, 8, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 8, 0, 8),
+	HT_SHAPE(8, 128, 16384, 16384, 8, 0, 0, 100000, 1 << 27, 0, 0, 0, 8, 0, 8),
+	HT_SHAPE(64, 4, 8192, 14336, 64, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 64, 0, 64),
+	HT_SHAPE(72, 14, 1024, 4096, 72, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 72, 0, 72),
+	HT_SHAPE(1024, 1, 33, 1024, 1024, 0, 0, EP_NO_LIMIT, 1 << 20, 0, 0, 0, 1024, 0, 1024),
 	/* of several nodes */
-	{ 2, 3, 5, 48, 1, 1, 2, 1, EP_NO_LIMIT, 0, 1, 2, { 0, 2, 0, 2 }, 0, 0, 0, 0 },
-	{ 6, 2, 100, 5280, 3, 5, 3, 1, 250, 100000, 3, 9, { 0, 6, 0, 6 }, 0, 0, 0, 0 },
-	{ 16,
-	  16,
-	  4096,
-	  14336,
-	  8,
-	  8,
-	  5,
-	  1,
-	  EP_NO_LIMIT,
-	  1 << 27,
-	  1,
-	  16,
-	  { 0, 16, 0, 16 },
-	  0,
-	  0,
-	  0,
-	  0 },
-	{ 64, 4, 8192, 14336, 8, 56, 2, 1, 100000, 1 << 27, 7, 64, { 0, 64, 0, 64 }, 0, 0, 0, 0 },
+	HT_SHAPE(2, 3, 5, 48, 1, 1, 2, EP_NO_LIMIT, 0, 1, 2, 0, 2, 0, 2),
+	HT_SHAPE(6, 2, 100, 5280, 3, 5, 3, 250, 100000, 3, 9, 0, 6, 0, 6),
+	HT_SHAPE(16, 16, 4096, 14336, 8, 8, 5, EP_NO_LIMIT, 1 << 27, 1, 16, 0, 16, 0, 16),
+	HT_SHAPE(64, 4, 8192, 14336, 8, 56, 2, 100000, 1 << 27, 7, 64, 0, 64, 0, 64),
 	/* experts and tokens on different ranks */
-	{ 8, 64, 4096, 14336, 8, 0, 0, 1, EP_NO_LIMIT, 1 << 27, 0, 0, { 6, 2, 0, 6 }, 0, 0, 0, 0 },
-	{ 7, 1, 100, 480, 7, 0, 0, 1, 250, 100000, 0, 0, { 0, 7, 3, 1 }, 0, 0, 0, 0 },
-	{ 16,
-	  32,
-	  4096,
-	  14336,
-	  8,
-	  8,
-	  5,
-	  1,
-	  EP_NO_LIMIT,
-	  1 << 27,
-	  1,
-	  16,
-	  { 8, 8, 0, 8 },
-	  0,
-	  0,
-	  0,
-	  0 },
+	HT_SHAPE(8, 64, 4096, 14336, 8, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 6, 2, 0, 6),
+	HT_SHAPE(7, 1, 100, 480, 7, 0, 0, 250, 100000, 0, 0, 0, 7, 3, 1),
+	HT_SHAPE(16, 32, 4096, 14336, 8, 8, 5, EP_NO_LIMIT, 1 << 27, 1, 16, 8, 8, 0, 8),
 };
 
 struct area {
@@ -394,7 +327,7 @@ static uint64_t chunk_tokens(const struct ep_shape *s, uint32_t layout)
 {
 	uint64_t b = s->max_tokens, most = layout == EP_HT_FLAT ? 4 : 8;
 
-	return s->flows ? 8 : b > 1024 ? most : b > 256 ? 4 : b > 128 ? 2 : 1;
+	return s->nodes.flows ? 8 : b > 1024 ? most : b > 256 ? 4 : b > 128 ? 2 : 1;
 }
 
 /* Expert-major operations cut the same rings into chunks of their own. Returns the rows of one. */
@@ -408,7 +341,7 @@ static uint64_t check_cut(const struct ep_shape *s, const struct ep_ht_areas *a,
 	CHECK(cut.ring_chunks <= a->ring_chunks && cut.rings == a->rings);
 	check_chunks(cut.ring_chunks, chunks == 1 ? 1 : 2, chunks,
 		     a->rings * tokens * a->row_stride,
-		     s->flows ? s->ring_bytes / 2 : s->ring_bytes);
+		     s->nodes.flows ? s->ring_bytes / 2 : s->ring_bytes);
 	return cut.ring_chunks * tokens;
 }
 
@@ -434,9 +367,9 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	struct ep_ht_heap h = ep_ht_heap_make(s, topk);
 	const struct ep_ht_areas *a = &h.areas;
-	uint64_t senders = s->roles.senders, holders = s->roles.holders, f = s->flows;
+	uint64_t senders = s->roles.senders, holders = s->roles.holders, f = s->nodes.flows;
 	uint64_t peers = senders > holders ? senders : holders;
-	uint64_t rings = f && peers < s->return_rings ? s->return_rings : peers;
+	uint64_t rings = f && peers < s->nodes.return_rings ? s->nodes.return_rings : peers;
 	uint64_t masks = f ? a->mask_stride : 0;
 	uint64_t words = 8 * rings * a->ring_chunks * a->parts;
 	uint64_t flat = check_cut(s, a, EP_HT_FLAT), major = check_cut(s, a, EP_HT_EXPERT_MAJOR);
@@ -462,7 +395,7 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 		{ a->consumed_off, 8 * f * a->net_chunks * a->parts, 8 },
 		{ a->released_off, 8 * f, 8 },
 		{ a->posted_off, 8 * f * a->stage_chunks, 8 },
-		{ a->mask_off, f * s->near_ranks * masks, 16 },
+		{ a->mask_off, f * s->nodes.near * masks, 16 },
 		{ a->out_off, f ? 4 * peers * b * w : 0, 16 },
 		{ a->out_start_off, f ? 4 * holders * (chunks + 1) : 0, 16 },
 		{ a->out_mask_off, r * masks, 16 },
@@ -488,7 +421,7 @@ static void ht_check_handle(const struct ep_shape *s, uint32_t layout, uint32_t 
 	uint64_t r = s->nranks, b = s->max_tokens, starts = 4 * r * ((b + tokens - 1) / tokens + 1);
 	uint64_t w = topk < s->nlocal ? topk : s->nlocal;
 	uint64_t most = s->roles.senders * b, slots = most < s->limit ? most : s->limit;
-	uint64_t masks = s->flows * (((b + 7) / 8 + 15) / 16 * 16);
+	uint64_t masks = s->nodes.flows * (((b + 7) / 8 + 15) / 16 * 16);
 	struct ep_ht_handle_layout h = ep_ht_handle_layout_make(s, layout, topk);
 	bool em = layout == EP_HT_EXPERT_MAJOR;
 	struct area areas[] = {
@@ -503,7 +436,7 @@ static void ht_check_handle(const struct ep_shape *s, uint32_t layout, uint32_t 
 		{ h.recv_sel_off, 4 * slots * w, 16 },
 		{ h.zones_off, em ? s->nlocal * sizeof(struct ep_ht_zone) : 0, 16 },
 		{ h.send_nodes_off, masks, 16 },
-		{ h.node_masks_off, masks * s->near_ranks, 16 },
+		{ h.node_masks_off, masks * s->nodes.near, 16 },
 	};
 
 	check_areas(areas, EP_ARRAY_SIZE(areas), h.bytes);

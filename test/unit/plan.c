@@ -275,7 +275,7 @@ static const struct ep_ht_operation ht_usual = {
 		   .nlocal = 32,
 		   .max_tokens = 4096,
 		   .max_token_bytes = 14336,
-		   .near_ranks = 8,
+		   .nodes = { .near = 8 },
 		   .banks = 1,
 		   .limit = EP_NO_LIMIT,
 		   .ring_bytes = 1 << 27,
@@ -358,7 +358,7 @@ static void test_auto(void)
 
 		o.kind = rows[i].kind;
 		o.layout = rows[i].layout;
-		o.shape.flows = rows[i].flows;
+		o.shape.nodes.flows = rows[i].flows;
 		o.net_chunks = 64;
 		o.device.max_blocks = 105;
 		CHECK_INT(ep_ht_plan_make(&o).blocks, 105);
@@ -416,7 +416,7 @@ static void test_chunks(void)
 
 		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_EXPERT_MAJOR), shift[i]);
 		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_FLAT), flat[i]);
-		shape.flows = 1;
+		shape.nodes.flows = 1;
 		CHECK_INT(ep_ht_chunk_shift(&shape, EP_HT_FLAT), EP_HT_CHUNK_SHIFT);
 	}
 }
@@ -433,7 +433,7 @@ static void test_route(void)
 	o.shape.max_tokens = 5;
 	CHECK(ep_ht_plan_make(&o).blocks == 5);
 	o.shape.max_tokens = 3 * EP_HT_CHUNK + 1;
-	o.shape.flows = 1;
+	o.shape.nodes.flows = 1;
 	CHECK(ep_ht_plan_make(&o).blocks == 4);
 	o.device.shared_bytes = (uint32_t)p.shared_bytes - 1;
 	p = ep_ht_plan_make(&o);
@@ -469,10 +469,10 @@ static struct ep_ht_operation random_operation(void)
 	o.device.shared_bytes = shared[draw(4)];
 	o.row_bytes = 16 * (1 + draw(o.shape.max_token_bytes / 16));
 	if (o.shape.nranks > 1 && !o.direct && draw(2)) { /* several nodes */
-		o.shape.near_ranks = 1 + draw(o.shape.nranks - 1);
-		o.shape.remote_ranks = o.shape.nranks - 1;
-		o.shape.flows = 1 + draw(o.shape.nranks - 1);
-		o.shape.return_rings = o.shape.near_ranks * (1 + o.shape.flows);
+		o.shape.nodes.near = 1 + draw(o.shape.nranks - 1);
+		o.shape.nodes.remote = o.shape.nranks - 1;
+		o.shape.nodes.flows = 1 + draw(o.shape.nranks - 1);
+		o.shape.nodes.return_rings = o.shape.nodes.near * (1 + o.shape.nodes.flows);
 	}
 	o.ring_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.ring_chunks;
 	o.net_chunks = ep_ht_heap_make(&o.shape, o.topk).areas.net_chunks;
@@ -505,11 +505,11 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	CHECK(p->part_bytes % 128 == 0 && p->part_bytes <= 14336);
 	CHECK(p->parts == 1 || p->part_bytes >= EP_HT_COMBINE_PART / 2);
 	CHECK(warps >= 2 && warps <= 16 && p->threads % 32 == 0);
-	CHECK(p->stage_parts >= (o->shape.flows ? 1 : 2) &&
+	CHECK(p->stage_parts >= (o->shape.nodes.flows ? 1 : 2) &&
 	      p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
 	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
 	CHECK(ep_ht_plan_fits(o, p));
-	if (o->shape.flows) {
+	if (o->shape.nodes.flows) {
 		check_nodes(o, p);
 	} else {
 		CHECK(p->lag >= 1 &&
@@ -522,7 +522,7 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 
 		added = o->layout == EP_HT_EXPERT_MAJOR && local > added ? local : added;
 		added = o->topk < added ? o->topk : added;
-		CHECK(p->threads <= (o->layout == EP_HT_EXPERT_MAJOR && !o->shape.flows
+		CHECK(p->threads <= (o->layout == EP_HT_EXPERT_MAJOR && !o->shape.nodes.flows
 					     ? EP_HT_EXPERTS_THREADS
 					     : EP_HT_COMBINE_THREADS));
 		CHECK(p->part_bytes <= EP_HT_COMBINE_MOST);

@@ -108,8 +108,8 @@ static void ht_handle_bind(struct ncclEpHandle *handle)
 		.recv_start = (void *)(handle->mem + l.recv_start_off),
 		.recv_sel = (void *)(handle->mem + l.recv_sel_off),
 		.zones = em ? (void *)(handle->mem + l.zones_off) : NULL,
-		.send_nodes = shape->flows ? handle->mem + l.send_nodes_off : NULL,
-		.node_masks = shape->flows ? handle->mem + l.node_masks_off : NULL,
+		.send_nodes = shape->nodes.flows ? handle->mem + l.send_nodes_off : NULL,
+		.node_masks = shape->nodes.flows ? handle->mem + l.node_masks_off : NULL,
 		.scratch = handle->group->algo_memory,
 	};
 	handle->received = (struct ep_received){ .ndim = 1 };
@@ -123,7 +123,7 @@ static void ht_handle_bind(struct ncclEpHandle *handle)
  */
 static uint32_t ht_channels(const struct ep_group_config *config)
 {
-	uint32_t flows = config->shape.flows, wanted = config->rdma_queues, queues = 1;
+	uint32_t flows = config->shape.nodes.flows, wanted = config->rdma_queues, queues = 1;
 
 	if (!wanted) {
 		wanted = flows < EP_HT_AUTO_QUEUES ? EP_HT_AUTO_QUEUES / flows : 1;

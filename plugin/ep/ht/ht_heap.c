@@ -42,7 +42,7 @@ static uint32_t ht_fit_chunks(const struct ep_shape *shape, uint32_t shift, uint
 
 void ep_ht_areas_cut(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t layout)
 {
-	uint64_t bytes = shape->flows ? shape->ring_bytes / 2 : shape->ring_bytes;
+	uint64_t bytes = shape->nodes.flows ? shape->ring_bytes / 2 : shape->ring_bytes;
 
 	a->chunk_shift = ep_ht_chunk_shift(shape, layout);
 	a->ring_chunks =
@@ -57,15 +57,15 @@ static void ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
 	a->row_stride = ep_round_up(shape->max_token_bytes, EP_HT_LINE);
 	a->parts = ep_ht_most_parts(shape);
 	a->rings = ht_most_peers(shape);
-	if (shape->flows && shape->return_rings > a->rings) {
-		a->rings = shape->return_rings;
+	if (shape->nodes.flows && shape->nodes.return_rings > a->rings) {
+		a->rings = shape->nodes.return_rings;
 	}
 	ep_ht_areas_cut(a, shape, EP_HT_FLAT);
-	if (shape->flows) {
+	if (shape->nodes.flows) {
 		a->net_chunks = ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
-					      shape->flows, EP_HT_NET_CHUNKS);
+					      shape->nodes.flows, EP_HT_NET_CHUNKS);
 		a->stage_chunks = ht_fit_chunks(shape, EP_HT_CHUNK_SHIFT, a->row_stride, bytes,
-						shape->flows, EP_HT_STAGE_CHUNKS);
+						shape->nodes.flows, EP_HT_STAGE_CHUNKS);
 		a->net_chunks = (uint32_t)ep_max_u64(2, a->net_chunks);
 		a->stage_chunks = (uint32_t)ep_max_u64(2, a->stage_chunks);
 		a->bunch_shift = ep_ht_bunch_shift(a->stage_chunks);
@@ -76,7 +76,7 @@ static void ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
 /* Bytes of a list of masks, one for each chunk; 0: one node. */
 static uint32_t ht_mask_stride(const struct ep_shape *shape)
 {
-	return shape->flows
+	return shape->nodes.flows
 		       ? (uint32_t)ep_round_up(ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT),
 					       16)
 		       : 0;
@@ -86,7 +86,7 @@ static uint32_t ht_mask_stride(const struct ep_shape *shape)
 static void ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape, uint32_t width,
 			    uint64_t *at)
 {
-	uint64_t r = shape->nranks, f = shape->flows, holders = shape->roles.holders,
+	uint64_t r = shape->nranks, f = shape->nodes.flows, holders = shape->roles.holders,
 		 chunks = ep_ht_chunks(shape->max_tokens, EP_HT_CHUNK_SHIFT);
 	uint64_t chunk = EP_HT_CHUNK * a->row_stride;
 	uint64_t counts = ep_ht_counts(shape->roles.holders * shape->nlocal, shape->roles.holders);
@@ -98,7 +98,7 @@ static void ht_areas_remote(struct ep_ht_areas *a, const struct ep_shape *shape,
 	a->consumed_off = ep_group_heap_take(at, 8 * f * a->net_chunks * a->parts, EP_HT_LINE);
 	a->released_off = ep_group_heap_take(at, 8 * f, EP_HT_LINE);
 	a->posted_off = ep_group_heap_take(at, 8 * f * a->stage_chunks, EP_HT_LINE);
-	a->mask_off = ep_group_heap_take(at, f * shape->near_ranks * a->mask_stride, EP_HT_LINE);
+	a->mask_off = ep_group_heap_take(at, f * shape->nodes.near * a->mask_stride, EP_HT_LINE);
 	a->out_off = ep_group_heap_take(at, 4ull * ht_most_peers(shape) * shape->max_tokens * width,
 					EP_HT_LINE);
 	a->out_start_off = ep_group_heap_take(at, 4 * holders * (chunks + 1), EP_HT_LINE);
@@ -124,7 +124,7 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 
 	ep_group_heap_begin(&h.g, shape);
 	a->done_off = ep_group_heap_take(at, 8 * r * ep_ht_done_words(shape->nranks), EP_HT_LINE);
-	a->sign_off = ep_group_heap_take(at, (8 + (shape->flows ? 4 : 0)) * r, EP_HT_LINE);
+	a->sign_off = ep_group_heap_take(at, (8 + (shape->nodes.flows ? 4 : 0)) * r, EP_HT_LINE);
 	a->ended_off = ep_group_heap_take(at, 4, EP_HT_LINE);
 	a->count_off = ep_group_heap_take(at, 8 * 2 * s * counts, EP_HT_LINE);
 	a->start_off = ep_group_heap_take(
@@ -135,7 +135,7 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->arrived_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->credit_off = ep_group_heap_take(at, 8 * words, EP_HT_LINE);
 	a->ring_off = ep_group_heap_take(at, a->rings * rows * a->row_stride, EP_HT_LINE);
-	if (shape->flows) {
+	if (shape->nodes.flows) {
 		ht_areas_remote(a, shape, (uint32_t)w, at);
 	}
 	*at = ep_round_up(*at, EP_HT_PAGE);
@@ -149,7 +149,7 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 	uint64_t slots = ep_min_u64(shape->roles.senders * b, shape->limit);
 	uint64_t starts =
 		4 * r * (ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape, layout)) + 1ull);
-	uint64_t masks = (uint64_t)shape->flows * ht_mask_stride(shape);
+	uint64_t masks = (uint64_t)shape->nodes.flows * ht_mask_stride(shape);
 	bool em = layout == EP_HT_EXPERT_MAJOR;
 	struct ep_ht_handle_layout h;
 	uint64_t at = 0;
@@ -166,7 +166,7 @@ struct ep_ht_handle_layout ep_ht_handle_layout_make(const struct ep_shape *shape
 	h.zones_off = ep_group_heap_take(&at, em ? shape->nlocal * sizeof(struct ep_ht_zone) : 0,
 					 EP_HT_SLICE);
 	h.send_nodes_off = ep_group_heap_take(&at, masks, EP_HT_SLICE);
-	h.node_masks_off = ep_group_heap_take(&at, masks * shape->near_ranks, EP_HT_SLICE);
+	h.node_masks_off = ep_group_heap_take(&at, masks * shape->nodes.near, EP_HT_SLICE);
 	h.bytes = ep_round_up(at, EP_HT_SLICE);
 	return h;
 }

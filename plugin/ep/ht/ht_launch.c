@@ -204,7 +204,7 @@ static ncclResult_t ht_check_message(const struct ep_shape *shape, uint32_t topk
 {
 	uint64_t bytes = 4ull * shape->max_tokens * ep_ht_width(shape, topk);
 
-	if (shape->remote_ranks && bytes > EP_MLX5_MAX_BYTES) {
+	if (shape->nodes.remote && bytes > EP_MLX5_MAX_BYTES) {
 		return ep_fail(
 			ncclInvalidUsage,
 			"weights of max_dispatch_tokens_per_rank %u rows, for up to %u experts "

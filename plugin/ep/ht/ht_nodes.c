@@ -30,7 +30,7 @@ struct ht_nodes_layout {
 
 static struct ht_nodes_layout ht_nodes_layout_make(const struct ep_shape *shape)
 {
-	uint64_t r = shape->nranks, f = shape->flows, at = 0;
+	uint64_t r = shape->nranks, f = shape->nodes.flows, at = 0;
 	struct ht_nodes_layout l;
 
 	l.forwarders_off = ep_group_heap_take(&at, f * sizeof(struct ep_ht_flow), 16);
@@ -38,7 +38,7 @@ static struct ht_nodes_layout ht_nodes_layout_make(const struct ep_shape *shape)
 	l.return_rings_off = ep_group_heap_take(&at, r * sizeof(struct ep_ht_return_ring), 16);
 	l.node_off = ep_group_heap_take(&at, 4 * r, 16);
 	l.index_off = ep_group_heap_take(&at, 4 * r, 16);
-	l.near_off = ep_group_heap_take(&at, 4ull * shape->near_ranks, 16);
+	l.near_off = ep_group_heap_take(&at, 4ull * shape->nodes.near, 16);
 	l.remote_off = ep_group_heap_take(&at, 4 * r, 16);
 	l.remote_first_off = ep_group_heap_take(&at, 4 * (f + 1), 16);
 	l.bytes = at;
@@ -47,7 +47,7 @@ static struct ht_nodes_layout ht_nodes_layout_make(const struct ep_shape *shape)
 
 uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape)
 {
-	return shape->flows ? ht_nodes_layout_make(shape).bytes : 0;
+	return shape->nodes.flows ? ht_nodes_layout_make(shape).bytes : 0;
 }
 
 /* `n` has room for three arrays. */
@@ -190,7 +190,7 @@ ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *g)
 		.near_ranks = (void *)(to + l.near_off),
 		.remote_ranks = (void *)(to + l.remote_off),
 		.remote_first = (void *)(to + l.remote_first_off),
-		.most = shape->near_ranks,
+		.most = shape->nodes.near,
 	};
 	ht_nodes_find(&n);
 	ht_nodes_fill(&n, (uint32_t)g->rank, &l, tables, &g->ht->remote);

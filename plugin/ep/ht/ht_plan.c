@@ -58,7 +58,7 @@ uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout)
 	static const uint32_t most[EP_HT_CHUNK_SHIFT] = { 128, 256, 1024 };
 	uint32_t shift = 0;
 
-	if (shape->flows) {
+	if (shape->nodes.flows) {
 		return EP_HT_CHUNK_SHIFT;
 	}
 	while (shift < EP_HT_CHUNK_SHIFT && shape->max_tokens > most[shift]) {
@@ -76,7 +76,7 @@ static uint32_t ht_shape_chunks(const struct ep_shape *shape, uint32_t layout)
 /* Units that a rank's rows are cut into, at least: the same on all ranks. */
 static uint32_t ht_units(const struct ep_ht_operation *op)
 {
-	uint64_t sms = op->overlap && !op->shape.flows
+	uint64_t sms = op->overlap && !op->shape.nodes.flows
 			       ? ep_min_u64(op->least_sms, ht_overlap_sms(op->layout))
 			       : op->least_sms;
 
@@ -124,7 +124,7 @@ static uint32_t ht_part_most(const struct ep_ht_operation *op)
 	if (op->kind != EP_HT_COMBINE) {
 		return EP_HT_DISPATCH_PART;
 	}
-	if (ht_contributions(op) > EP_HT_FEW || op->shape.flows) {
+	if (ht_contributions(op) > EP_HT_FEW || op->shape.nodes.flows) {
 		return EP_HT_COMBINE_PART;
 	}
 	return op->direct ? EP_HT_DIRECT_PART : EP_HT_COMBINE_MOST;
@@ -179,7 +179,7 @@ static uint32_t ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks)
 	if (op->kind == EP_HT_DISPATCH) {
 		return EP_HT_DISPATCH_WARPS;
 	}
-	if (op->layout == EP_HT_EXPERT_MAJOR && !op->shape.flows) {
+	if (op->layout == EP_HT_EXPERT_MAJOR && !op->shape.nodes.flows) {
 		return blocks > EP_HT_CROWDED_BLOCKS ? EP_HT_CROWDED_WARPS : EP_HT_EXPERTS_WARPS;
 	}
 	return EP_HT_COMBINE_WARPS;
@@ -193,7 +193,7 @@ static uint32_t ht_plan_warps(const struct ep_ht_operation *op, uint32_t blocks,
 			      uint32_t part_bytes)
 {
 	uint32_t all = ht_most_warps(op, blocks);
-	uint32_t least = EP_HT_LEAST_WARPS + (op->shape.flows ? EP_HT_ROLES : 0);
+	uint32_t least = EP_HT_LEAST_WARPS + (op->shape.nodes.flows ? EP_HT_ROLES : 0);
 	uint32_t most = 0, warps = all, slots = ht_least_stage(op, part_bytes);
 
 	if (slots > 1) {
@@ -238,10 +238,10 @@ static uint32_t ht_plan_lag(const struct ep_ht_operation *op)
 {
 	uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);
 
-	if (!op->shape.flows && op->ring_chunks >= ht_shape_chunks(&op->shape, op->layout)) {
+	if (!op->shape.nodes.flows && op->ring_chunks >= ht_shape_chunks(&op->shape, op->layout)) {
 		return EP_HT_MOST_LAG;
 	}
-	if (!op->shape.flows) {
+	if (!op->shape.nodes.flows) {
 		return (uint32_t)ep_max_u64(1, lag);
 	}
 	lag = ep_min_u64((op->ring_chunks - 1) / 2, EP_HT_MOST_LAG);
@@ -252,7 +252,7 @@ static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 {
 	uint64_t most = ep_min_u64(op->device.max_blocks, EP_GROUP_MAX_BLOCKS);
 
-	if (op->device.auto_sms && op->shape.flows) {
+	if (op->device.auto_sms && op->shape.nodes.flows) {
 		most = ep_min_u64(most, EP_HT_AUTO_NODES);
 	} else if (op->device.auto_sms && op->overlap) {
 		most = ep_min_u64(most, ht_overlap_sms(op->layout));

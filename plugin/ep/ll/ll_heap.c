@@ -86,7 +86,8 @@ static void ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape,
 
 	(void)ep_group_heap_take(&side, (uint64_t)EP_LL_STAGE_ROWS * ep_ll_row_stride(quads, 0), 1);
 	heap->areas.stage_header_off = ep_group_heap_take(
-		&side, (uint64_t)shape->remote_holders * EP_LL_STAGE_ROWS * headers, EP_LL_LINE);
+		&side, (uint64_t)shape->nodes.remote_holders * EP_LL_STAGE_ROWS * headers,
+		EP_LL_LINE);
 	heap->g.stage_side_bytes = ep_round_up(side, EP_LL_LINE);
 	heap->g.stage_off = ep_group_heap_take(
 		&heap->g.bytes, 2 * shape->channels * heap->g.stage_side_bytes, EP_LL_PAGE);
@@ -114,9 +115,10 @@ static uint64_t ll_area_rows(const struct ep_shape *shape, uint32_t senders, uin
  */
 struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 {
+	const struct ep_nodes_most *nodes = &shape->nodes;
 	uint32_t quads = ep_ll_max_quads(shape->max_token_bytes);
 	uint64_t row_bytes = ep_ll_row_stride(quads, 1), packets = 0;
-	uint64_t rows = ll_area_rows(shape, shape->near_senders, shape->near_holders, topk);
+	uint64_t rows = ll_area_rows(shape, nodes->near_senders, nodes->near_holders, topk);
 	struct ep_ll_heap h = { .g.topk = topk };
 
 	for (uint32_t layout = EP_LL_EXPERT_MAJOR; layout <= EP_LL_RANK_MAJOR; layout++) {
@@ -127,8 +129,8 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	h.areas.flag_off = ep_round_up(packets, EP_LL_LINE);
 	h.areas.row_off = ep_round_up(h.areas.flag_off + rows * 8 * EP_LL_MAX_PARTS, EP_LL_LINE);
 	h.bank_bytes = h.areas.row_off + rows * row_bytes;
-	if (shape->remote_ranks) {
-		rows = ll_area_rows(shape, shape->remote_senders, shape->remote_holders, topk);
+	if (nodes->remote) {
+		rows = ll_area_rows(shape, nodes->remote_senders, nodes->remote_holders, topk);
 		h.areas.remote_row_off = ep_group_heap_take(
 			&h.bank_bytes, rows * ep_ll_row_stride(quads, 0), EP_LL_LINE);
 	}
