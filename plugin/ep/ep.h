@@ -613,7 +613,7 @@ ncclResult_t ep_group_destroy(struct ep_call *call);
 /* Bytes of the group's own state. */
 uint64_t ep_group_workspace_bytes(const struct ep_group_config *config);
 
-/* Makes the heap's layout again for those nodes. */
+/* Sets the channels, the banks and the heap's layout for those nodes. */
 void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most nodes);
 
 /* Whether operations of that shape are possible in such a group. */
@@ -974,13 +974,7 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *group, const int *mask, cudaStre
 /* Collective; synchronises. The log names the ranks that stay masked. */
 ncclResult_t ep_mask_clean(struct ncclEpGroup *group, cudaStream_t stream);
 
-/*
- * The remote ranks of a group: who they are, and the life of the connections with them. In groups
- * without any, all but the plan does nothing.
- */
-
-/* All ranks' idents are known: who is remote, and what the heap needs for that. */
-void ep_group_remote_plan(struct ncclEpGroup *group);
+/* The life of a group's connections with its remote ranks. In groups without any, these do nothing. */
 
 /* Device memory of the queues. */
 uint64_t ep_group_remote_bytes(const struct ep_group_config *config);
@@ -1020,9 +1014,9 @@ ncclResult_t ep_group_remote_poll(struct ncclEpGroup *group);
 /* Describes the connection with that rank: " (text)" or "". */
 void ep_group_remote_explain(struct ncclEpGroup *group, uint32_t rank, char *text, size_t size);
 
-/* How many ranks below it are of the same node, and how many of those may bring tokens. */
-uint32_t ep_group_remote_index(const struct ncclEpGroup *group, int rank);
-uint32_t ep_group_sender_index(const struct ncclEpGroup *group, int rank);
+/* How many ranks below this one are of its node, and how many of those may bring tokens. */
+uint32_t ep_group_remote_index(const struct ncclEpGroup *group);
+uint32_t ep_group_sender_index(const struct ncclEpGroup *group);
 
 /* May this rank bring tokens, and does it hold experts? */
 static inline bool ep_group_sends(const struct ncclEpGroup *group)

@@ -350,7 +350,7 @@ static ncclResult_t meeting_check_memory(const struct ep_meeting *m, int nranks)
 		return ep_fail(ncclInvalidUsage,
 			       "ranks cannot join a group whose memory is mapped by %s%s%s%s, only "
 			       "by NCCL windows: all make a new group",
-			       ep_peer_mapping_name(m->memory->mapping),
+			       m->memory->mapping->name,
 			       m->memory->no_window.text[0] ? " (no windows: " : "",
 			       m->memory->no_window.text, m->memory->no_window.text[0] ? ")" : "");
 	}
@@ -431,7 +431,11 @@ static ncclResult_t group_introduce(struct ncclEpGroup *g, struct ep_boot *boot,
 	if (g->memory.mapping->in_host) {
 		ep_group_config_spare_bus(&g->config);
 	}
-	ep_group_remote_plan(g);
+	for (int r = 0; r < g->nranks; r++) {
+		g->remote_ranks += ep_group_is_remote(g, (uint32_t)r);
+	}
+	ep_group_config_size(&g->config, ep_nodes_most(&g->idents[0].node, sizeof(g->idents[0]),
+						       g->nranks, &g->config.shape.roles));
 	if (part == EP_PART_JOIN) {
 		g->first_step = terms->step;
 		ep_ranks_add(&g->joined, (uint32_t)g->rank);
@@ -531,7 +535,7 @@ static void group_log(const struct ncclEpGroup *g, const struct ep_boot *boot,
 		"%u ranks of other nodes, %u channels",
 		(const void *)g, g->rank, g->nranks, g->config.algo->limits.mode,
 		g->config.num_experts, g->config.shape.max_tokens, g->config.shape.max_token_bytes,
-		(unsigned long long)g->peer_heap.bytes, ep_peer_mapping_name(g->memory.mapping),
+		(unsigned long long)g->peer_heap.bytes, g->memory.mapping->name,
 		g->memory.no_window.text[0] ? " (no windows: " : "", g->memory.no_window.text,
 		g->memory.no_window.text[0] ? ")" : "", choices, g->lines ? "lines" : "bytes",
 		(unsigned long long)(g->config.timeout_ns / 1000000),
@@ -607,7 +611,7 @@ static void group_p2p_warn(const struct ncclEpGroup *g)
 		"Where that does not work (ACS, IOMMU), NCCL_EP_MEMORY=host makes them use host "
 		"memory, and NCCL_EP_NODE_SIZE=1 on all ranks RDMA",
 		off ? "NCCL_P2P_DISABLE" : "NCCL_P2P_LEVEL", off ? disable : level,
-		ep_peer_mapping_name(g->memory.mapping));
+		g->memory.mapping->name);
 }
 
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,

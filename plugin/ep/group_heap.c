@@ -49,7 +49,7 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 	g->dev = (struct ep_dev_group){
 		.rank = (uint32_t)g->rank,
 		.nranks = (uint32_t)g->nranks,
-		.index = ep_group_remote_index(g, g->rank),
+		.index = ep_group_remote_index(g),
 		.banks = g->config.shape.banks,
 		.mask_enabled = g->config.enable_mask,
 		.by_ranks = ep_div_make((uint32_t)g->nranks),

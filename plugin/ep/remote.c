@@ -21,31 +21,22 @@
 
 _Static_assert(EP_GROUP_MAX_CHANNELS + 1 <= EP_GDA_MAX_QUEUES, "queues per peer");
 
-void ep_group_remote_plan(struct ncclEpGroup *g)
-{
-	for (int r = 0; r < g->nranks; r++) {
-		g->remote_ranks += ep_group_is_remote(g, (uint32_t)r);
-	}
-	ep_group_config_size(&g->config, ep_nodes_most(&g->idents[0].node, sizeof(g->idents[0]),
-						       g->nranks, &g->config.shape.roles));
-}
-
-uint32_t ep_group_remote_index(const struct ncclEpGroup *g, int rank)
+uint32_t ep_group_remote_index(const struct ncclEpGroup *g)
 {
 	uint32_t n = 0;
 
-	for (int r = 0; r < rank; r++) {
-		n += g->idents[r].node == g->idents[rank].node;
+	for (int r = 0; r < g->rank; r++) {
+		n += g->idents[r].node == g->idents[g->rank].node;
 	}
 	return n;
 }
 
-uint32_t ep_group_sender_index(const struct ncclEpGroup *g, int rank)
+uint32_t ep_group_sender_index(const struct ncclEpGroup *g)
 {
 	uint32_t n = 0;
 
-	for (int r = 0; r < rank; r++) {
-		n += g->idents[r].node == g->idents[rank].node &&
+	for (int r = 0; r < g->rank; r++) {
+		n += g->idents[r].node == g->idents[g->rank].node &&
 		     ep_roles_sends(&g->config.shape.roles, (uint32_t)r);
 	}
 	return n;
@@ -100,7 +91,7 @@ ncclResult_t ep_group_remote_open(struct ncclEpGroup *g, struct ep_boot *boot, n
 static ncclResult_t remote_places_set(struct ncclEpGroup *g)
 {
 	struct ep_remote_place *places = calloc((size_t)g->nranks, sizeof(*places));
-	uint32_t self = ep_group_sender_index(g, g->rank), senders[2] = { 0, 0 }, staged = 0;
+	uint32_t self = ep_group_sender_index(g), senders[2] = { 0, 0 }, staged = 0;
 	const struct ep_roles *roles = &g->config.shape.roles;
 	ncclResult_t result = ncclSuccess;
 

@@ -321,7 +321,7 @@ static const struct ep_peer_mapping peer_ipc = {
 
 #define EP_WINDOW_VERSION 22902 /* of NCCL, the first with pointers to peers' windows */
 
-/* Bits of an offer. */
+/* Bits of an offer, in the order of preference where several make the same nodes. */
 enum mapping_kind {
 	EP_KIND_PLAIN, /* no rank of a node is in another process */
 	EP_KIND_WINDOW,
@@ -336,15 +336,6 @@ static const struct ep_peer_mapping *const peer_mappings[EP_KINDS] = {
 	[EP_KIND_IPC] = &peer_ipc,
 	[EP_KIND_HOST] = &ep_peer_host,
 };
-
-/* The order of preference where several mappings make the same nodes. */
-static const enum mapping_kind order[] = { EP_KIND_PLAIN, EP_KIND_WINDOW, EP_KIND_IPC,
-					   EP_KIND_HOST };
-
-const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping)
-{
-	return mapping->name;
-}
 
 /* ---- what this rank can do ---- */
 
@@ -637,9 +628,7 @@ ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *iden
 		EP_CHECK(ep_nodes_assign(idents, sizes, nranks)); /* the list may be too long */
 	}
 	memset(choice, 0, sizeof(*choice));
-	for (size_t i = 0; i < EP_ARRAY_SIZE(order); i++) {
-		enum mapping_kind kind = order[i];
-
+	for (int kind = 0; kind < EP_KINDS; kind++) {
 		if (!mapping_fits(&m, kind, &nodes, &why[kind])) {
 			continue;
 		}

@@ -112,9 +112,6 @@ ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *iden
 			    const void *offers, size_t stride, const struct ep_param_list *sizes,
 			    int nranks);
 
-/* "NCCL windows", for the log. */
-const char *ep_peer_mapping_name(const struct ep_peer_mapping *mapping);
-
 /* ---- the heaps of this process, and what each must give back in the end ---- */
 
 /* An entry on the list, still without memory. */

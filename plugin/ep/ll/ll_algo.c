@@ -91,7 +91,7 @@ static ncclResult_t ll_group_open(struct ncclEpGroup *g)
 static void ll_group_bind(struct ncclEpGroup *g)
 {
 	g->ll->areas = ep_ll_heap_make(&g->config.shape, g->heap.topk).areas;
-	g->ll->near_sender = ep_group_sender_index(g, g->rank);
+	g->ll->near_sender = ep_group_sender_index(g);
 }
 
 static void ll_group_describe(const struct ncclEpGroup *g, char *text, size_t size)

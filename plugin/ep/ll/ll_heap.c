@@ -148,14 +148,6 @@ struct ep_ll_heap ep_ll_heap_make(const struct ep_shape *shape, uint32_t topk)
 	return h;
 }
 
-static uint64_t ll_slice(uint64_t *at, uint64_t bytes)
-{
-	uint64_t off = *at;
-
-	*at = ep_round_up(off + bytes, EP_LL_SLICE);
-	return off;
-}
-
 struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape, uint32_t layout,
 						    uint32_t topk)
 {
@@ -163,15 +155,17 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape
 	struct ep_ll_handle_layout h;
 	uint64_t at = 0;
 
-	h.head_off = ll_slice(&at, sizeof(struct ep_dev_handle));
-	h.src_rows_off = ll_slice(&at, 4ull * shape->nranks);
-	h.src_parts_off = ll_slice(&at, 4ull * shape->nranks);
-	h.counts_off = ll_slice(&at, 4ull * shape->nlocal);
-	h.slot_token_off = ll_slice(&at, 4 * rows);
-	h.slot_row_off = ll_slice(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0);
-	h.route_off = ll_slice(&at, 4ull * shape->max_tokens * topk);
-	h.sent_rows_off = ll_slice(&at, shape->channels ? 4ull * shape->nranks : 0);
-	h.bytes = at;
+	h.head_off = ep_group_heap_take(&at, sizeof(struct ep_dev_handle), EP_LL_SLICE);
+	h.src_rows_off = ep_group_heap_take(&at, 4ull * shape->nranks, EP_LL_SLICE);
+	h.src_parts_off = ep_group_heap_take(&at, 4ull * shape->nranks, EP_LL_SLICE);
+	h.counts_off = ep_group_heap_take(&at, 4ull * shape->nlocal, EP_LL_SLICE);
+	h.slot_token_off = ep_group_heap_take(&at, 4 * rows, EP_LL_SLICE);
+	h.slot_row_off = ep_group_heap_take(&at, layout == EP_LL_EXPERT_MAJOR ? 4 * rows * topk : 0,
+					    EP_LL_SLICE);
+	h.route_off = ep_group_heap_take(&at, 4ull * shape->max_tokens * topk, EP_LL_SLICE);
+	h.sent_rows_off =
+		ep_group_heap_take(&at, shape->channels ? 4ull * shape->nranks : 0, EP_LL_SLICE);
+	h.bytes = ep_round_up(at, EP_LL_SLICE);
 	return h;
 }
 
