@@ -232,7 +232,7 @@ static void backward(ncclEpHandle_t handle, cudaStream_t stream)
 /* Computes the layer again, without communication, and compares. */
 static void check(void)
 {
-	struct tokens *theirs = malloc(sizeof(*theirs));
+	struct tokens *theirs = calloc(1, sizeof(*theirs));
 	float want[L] = { 0 };
 
 	CHECK(!theirs);

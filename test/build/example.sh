@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The C programs with one process per rank: build by pkg-config alone, run, and find all right.
+# The C programs with one process per rank: build by pkg-config alone, run, and find all right. They are optimised,
+# as their readers' programs are.
 #   example.sh EXAMPLES_DIR PKG_CONFIG_DIR RANKS [LAUNCHER...]
 # Without a launcher it is only built, and with NVCC set the one that has a kernel is, too.
 
@@ -14,7 +15,7 @@ trap 'rm -rf "$work"' EXIT
 
 read -r -a flags <<<"$(pkg-config --cflags --libs nccl-ep)"
 for program in calls processes training; do
-    ${CC:-cc} -std=gnu11 -Wall -Wextra -Werror "$examples/$program.c" -o "$work/$program" "${flags[@]}"
+    ${CC:-cc} -std=gnu11 -O2 -Wall -Wextra -Werror "$examples/$program.c" -o "$work/$program" "${flags[@]}"
 done
 if [ -n "${NVCC:-}" ]; then
     read -r -a nvcc <<<"$NVCC"
