@@ -195,6 +195,9 @@ MUTANTS = [
     {"name": "roles_place", "file": "plugin/ep/remote.c",
      "old": "\t\tplaces[r].there = remote ? before : self;", "new": "\t\tplaces[r].there = remote ? (uint32_t)g->rank : self;",
      "tests": ["net_roles_mixed"]},
+    # In the stage remote ranks have headers that hold experts, and no others: for these there is no room.
+    {"name": "roles_staged", "file": "plugin/ep/remote.c",
+     "old": "staged += remote && ep_roles_holds(roles, (uint32_t)r);", "new": "staged += remote;", "tests": ["net_roles_few"]},
     # The thread that counts a rank's rows also sends the number.
     {"name": "roles_counts_race", "file": "device/ll/dispatch_send.h",
      "old": "\t\tfor (uint32_t d = c.to.first + ep_nthreads() - 1 - ep_tid(); d < c.to.end;\n\t\t     d += ep_nthreads()) {\n\t\t\ttables",
@@ -234,6 +237,11 @@ MUTANTS = [
     {"name": "ht_roles_place", "file": "plugin/ep/ht/ht_launch.c",
      "old": "\tuint64_t from = back ? c->roles.first_holder : c->roles.first_sender;",
      "new": "\tuint64_t from = back ? c->roles.first_sender : c->roles.first_holder;", "tests": ["ht_roles"]},
+    # Who holds experts and brings no tokens returns the rows of each sender once: a second time they may lie over later ones.
+    {"name": "ht_roles_turns", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? a.c.roles.others\n",
+     "new": "a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? a.c.roles.others\n\t\t  : a.c.roles.sender == EP_HT_NONE ? a.c.roles.senders + 1\n",
+     "tests": ["ht_roles_head"]},
     # Who brings no tokens writes nothing where those who do write; who holds no experts waits for no tables.
     {"name": "ht_roles_told", "file": "plugin/ep/ht/ht_launch.c",
      "old": "\t\t.told = sends ? r->holders : 0,", "new": "\t\t.told = r->holders,", "tests": ["ht_roles"]},

@@ -2,12 +2,13 @@
 /*
  * Experts and tokens on different ranks. Each problem runs twice on the same ranks: in a group with roles, and
  * in one without, where the ranks that hold no experts have some that get no tokens. Rows and sums must have
- * the same bits. Arguments: ranks, holders and senders as first:number, and what (see main).
+ * the same bits. Arguments: ranks, holders and senders as first:number, what (see main), the seed, and how
+ * many tokens a rank has at most.
  */
 #include <inttypes.h>
 #include "support/tensor.h"
 
-#define MOST_TOKENS 24
+#define MOST_TOKENS 72 /* that arguments may ask for */
 #define HIDDEN 512
 #define LOCAL 5 /* experts of a holder */
 #define TOPK 4
@@ -17,7 +18,7 @@
 struct problem {
 	uint64_t seed;
 	uint64_t again; /* other tokens of the seed, as many */
-	uint32_t ranks, first_holder, holders, first_sender, senders;
+	uint32_t ranks, first_holder, holders, first_sender, senders, tokens;
 	ncclEpLayout_t layout;
 	bool fp8;    /* rows travel quantised, both ways */
 	bool wide;   /* ids are int64 */
@@ -69,7 +70,7 @@ static uint32_t tokens_of(const struct problem *p, uint32_t rank)
 	if (!within(rank, p->first_sender, p->senders)) {
 		return 0;
 	}
-	return (uint32_t)(drawn(p, rank, 0, 1) % (MOST_TOKENS + 1));
+	return (uint32_t)(drawn(p, rank, 0, 1) % (p->tokens + 1));
 }
 
 /* Expert of selection k, a number among those of the holders; -1: none. Some tokens name one twice. */
@@ -90,7 +91,7 @@ static void group_make(struct way *y)
 	ncclEpExtRoles_t roles = NCCL_EP_EXT_ROLES_INIT;
 
 	config.num_experts = LOCAL * (y->roles ? p->holders : p->ranks);
-	config.max_dispatch_tokens_per_rank = MOST_TOKENS;
+	config.max_dispatch_tokens_per_rank = p->tokens;
 	config.max_token_bytes = 2 * HIDDEN;
 	config.num_topk = TOPK;
 	config.timeout_ns = p->absent >= 0 ? TIMEOUT_NS / 10 : TIMEOUT_NS;
@@ -125,10 +126,10 @@ static void allocate(struct way *y)
 {
 	size_t rows = (size_t)y->blocks * y->rows;
 
-	tensor_allocate(&y->in, 2 * HIDDEN * MOST_TOKENS);
-	tensor_allocate(&y->ids, 8 * TOPK * MOST_TOKENS);
-	tensor_allocate(&y->weights, 4 * TOPK * MOST_TOKENS);
-	tensor_allocate(&y->sums, 2 * HIDDEN * MOST_TOKENS);
+	tensor_allocate(&y->in, 2 * HIDDEN * y->p->tokens);
+	tensor_allocate(&y->ids, 8 * TOPK * y->p->tokens);
+	tensor_allocate(&y->weights, 4 * TOPK * y->p->tokens);
+	tensor_allocate(&y->sums, 2 * HIDDEN * y->p->tokens);
 	tensor_allocate(&y->out, 2 * HIDDEN * rows);
 	tensor_allocate(&y->scales, HIDDEN / 128 * 4 * rows);
 	tensor_allocate(&y->results, 2 * HIDDEN * rows);
@@ -154,7 +155,7 @@ static void way_open(struct way *y, struct world *w, const struct problem *p, bo
 	y->first_sender = roles ? p->first_sender : 0;
 	y->senders = roles ? p->senders : p->ranks;
 	y->blocks = p->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? LOCAL : y->senders;
-	y->rows = p->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? y->senders * MOST_TOKENS : MOST_TOKENS;
+	y->rows = p->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR ? y->senders * p->tokens : p->tokens;
 	y->blocks = y->holds ? y->blocks : 0;
 	group_make(y);
 	allocate(y);
@@ -646,7 +647,7 @@ static void test_calls_refused(struct world *w, const struct problem *p)
 		describe(&y);
 	}
 	if (y.holds) {
-		tensor_describe(&y.out, ncclBfloat16, 3, LOCAL, p->ranks * MOST_TOKENS, HIDDEN);
+		tensor_describe(&y.out, ncclBfloat16, 3, LOCAL, p->ranks * p->tokens, HIDDEN);
 		CHECK_REASON(dispatch(&y, w->stream), ncclInvalidArgument,
 			     "outputs->tokens: sizes[1]");
 		describe(&y);
@@ -720,6 +721,8 @@ int main(int argc, char **argv)
 	NEED(sscanf(argv[2], "%" SCNu32 ":%" SCNu32, &p.first_holder, &p.holders) == 2);
 	NEED(sscanf(argv[3], "%" SCNu32 ":%" SCNu32, &p.first_sender, &p.senders) == 2);
 	p.seed = world_number(argc > 5 ? argv[5] : NULL, 1);
+	p.tokens = (uint32_t)world_number(argc > 6 ? argv[6] : NULL, 24);
+	NEED(p.tokens <= MOST_TOKENS);
 	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
 		if (strstr(argv[4], tests[i].name)) {
 			world_run((int)p.ranks, tests[i].fn, &p);

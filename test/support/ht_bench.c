@@ -566,11 +566,14 @@ static uint32_t head_ahead(const struct oracle_problem *p, uint32_t token)
 	return token % 8 < p->nranks - 1 ? token % 8 + 1 : 0;
 }
 
-/* Each token goes to the first expert of the rank that is so many ahead of its own, or nowhere where that is 0. */
+/*
+ * Each token goes to the first expert of the rank that is so many ahead of its own, or nowhere where that is 0.
+ * With roles it is the holder of that number.
+ */
 static int32_t *lines_make(const struct oracle_problem *p,
 			   uint32_t (*ahead)(const struct oracle_problem *p, uint32_t token))
 {
-	uint32_t n = p->nranks * p->max_tokens;
+	uint32_t n = p->nranks * p->max_tokens, holders = p->holders ? p->holders : p->nranks;
 	int32_t *lines = malloc((size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
 
 	NEED(lines);
@@ -580,7 +583,7 @@ static int32_t *lines_make(const struct oracle_problem *p,
 
 		if (far) {
 			lines[(size_t)i * ORACLE_MAX_TOPK] =
-				(int32_t)((rank + far) % p->nranks * (p->experts / p->nranks));
+				(int32_t)((rank + far) % holders * (p->experts / holders));
 		}
 	}
 	return lines;

@@ -890,9 +890,9 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	a.stage_parts = p.stage_parts;
 	a.is_direct = direct;
 	a.lag = p.lag;
-	a.turns = a.c.roles.others;
-	a.turns += c->h->layout != NCCL_EP_LAYOUT_FLAT && a.c.roles.holder != EP_HT_NONE &&
-		   a.c.roles.sender != EP_HT_NONE;
+	a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? a.c.roles.others
+		  : ep_group_holds(c->h->group)       ? a.c.roles.senders
+						      : 0;
 	a.by_parts = ep_div_make(p.parts);
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
 	return ep_kernel_launch(c->h->group, ht_combine_kernel(c->h, dtype), &a, p.blocks,
