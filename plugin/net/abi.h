@@ -231,7 +231,6 @@ struct ep_coll_part_v9 { /* and later */
 _Static_assert(sizeof(struct ep_coll_part_v8) == 24, "ncclNetSGE_v8_t");
 _Static_assert(sizeof(struct ep_coll_part_v9) == 24, "ncclNetSGE_v9_t to v12");
 
-/* As in abi.h, a version is that which has a form first. */
 typedef ncclResult_t ep_coll_init_v11_fn(void **ctx, uint64_t comm_id, ep_net_log_fn *log);
 typedef ncclResult_t ep_coll_connect_fn(void *handles[], int nranks, int rank, void *listen_comm,
 					void **coll);

@@ -11,7 +11,35 @@
 #include "net/coll.h"
 #include "net/p2p.h"
 
-static ncclResult_t coll_note(struct ep_net_coll *c, ncclResult_t result);
+/* ---- the end of a group that has failed ---- */
+
+/* Closes the connections: ranks that wait for this one learn that it has failed or ended. */
+static void coll_leave(struct ep_net_coll *c)
+{
+	for (uint32_t r = 0; r < c->nranks; r++) {
+		if (c->send) {
+			ep_net_close_send(c->send[r]);
+			c->send[r] = NULL;
+		}
+		if (c->recv) {
+			ep_net_close_recv(c->recv[r]);
+			c->recv[r] = NULL;
+		}
+	}
+}
+
+/* Where `result` is an error: no call works any more, on any rank. Returns it. */
+static ncclResult_t coll_note(struct ep_net_coll *c, ncclResult_t result)
+{
+	if (result != ncclSuccess) {
+		ep_error_get(NULL, &c->failed);
+		coll_leave(c);
+	}
+	return result;
+}
+
+/* ---- what ranks have for each other ---- */
+
 static struct ep_net_share *share_of(const struct ep_net_coll *c, uint64_t number, uint32_t r)
 {
 	return &c->share[number % EP_NET_GATHERS * c->nranks + r];
@@ -372,40 +400,10 @@ ncclResult_t ep_net_coll_count(int *ndevs)
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_coll_listen(int dev, int tc, void *handle, void **listen_comm)
-{
-	return ep_net_listen(dev, tc, handle, listen_comm);
-}
-
 ncclResult_t ep_net_coll_get(const void *handle, struct ep_net_coll **coll)
 {
 	*coll = ep_net_handle_find(EP_NET_COLL, handle);
 	return *coll ? ncclSuccess : ncclInvalidArgument;
-}
-
-/* Closes the connections: ranks that wait for this one learn that it has failed or ended. */
-static void coll_leave(struct ep_net_coll *c)
-{
-	for (uint32_t r = 0; r < c->nranks; r++) {
-		if (c->send) {
-			ep_net_close_send(c->send[r]);
-			c->send[r] = NULL;
-		}
-		if (c->recv) {
-			ep_net_close_recv(c->recv[r]);
-			c->recv[r] = NULL;
-		}
-	}
-}
-
-/* Where `result` is an error: no call works any more, on any rank. Returns it. */
-static ncclResult_t coll_note(struct ep_net_coll *c, ncclResult_t result)
-{
-	if (result != ncclSuccess) {
-		ep_error_get(NULL, &c->failed);
-		coll_leave(c);
-	}
-	return result;
 }
 
 /* ---- making ---- */

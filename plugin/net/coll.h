@@ -62,7 +62,6 @@ struct ep_net_coll {
 /* Fails where collectives are not asked for, or there is no device. */
 ncclResult_t ep_net_coll_init(ep_net_log_fn *log, void **ctx); /* `ctx` NULL: none is wanted */
 ncclResult_t ep_net_coll_count(int *ndevs);
-ncclResult_t ep_net_coll_listen(int dev, int tc, void *handle, void **listen_comm);
 ncclResult_t ep_net_coll_connect(void *handles[], int nranks, int rank, void *listen_comm,
 				 void **coll);
 ncclResult_t ep_net_coll_close(void *coll);

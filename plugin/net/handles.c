@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Handles that NCCL holds: numbers of slots in tables that grow, looked up without a lock. */
 #include <pthread.h>
 #include <stdlib.h>
 #include "net/net.h"

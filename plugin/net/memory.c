@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Registrations of memory: those who register the same memory share the regions of a device. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -217,6 +218,14 @@ void ep_net_mr_free(struct ep_net_mr *mr)
 	free(mr);
 }
 
+/* Returns whether the registration has `size` bytes at data. */
+static bool mr_has(const struct ep_net_mr *mr, const void *data, size_t size)
+{
+	uintptr_t at = (uintptr_t)data;
+
+	return at >= mr->start && at <= mr->end && size <= mr->end - at;
+}
+
 ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, const void *data,
 			    size_t size, const struct ep_net_mr **out)
 {
@@ -230,7 +239,7 @@ ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, co
 			       "memory that is registered with %s is used with %s", mr->nic->label,
 			       nic->label);
 	}
-	if (!ep_net_mr_has(mr, data, size)) {
+	if (!mr_has(mr, data, size)) {
 		return ep_fail(ncclInvalidArgument,
 			       "%zu bytes at %p are not all in the registered %zu bytes at %p",
 			       size, data, (size_t)(mr->end - mr->start), (void *)mr->start);

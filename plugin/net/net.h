@@ -17,8 +17,7 @@
 #include "rdma/rdma.h"
 
 #define EP_NET_MAX_RECVS 8
-#define EP_NET_MAX_BYTES 0x7fffffffu     /* of a message: NCCL counts them in an int */
-#define EP_NET_LONG_BYTES (1024ul << 20) /* of a message that NCCL is asked to send at most */
+#define EP_NET_MAX_BYTES 0x7fffffffu /* of a message: NCCL counts them in an int */
 #define EP_NET_LABEL (EP_NIC_NAME + 8)
 #define EP_NET_NIC_PORTS 8
 
@@ -272,14 +271,6 @@ void ep_net_mr_free(struct ep_net_mr *mr);
 /* Finds the registration that a handle means. An error: it is of another NIC, or lacks some of the bytes. */
 ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, const void *data,
 			    size_t size, const struct ep_net_mr **out);
-
-/* Returns whether the registration has `size` bytes at data. */
-static inline bool ep_net_mr_has(const struct ep_net_mr *mr, const void *data, size_t size)
-{
-	uintptr_t at = (uintptr_t)data;
-
-	return at >= mr->start && at <= mr->end && size <= mr->end - at;
-}
 
 /* ---- queue pairs, whoever posts to them ---- */
 

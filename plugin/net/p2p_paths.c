@@ -6,7 +6,23 @@
 #include "net/net.h"
 #include "net/p2p.h"
 
-static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c);
+/* Sends what is to be sent as far as the socket has room. */
+static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c)
+{
+	struct ep_net_ctrl *t = c->paths.ctrl;
+
+	while (t->sent < t->nout) {
+		enum ep_net_io_state state = ep_net_put(c->fd, &t->out[t->sent % EP_NET_CTRL_MSGS],
+							sizeof(t->out[0]), &t->out_at);
+
+		if (state != EP_NET_IO_DONE) {
+			return state;
+		}
+		t->sent++;
+		t->out_at = 0;
+	}
+	return EP_NET_IO_DONE;
+}
 
 /* Sends a message about a path, now or later; fills in what all kinds have. */
 static ncclResult_t ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind, uint32_t path,
@@ -28,24 +44,6 @@ static ncclResult_t ctrl_send(struct ep_net_comm *c, enum ep_net_ctrl_kind kind,
 	t->out[t->nout++ % EP_NET_CTRL_MSGS] = *msg;
 	(void)ctrl_flush(c); /* what is not sent now, or fails, is looked after later */
 	return ncclSuccess;
-}
-
-/* Sends what is to be sent as far as the socket has room. */
-static enum ep_net_io_state ctrl_flush(struct ep_net_comm *c)
-{
-	struct ep_net_ctrl *t = c->paths.ctrl;
-
-	while (t->sent < t->nout) {
-		enum ep_net_io_state state = ep_net_put(c->fd, &t->out[t->sent % EP_NET_CTRL_MSGS],
-							sizeof(t->out[0]), &t->out_at);
-
-		if (state != EP_NET_IO_DONE) {
-			return state;
-		}
-		t->sent++;
-		t->out_at = 0;
-	}
-	return EP_NET_IO_DONE;
 }
 
 /* Takes the next message, when all of it is there. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts, and NICs as NCCL sees them: single ports and merged ones. */
+/* What NCCL asks of a plugin as a whole: NICs of one port or merged, its logger, contexts, memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,7 @@
 #include "net/net.h"
 
 #define EP_NET_NICS 256
+#define EP_NET_LONG_BYTES (1024ul << 20) /* of a message that NCCL is asked to send at most */
 
 static pthread_mutex_t nics_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ep_net_nic *nics[EP_NET_NICS]; /* entries are atomic, and stay once they are set */
@@ -186,18 +187,9 @@ void ep_net_nic_drop(const struct ep_net_nic *nic)
 	}
 }
 
-/* ---- contexts, NCCL's logger, properties of NICs, and registration of memory ---- */
-
-struct context {
-	int traffic_class;
-};
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t contexts;
-static ep_net_log_fn *logger;
-static void (*sweep_all)(const void *ctx);
-
 /* ---- NCCL's logger ---- */
+
+static ep_net_log_fn *logger;
 
 static bool log_line(enum ep_log_level level, unsigned int subsys, const char *text)
 {
@@ -226,6 +218,14 @@ static void log_to(ep_net_log_fn *log)
 }
 
 /* ---- contexts ---- */
+
+struct context {
+	int traffic_class;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t contexts;
+static void (*sweep_all)(const void *ctx);
 
 ncclResult_t ep_net_init(ep_net_log_fn *log)
 {

@@ -261,11 +261,6 @@ static ncclResult_t coll_init_v8(ep_net_log_fn *log)
 	return ep_net_coll_init(log, NULL);
 }
 
-static ncclResult_t coll_listen_v8(int dev, void *handle, void **listen_comm)
-{
-	return ep_net_coll_listen(dev, -1, handle, listen_comm);
-}
-
 static ncclResult_t coll_reduce_v8(void *coll, void *from, void *to, int count, ncclDataType_t type,
 				   ncclRedOp_t op, void *from_mr, void *to_mr, void **request)
 {
@@ -320,15 +315,6 @@ static ncclResult_t coll_init_v11(void **ctx, uint64_t comm_id, ep_net_log_fn *l
 	return ep_net_coll_init(log, ctx);
 }
 
-static ncclResult_t coll_listen_v11(void *ctx, int dev, void *handle, void **listen_comm)
-{
-	int tc;
-
-	*listen_comm = NULL;
-	EP_CHECK(ep_net_context_get(ctx, &tc));
-	return ep_net_coll_listen(dev, tc, handle, listen_comm);
-}
-
 /* ---- tables for collectives; NCCL takes all-gather without asking reduceSupport ---- */
 
 #define EP_COLL_CALLS(init_call, props_call, listen_call, reduce_call, gather_call, scatter_call)  \
@@ -340,14 +326,14 @@ static ncclResult_t coll_listen_v11(void *ctx, int dev, void *handle, void **lis
 	.close_coll = ep_net_coll_close, .close_listen = ep_net_close_listen
 
 EP_NET_EXPORT const struct ep_coll_v8 ncclCollNetPlugin_v8 = {
-	EP_COLL_CALLS(coll_init_v8, ep_net_props_v8, coll_listen_v8, coll_reduce_v8, coll_gather_v8,
+	EP_COLL_CALLS(coll_init_v8, ep_net_props_v8, listen_v8, coll_reduce_v8, coll_gather_v8,
 		      coll_scatter_v8),
 };
 
 #define EP_COLL_V9                                                                                 \
 	{                                                                                          \
-		EP_COLL_CALLS(coll_init_v8, ep_net_props_v9, coll_listen_v8, coll_reduce,          \
-			      coll_gather, coll_scatter),                                          \
+		EP_COLL_CALLS(coll_init_v8, ep_net_props_v9, listen_v8, coll_reduce, coll_gather,  \
+			      coll_scatter),                                                       \
 			.make_vdev = coll_make_vdev_v9,                                            \
 	}
 
@@ -355,14 +341,14 @@ EP_NET_EXPORT const struct ep_coll_v9 ncclCollNetPlugin_v9 = EP_COLL_V9;
 EP_NET_EXPORT const struct ep_coll_v9 ncclCollNetPlugin_v10 = EP_COLL_V9;
 
 EP_NET_EXPORT const struct ep_coll_v11 ncclCollNetPlugin_v11 = {
-	EP_COLL_CALLS(coll_init_v11, ep_net_props_v11, coll_listen_v11, coll_reduce, coll_gather,
+	EP_COLL_CALLS(coll_init_v11, ep_net_props_v11, listen_v11, coll_reduce, coll_gather,
 		      coll_scatter),
 	.make_vdev = coll_make_vdev_v9,
 	.finalize = ep_net_context_free,
 };
 
 EP_NET_EXPORT const struct ep_coll_v12 ncclCollNetPlugin_v12 = {
-	EP_COLL_CALLS(coll_init_v11, ep_net_properties, coll_listen_v11, coll_reduce, coll_gather,
+	EP_COLL_CALLS(coll_init_v11, ep_net_properties, listen_v11, coll_reduce, coll_gather,
 		      coll_scatter),
 	.make_vdev = coll_make_vdev_v12,
 	.finalize = ep_net_context_free,
