@@ -16,26 +16,28 @@
 #define EP_GDA_UAR_BF 0u
 #define EP_GDA_LINE 64u
 
+/* ---- calls of the driver; NULL: it lacks that one ---- */
+
+static CUresult (*cu_range)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
+static CUresult (*cu_extent)(CUdeviceptr *, size_t *, CUdeviceptr);
+static CUresult (*cu_get_attribute)(void *, CUpointer_attribute, CUdeviceptr);
+static CUresult (*cu_set_attribute)(const void *, CUpointer_attribute, CUdeviceptr);
+static pthread_once_t cu_once = PTHREAD_ONCE_INIT;
+
+static void cu_init(void)
+{
+	(void)ep_driver_find("cuMemGetHandleForAddressRange", &cu_range);
+	(void)ep_driver_find("cuMemGetAddressRange", &cu_extent);
+	(void)ep_driver_find("cuPointerGetAttribute", &cu_get_attribute);
+	(void)ep_driver_find("cuPointerSetAttribute", &cu_set_attribute);
+}
+
 /*
  * ---- memory for NICs ----
  *
  * A GPU's memory is exported as a DMA-BUF if the kernel and both drivers can. Otherwise its address
  * is registered as it is, which works where nvidia-peermem is loaded.
  */
-
-typedef CUresult (*cu_range_fn)(void *, CUdeviceptr, size_t, CUmemRangeHandleType,
-				unsigned long long);
-typedef CUresult (*cu_attr_fn)(const void *, CUpointer_attribute, CUdeviceptr);
-
-static cu_range_fn cu_range;
-static cu_attr_fn cu_set_attribute;
-static pthread_once_t cu_once = PTHREAD_ONCE_INIT;
-
-static void cu_init(void)
-{
-	(void)ep_driver_find("cuMemGetHandleForAddressRange", &cu_range);
-	(void)ep_driver_find("cuPointerSetAttribute", &cu_set_attribute);
-}
 
 /* Makes copies to and from this allocation end before the call that makes them returns. */
 static void sync_memops(void *p)
@@ -749,19 +751,6 @@ struct ep_gda_user_mr {
 	struct ep_reason why;
 };
 
-typedef CUresult (*cu_get_fn)(void *, CUpointer_attribute, CUdeviceptr);
-typedef CUresult (*cu_extent_fn)(CUdeviceptr *, size_t *, CUdeviceptr);
-
-static cu_get_fn cu_get_attribute;
-static cu_extent_fn cu_extent;
-static pthread_once_t cu_get_once = PTHREAD_ONCE_INIT;
-
-static void cu_get_init(void)
-{
-	(void)ep_driver_find("cuPointerGetAttribute", &cu_get_attribute);
-	(void)ep_driver_find("cuMemGetAddressRange", &cu_extent);
-}
-
 /*
  * Writes the bounds of the allocation of [p, p + bytes) to *mr, and its number. Returns NULL, or
  * the reason why it cannot. (CU_POINTER_ATTRIBUTE_RANGE_START_ADDR reports reserved addresses,
@@ -773,7 +762,7 @@ static const char *user_mr_ask(uintptr_t p, uint64_t bytes, struct ep_gda_user_m
 	CUdeviceptr start = 0;
 	size_t size = 0;
 
-	pthread_once(&cu_get_once, cu_get_init);
+	pthread_once(&cu_once, cu_init);
 	if (!cu_get_attribute || !cu_extent ||
 	    cu_get_attribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, p) != CUDA_SUCCESS ||
 	    cu_extent(&start, &size, p) != CUDA_SUCCESS) {

@@ -404,7 +404,7 @@ static bool drained(struct ep_gda_queue *queue, const struct ep_mlx5_qp *state, 
 	if (cqe.op_own >> 4 != EP_MLX5_CQE_REQ) {
 		return cqe.op_own >> 4 != EP_MLX5_CQE_INVALID;
 	}
-	done = (uint16_t)(cqe.wqe_counter >> 8 | cqe.wqe_counter << 8);
+	done = ep_gda_cqe_index(&cqe);
 	*moved += done;
 	return done == (uint16_t)(state->rung - 1);
 }

@@ -9,6 +9,7 @@
 #ifndef EP_GDA_STATE_H
 #define EP_GDA_STATE_H
 
+#include <endian.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -349,6 +350,11 @@ enum ep_gda_inspect_flags {
 bool ep_gda_inspect(struct ep_gda_queue *queue, int flags);
 /* Reads the queue's completion, in host or GPU memory. `ask` is held. */
 bool ep_gda_cqe_read(struct ep_gda_queue *queue, struct ep_mlx5_cqe *cqe);
+/* Returns the index of the WQE that a completion is of. */
+static inline uint16_t ep_gda_cqe_index(const struct ep_mlx5_cqe *cqe)
+{
+	return be16toh(cqe->wqe_counter);
+}
 
 #define EP_GDA_ROUND_NS 1000000000ull /* work that takes longer is late */
 #define EP_GDA_ASK_NS 5000000ull      /* for questions in a tick */

@@ -220,7 +220,7 @@ static bool cqe_cause(const struct ep_mlx5_cqe *cqe, struct ep_gda_cause *cause)
 	cause->syndrome = cqe->u.error.syndrome;
 	cause->vendor = cqe->u.error.vendor_syndrome;
 	cause->index_known = opcode == EP_MLX5_CQE_REQ_ERR;
-	cause->index = (uint16_t)(cqe->wqe_counter >> 8 | cqe->wqe_counter << 8);
+	cause->index = ep_gda_cqe_index(cqe);
 	return true;
 }
 
@@ -355,7 +355,7 @@ static bool gda_late(struct ep_gda_queue *queue, int flags)
 	} else if (!ep_gda_cqe_read(queue, &cqe)) {
 		return true;
 	} else if (cqe.op_own >> 4 == EP_MLX5_CQE_REQ) {
-		done = (uint16_t)((cqe.wqe_counter >> 8 | cqe.wqe_counter << 8) + 1);
+		done = (uint16_t)(ep_gda_cqe_index(&cqe) + 1);
 	} else if (cqe.op_own >> 4 != EP_MLX5_CQE_INVALID) {
 		return true;
 	}
