@@ -102,7 +102,7 @@ struct ep_group_config {
 	bool enable_mask;
 	bool overlap; /* AUTO's SMs are for computation beside operations (high throughput) */
 	bool drop;    /* rows beyond shape.limit are dropped: else they are an error */
-	bool live;    /* it shows what it does (ep.h) */
+	bool live;    /* it shows what it does on its board */
 	uint32_t api; /* the version that the caller was made for, by the size of its config */
 	enum ep_memory memory;
 	bool nvls;
@@ -549,8 +549,6 @@ void ep_times_phase(struct ep_times *times, const struct ep_boot *boot, enum ep_
 void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot, char *text,
 		       size_t size);
 
-#define EP_VERSION_LINE 800
-
 /* Which library this is. The line is the thread's, until its next call. */
 ncclResult_t ep_version_text(const char **text);
 
@@ -644,7 +642,7 @@ void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *grou
 		      struct ep_heap *heap);
 void ep_group_give_up_again(void);
 
-/* Device memory of a group that peers do not map: the caller's allocator, and the handles' pool. */
+/* ---- device memory that peers do not map: the caller's allocator, and the handles' pool ---- */
 
 ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
 		      const char *what);
@@ -740,7 +738,7 @@ bool ep_handle_receipt_mine(const struct ncclEpHandle *handle,
 ncclResult_t ep_received_expect(const struct ep_received *received, const struct ep_view *view,
 				const char *name);
 
-/* Operations that two launches send and receive: what is sent and not received yet. */
+/* ---- operations that two launches send and receive: what is sent and not received yet ---- */
 
 /* That no operation of the handle has been sent and not received: outside of captures, and in that of `stream`. */
 ncclResult_t ep_halves_check_received(const struct ncclEpHandle *handle, const char *name);
@@ -762,7 +760,7 @@ void ep_halves_forget(struct ncclEpHandle *handle);
 ncclResult_t ep_halves_complete(struct ncclEpHandle *handle, const ncclEpCompleteConfig_t *config,
 				cudaStream_t stream);
 
-/* ---- format.c ---- */
+/* ---- formats in which rows travel, and the recipes that name them ---- */
 
 /* Rows that kernels make of bf16: what a caller gets, and gives. */
 struct ep_format {
@@ -795,7 +793,7 @@ size_t ep_format_token_extent(const struct ep_format *format, size_t elements);
 uint64_t ep_format_scale_bytes(const struct ep_format *format, size_t elements);
 uint64_t ep_format_bytes(const struct ep_format *format, size_t elements);
 
-/* Limits of rows of a dispatch: for dispatches, and for the question whether one is possible. */
+/* ---- limits of rows of a dispatch: for dispatches, and for the question whether one is possible ---- */
 
 /* Types of inputs->tokens and outputs->tokens. */
 bool ep_dtype_is_token(ncclDataType_t type);
@@ -809,7 +807,7 @@ ncclResult_t ep_row_check_elements(const struct ep_recipe *recipe, size_t elemen
 ncclResult_t ep_row_check_budget(const struct ep_group_config *config,
 				 const struct ep_recipe *recipe, uint64_t bytes);
 
-/* A dispatch: imported, then checked as far as it is the same for all algorithms. */
+/* ---- a dispatch: imported, then checked as far as it is the same for all algorithms ---- */
 
 struct ep_dispatch {
 	struct ncclEpHandle *h;
@@ -840,7 +838,7 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 			     const ncclEpLayoutInfo_t *layout_info,
 			     const ncclEpDispatchConfig_t *config, cudaStream_t stream);
 
-/* A combine: imported, then checked as far as it is the same for all algorithms. */
+/* ---- a combine: the same ---- */
 
 struct ep_combine {
 	struct ncclEpHandle *h;
@@ -974,7 +972,7 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *group, const int *mask, cudaStre
 /* Collective; synchronises. The log names the ranks that stay masked. */
 ncclResult_t ep_mask_clean(struct ncclEpGroup *group, cudaStream_t stream);
 
-/* The life of a group's connections with its remote ranks. In groups without any, these do nothing. */
+/* ---- connections with remote ranks; in groups without any, these do nothing ---- */
 
 /* Device memory of the queues. */
 uint64_t ep_group_remote_bytes(const struct ep_group_config *config);

@@ -14,6 +14,8 @@
 #include "core/param.h"
 #include "ep/ep.h"
 
+#define EP_VERSION_LINE 800
+
 #define EP_STRING_(x) #x
 #define EP_STRING(x) EP_STRING_(x)
 #define EP_VERSION_TEXT                                                                            \

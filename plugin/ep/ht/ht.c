@@ -1,8 +1,117 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* High throughput as the rest of ep sees it: its limits, its checks of configs, its state. */
 #include <stdio.h>
 #include <stdlib.h>
+#include "device/mlx5/mlx5_layout.h"
 #include "ep/ep.h"
 #include "ep/ht/ht.h"
+
+static ncclResult_t ht_config_check(const ncclEpGroupConfig_t *c, const struct ep_roles *roles)
+{
+	uint32_t tokens = c->max_dispatch_tokens_per_rank, most = c->max_recv_tokens_per_rank;
+
+	if (c->max_token_bytes % 16) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"config->max_token_bytes is %u: high throughput mode needs a multiple "
+			"of 16",
+			c->max_token_bytes);
+	}
+	if (c->num_experts > EP_HT_MAX_EXPERTS) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts is %u: high throughput mode takes at most %u",
+			       c->num_experts, EP_HT_MAX_EXPERTS);
+	}
+	if ((uint64_t)roles->senders * tokens > INT32_MAX) {
+		return ep_fail(ncclInvalidArgument,
+			       "%u ranks times config->max_dispatch_tokens_per_rank %u exceeds %d: "
+			       "lower one of them",
+			       roles->senders, tokens, INT32_MAX);
+	}
+	if (most && (most < tokens || most > INT32_MAX)) {
+		return ep_fail(
+			ncclInvalidArgument,
+			"config->max_recv_tokens_per_rank is %u: it is NCCL_EP_AUTO, or from "
+			"max_dispatch_tokens_per_rank %u to %d",
+			most, tokens, INT32_MAX);
+	}
+	if (!most && c->overflow_policy == NCCL_EP_OVERFLOW_DROP) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->overflow_policy is DROP, but max_recv_tokens_per_rank is "
+			       "AUTO, which never overflows: set it, or use another policy");
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ht_check_alignment(const struct ep_shape *shape, size_t alignment,
+				       uint32_t topk)
+{
+	uint64_t most;
+
+	if (alignment > 1u << 30 || (alignment & (alignment - 1))) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->dispatch_output_per_expert_alignment is %zu: it is 0 or a "
+			       "power of two, at most %u",
+			       alignment, 1u << 30);
+	}
+	most = ep_ht_most_rows(shape, EP_HT_EXPERT_MAJOR, topk, ep_max_u64(alignment, 1));
+	if (most > INT32_MAX) {
+		return ep_fail(ncclInvalidUsage,
+			       "up to %llu rows may come to a rank (%u ranks times "
+			       "max_dispatch_tokens_per_rank %u, %u experts for each token, zones "
+			       "aligned to %zu), which exceeds %d: lower one of them",
+			       (unsigned long long)most, shape->roles.senders, shape->max_tokens,
+			       ep_ht_width(shape, topk), alignment, INT32_MAX);
+	}
+	return ncclSuccess;
+}
+
+/* A list of what a rank's rows to another one are, or of their weights, travels in one message. */
+static ncclResult_t ht_check_message(const struct ep_shape *shape, uint32_t topk)
+{
+	uint64_t bytes = 4ull * shape->max_tokens * ep_ht_width(shape, topk);
+
+	if (shape->nodes.remote && bytes > EP_MLX5_MAX_BYTES) {
+		return ep_fail(
+			ncclInvalidUsage,
+			"weights of max_dispatch_tokens_per_rank %u rows, for up to %u experts "
+			"of a rank each, take %llu bytes, and a message to another node has at "
+			"most %u: lower one of them",
+			shape->max_tokens, ep_ht_width(shape, topk), (unsigned long long)bytes,
+			EP_MLX5_MAX_BYTES);
+	}
+	return ncclSuccess;
+}
+
+static ncclResult_t ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
+				    const ncclEpHandleConfig_t *handle, uint32_t topk)
+{
+	const struct ep_shape *shape = &config->shape;
+	uint64_t lists =
+		ep_min_u64((uint64_t)shape->roles.senders * shape->max_tokens, shape->limit) *
+		ep_ht_width(shape, topk);
+	bool em = layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
+
+	if (config->num_topk && topk > config->num_topk) {
+		return ep_fail(ncclInvalidUsage, "num_topk is %u, the group's is %u", topk,
+			       config->num_topk);
+	}
+	if (em && shape->limit == EP_NO_LIMIT && !config->num_topk) {
+		return ep_fail(ncclInvalidUsage,
+			       "expert-major handles in eager mode (max_recv_tokens_per_rank AUTO) "
+			       "need a group with num_topk: create it with num_topk = %u",
+			       topk);
+	}
+	if (lists > INT32_MAX) {
+		return ep_fail(ncclInvalidUsage,
+			       "rows that may come times experts of each, %llu, exceed %d: lower "
+			       "max_dispatch_tokens_per_rank %u or max_recv_tokens_per_rank",
+			       (unsigned long long)lists, INT32_MAX, shape->max_tokens);
+	}
+	EP_CHECK(ht_check_message(shape, topk));
+	return em ? ht_check_alignment(shape, handle->dispatch_output_per_expert_alignment, topk)
+		  : ncclSuccess;
+}
 
 static struct ep_group_heap ht_group_heap(const struct ep_shape *shape, uint32_t topk)
 {
@@ -211,8 +320,8 @@ const struct ep_algo ep_ht_algo = {
 		.combine_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_MXFP8,
 	},
 	.channels = ht_channels,
-	.config_check = ep_ht_config_check,
-	.handle_check = ep_ht_handle_check,
+	.config_check = ht_config_check,
+	.handle_check = ht_handle_check,
 	.heap = ht_group_heap,
 	.group_bytes = ht_group_bytes,
 	.handle_bytes = ht_handle_bytes,

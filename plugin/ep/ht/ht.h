@@ -125,13 +125,7 @@ struct ep_ht_handle {
 	struct ep_ht_dev_arrivals arrivals; /* of the next dispatch; head NULL: none */
 };
 
-/* ---- ht_launch.c: what high throughput wants besides, put into the arguments ---- */
-
-ncclResult_t ep_ht_config_check(const ncclEpGroupConfig_t *c, const struct ep_roles *roles);
-ncclResult_t ep_ht_handle_check(const struct ep_group_config *config, ncclEpLayout_t layout,
-				const ncclEpHandleConfig_t *handle, uint32_t topk);
-
-/* ---- ht_nodes.c: who forwards for whom ---- */
+/* ---- groups of several nodes: who forwards for whom ---- */
 
 uint64_t ep_ht_nodes_bytes(const struct ep_shape *shape);
 /* Fills group->ht->remote, and its tables in the group's memory, behind scratch. */
@@ -140,7 +134,7 @@ ncclResult_t ep_ht_nodes_bind(struct ncclEpGroup *group);
 /* Where its memory begins: behind scratch. */
 uint64_t ep_ht_group_scratch(const struct ep_shape *shape);
 
-/* ---- ht_launch.c ---- */
+/* ---- operations ---- */
 
 ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *group);
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Where everything lies in the heap and in handle memory of high throughput. */
 #include "ep/ep.h"
 #include "ep/ht/ht.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How a launch of high throughput shares out blocks, warps, shared memory and parts of rows. */
 #include "core/util.h"
 #include "ep/ht/ht.h"
 

@@ -164,9 +164,7 @@ struct ep_ll_handle {
 ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_params *params,
 				 uint32_t limit);
 
-/* ---- ll_launch.c: what the layouts of low latency want, put into the arguments ---- */
-
-/* ---- ll_heap.c ---- */
+/* ---- whether NICs read rows where the caller has them ---- */
 
 /*
  * Fills *out, which is zero, if NICs shall read rows of `row_bytes` from the tensor of `view`, the input
@@ -177,7 +175,7 @@ void ep_ll_source_choose(struct ncclEpGroup *group, enum ep_ll_source_of of,
 			 const ncclEpTensor_t *tensor, const struct ep_view *view,
 			 uint32_t row_bytes, bool send_only, struct ep_mlx5_source *out);
 
-/* ---- ll_launch.c ---- */
+/* ---- operations ---- */
 
 ncclResult_t ep_ll_kernels_open(struct ep_ll *ll, int device);
 

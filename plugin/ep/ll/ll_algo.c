@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Low latency as the rest of ep sees it: its limits, its checks of configs, its state. */
 #include <stdio.h>
 #include <stdlib.h>
 #include "ep/ep.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks and launches of low latency. */
+/* Operations of low latency: their checks, and their launches, which allocate and wait for nothing. */
 #include <string.h>
 #include "core/cuda.h"
 #include "device/kernels.h"
@@ -110,11 +110,7 @@ static ncclResult_t ll_combine_check(const struct ep_combine *c, struct ep_ll_co
 	return ncclSuccess;
 }
 
-/*
- * An operation of low latency: the rest of its checks (ll_launch.c), its plan (ll_plan.c), its launch. No
- * launch allocates on the device or synchronises. And what kernels need of the device before the
- * first one.
- */
+/* ---- the device ---- */
 
 /* enum ep_ll_kernel */
 static const void *const ll_kernels[EP_LL_KERNELS] = {

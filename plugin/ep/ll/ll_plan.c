@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* How a launch of low latency shares out blocks, warps, shared memory and parts of rows. */
 #include "ep/ll/ll.h"
 
 /*
