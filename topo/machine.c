@@ -46,8 +46,6 @@ static int numa_of(const struct walker *walker, hwloc_obj_t obj, const struct ep
 	return numa >= 0 ? numa : numa_beside(walker->hw, obj);
 }
 
-static int walk(struct walker *walker, hwloc_obj_t obj, int parent);
-
 static int add_device(struct walker *walker, hwloc_obj_t obj, int node)
 {
 	const struct hwloc_pcidev_attr_s *dev = &obj->attr->pcidev;
@@ -67,6 +65,8 @@ static int add_device(struct walker *walker, hwloc_obj_t obj, int node)
 	}
 	return 0;
 }
+
+static int walk(struct walker *walker, hwloc_obj_t obj, int parent);
 
 static int add_object(struct walker *walker, hwloc_obj_t obj, int parent)
 {
@@ -283,7 +283,8 @@ static int read_nic(struct ep_topo *topo, const char *class_dir, const char *nam
 	return 0;
 }
 
-int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
+/* Adds the RDMA devices that the kernel's files show. */
+static int read_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
 	char class_dir[PATH_MAX], dir[PATH_MAX + 16];
 	struct dirent **list;
@@ -351,7 +352,7 @@ int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **out,
 		rc = ep_topo_read_nvml(topo, root, err);
 	}
 	if (!rc) {
-		rc = ep_topo_read_sysfs_nics(topo, root, err);
+		rc = read_nics(topo, root, err);
 	}
 	if (rc) {
 		ep_topo_free(topo);

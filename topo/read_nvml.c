@@ -139,7 +139,6 @@ static void read_fabric(struct ep_topo *topo, const struct nvml *nvml, nvml_dev 
 {
 	static const uint8_t none[16];
 	struct nvml_fabric f = { .version = NVML_FABRIC_V2 };
-
 	char pci[EP_TOPO_PCI_LEN];
 
 	if (!nvml->fabric || nvml->fabric(dev, &f)) {

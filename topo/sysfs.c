@@ -84,7 +84,6 @@ static void read_member(const char *class_dir, const char *slot, const char *mem
 	if (!ep_topo_read_line(class_dir, path, text, sizeof(text)) || strcmp(text, "up") != 0) {
 		return;
 	}
-	bond->up++;
 	snprintf(path, sizeof(path), "net/%s/speed", member);
 	if ((!active[0] || strcmp(active, member) == 0) &&
 	    ep_topo_read_line(class_dir, path, text, sizeof(text)) && atol(text) > 0) {

@@ -263,10 +263,10 @@ uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port, 
 
 /* A port that is a bond of several of its NIC. */
 struct ep_topo_bond {
-	char name[32];        /* its network interface */
-	char mode[32];        /* as the kernel calls it; "": not known */
-	uint32_t members, up; /* ports of the NIC, those that have a link */
-	uint32_t mbps;        /* of those that carry something together */
+	char name[32];    /* its network interface */
+	char mode[32];    /* as the kernel calls it; "": not known */
+	uint32_t members; /* ports of the NIC */
+	uint32_t mbps;    /* of those that carry something together */
 };
 /* Reads a bond. Returns false if the port is none. */
 bool ep_topo_bond_read(const char *class_dir, const char *device, int port,

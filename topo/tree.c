@@ -167,7 +167,7 @@ static int switches_below(const struct ep_topo *topo, int node, int ancestor)
 	return n;
 }
 
-enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b)
+static enum ep_topo_dist dist_nodes(const struct ep_topo *topo, int a, int b)
 {
 	const struct ep_topo_node *node = topo->nodes;
 	int x = a, y = b;
@@ -355,7 +355,7 @@ bool ep_topo_has_gpu(const struct ep_topo *topo, int node)
 
 enum ep_topo_dist ep_topo_dist_gpu_nic(const struct ep_topo *topo, int gpu, int nic)
 {
-	return ep_topo_dist_nodes(topo, topo->gpu[gpu].node, topo->nic[nic].node);
+	return dist_nodes(topo, topo->gpu[gpu].node, topo->nic[nic].node);
 }
 
 int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci)

@@ -47,8 +47,6 @@ int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err
  */
 int ep_topo_place(struct ep_topo *topo, const struct ep_topo_pci *pci, int numa,
 		  struct ep_topo_err *err);
-/* Returns the distance between two nodes. */
-enum ep_topo_dist ep_topo_dist_nodes(const struct ep_topo *topo, int a, int b);
 
 /* Compares addresses as qsort() wants it: known ones first, in their order. */
 int ep_topo_pci_compare(const struct ep_topo_pci *a, const struct ep_topo_pci *b);
@@ -99,8 +97,6 @@ int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **topo,
 int ep_topo_read_nvml(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
 /* Returns the NUMA node of a device by the kernel's files, or -1. root is in front of /sys. */
 int ep_topo_numa_of_pci(const char *root, const struct ep_topo_pci *pci);
-/* Adds the RDMA devices that the kernel's files show. */
-int ep_topo_read_sysfs_nics(struct ep_topo *topo, const char *root, struct ep_topo_err *err);
 
 /* merge.c: `file` becomes the topology of this machine, `live`. */
 int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_topo_err *err);
