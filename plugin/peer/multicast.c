@@ -144,8 +144,8 @@ ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
 		boot->stuck = true; /* in the communicator, by another thread */
 		return ep_fail(ncclRemoteError,
 			       "rank %d waited %llu ms for all ranks of its node to get NCCL's "
-			       "multicast address%s: NCCL's call still waits in a thread: keep the "
-			       "communicator. NCCL_EP_NVLS=0 does without",
+			       "multicast address%s: " EP_BOOT_IN_CALL
+			       ". NCCL_EP_NVLS=0 does without",
 			       heap->rank, (unsigned long long)(boot->timeout_ns / 1000000),
 			       ep_boot_gone(boot, gone));
 	}
