@@ -175,7 +175,7 @@ void ep_info_gpus_match(struct ep_info_facts *facts, const struct ep_topo *topo,
 	}
 }
 
-static void set(struct ep_info_fact *fact, bool yes, const char *fmt, ...) EP_PRINTF(3, 4);
+EP_PRINTF(3, 4)
 static void set(struct ep_info_fact *fact, bool yes, const char *fmt, ...)
 {
 	va_list ap;

@@ -100,7 +100,7 @@ struct ep_board {
 	struct ep_board_call call[EP_BOARD_CALLS];
 };
 
-/* The layout of a file of version 3. */
+/* The layout of a file of EP_BOARD_VERSION. */
 _Static_assert(sizeof(struct ep_board_call) == 64, "struct ep_board_call");
 _Static_assert(sizeof(struct ep_board_rank) == 96, "struct ep_board_rank");
 _Static_assert(offsetof(struct ep_board, mode) == 104, "struct ep_board");

@@ -195,7 +195,7 @@ static uint64_t judge(const struct oracle_problem *p, uint32_t rank, const struc
 	struct oracle_table *table = oracle_table_create(p, rank);
 	struct oracle_dispatch view = {
 		o->tokens, o->scales,       o->weights,    o->idx,
-		o->counts, ORACLE_ALL_ROWS, o->combine_in, o->combine_scales
+		o->counts, UINT32_MAX, o->combine_in, o->combine_scales
 	};
 	struct oracle_verdict verdict = { 0 };
 

@@ -24,7 +24,6 @@
 #define ORACLE_MAX_FP8_HIDDEN 65536
 #define ORACLE_POISON 0xa5 /* outputs are filled with it before the operation */
 #define ORACLE_UNREAD 0xff /* fills inputs that nobody may read: NaN in every format */
-#define ORACLE_ALL_ROWS UINT32_MAX
 #define ORACLE_MAX_STEPS 64
 
 enum oracle_layout {
