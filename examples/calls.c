@@ -687,7 +687,7 @@ static void mask_clean(void)
 	/* the next operation of a handle is a dispatch */
 }
 
-/* ncclEpExtReplaceRanks: A rank that goes on. The newcomer is in comm, the others' new communicator. */
+/* ncclEpExtReplaceRanks: A rank that goes on. comm is new, and has the newcomer. */
 static void ext_replace_ranks(void)
 {
 	const char *why;

@@ -12,8 +12,8 @@
  *
  *   plain   dispatch on as many SMs as the library takes, then the product on all SMs
  *   early   dispatch with arrivals on `sms` SMs. Beside it the product runs on the other SMs: a
- *           block takes the next tile, in the order of experts, and waits until the tile's expert has
- *           its rows. When the dispatch is over, more blocks take tiles on the SMs that it had.
+ *           block takes the next tile, in the order of experts, and waits until the tile's expert
+ *           has its rows. When the dispatch is over, more blocks take tiles on the SMs that it had.
  */
 #include <algorithm>
 #include <condition_variable>

@@ -71,20 +71,22 @@
  *
  * Early start
  *
- * On sm_90 and later GPUs, a kernel of the library may take its SMs while the kernel before it in the
- * stream ends (programmatic dependent launch). Each of its threads first waits until that kernel has
- * completed and its memory is visible. Work of a caller that starts in the ordinary way keeps the
- * order of the stream, before an operation and after it.
+ * On sm_90 and later GPUs, a kernel of the library may take its SMs while the kernel before it in
+ * the stream ends (programmatic dependent launch). Each of its threads first waits until that
+ * kernel has completed and its memory is visible. Work of a caller that starts in the ordinary way
+ * keeps the order of the stream, before an operation and after it.
  *
- * A kernel of the caller that starts early itself must execute cudaGridDependencySynchronize, in one
- * of its threads at least. CUDA does not promise that a kernel without it completes after the kernel
- * before it. An operation behind such a kernel could read what the earlier kernel has not written
- * yet. Such a kernel behind an operation must also wait before it touches memory of that operation.
+ * A kernel of the caller that starts early itself must execute cudaGridDependencySynchronize, in
+ * one of its threads at least. CUDA does not promise that a kernel without it completes after the
+ * kernel before it. An operation behind such a kernel could read what the earlier kernel has not
+ * written yet. Such a kernel behind an operation must also wait before it touches memory of that
+ * operation.
  *
  * Graphs that hold operations have edges with data, which CUDA 12.3 and later know. To capture, to
- * instantiate, to update and to launch them needs nothing else. To read them needs room for that data
- * in cudaGraphGetEdges, cudaGraphNodeGetDependencies and cudaGraphNodeGetDependentNodes: without it
- * these return cudaErrorLossyQuery. CUDA 12 has forms with that room, whose names end in _v2.
+ * instantiate, to update and to launch them needs nothing else. To read them needs room for that
+ * data in cudaGraphGetEdges, cudaGraphNodeGetDependencies and cudaGraphNodeGetDependentNodes:
+ * without it these return cudaErrorLossyQuery. CUDA 12 has forms with that room, whose names end in
+ * _v2.
  *
  * With NCCL_EP_EARLY_START=0 a kernel of the library starts when the one before it is over, and
  * graphs have ordinary edges. The group reads the variable when it is created.
@@ -404,9 +406,11 @@ typedef struct {
 	 * and the number of rows. DROP: the rows beyond M are left out. DROP is refused in eager
 	 * mode. */
 	ncclEpOverflowPolicy_t overflow_policy;
-	/* Since API version 2. The largest num_topk of any handle, at most E. 0: unset. Low latency makes
-	 * room for it from the beginning and allows a handle with more. High throughput refuses a
-	 * handle with more, and needs the field for expert-major handles in eager mode. */
+	/*
+	 * Since API version 2. The largest num_topk of any handle, at most E. 0: unset. Low latency
+	 * makes room for it from the beginning and allows a handle with more. High throughput
+	 * refuses a handle with more, and needs the field for expert-major handles in eager mode.
+	 */
 	unsigned int num_topk;
 	unsigned char padding_v2[4];
 	/* Since API version 3. As max_num_sms, for dispatch alone. AUTO: max_num_sms. The
@@ -445,8 +449,8 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * communicator's device current and leaves it current. Either all ranks succeed or all fail, and
  * every rank gets the reason and the rank that gave it.
  *
- * `comm` may be one that does not block (ncclConfig_t.blocking is 0). It has to be ready: before the
- * call ncclCommGetAsyncError no longer returns ncclInProgress.
+ * `comm` may be one that does not block (ncclConfig_t.blocking is 0). It has to be ready: before
+ * the call ncclCommGetAsyncError no longer returns ncclInProgress.
  *
  * Ranks must agree in all fields of `config` except alloc, max_num_sms, dispatch_num_sms,
  * combine_num_sms, num_qp_per_rank, num_channels, timeout_ns, and the fields that the mode ignores:
@@ -700,9 +704,9 @@ ncclResult_t ncclEpInitHandle(ncclEpHandle_t *handle, ncclEpGroup_t ep_group, nc
  *
  * They are int32 or int64, all of one type except as stated, and are overwritten. They may be
  * larger; the rest stays as it was. If more than max_recv_tokens_per_rank rows are to come to some
- * rank, the group fails on all ranks, unless overflow_policy is DROP. Programs that need expert-major
- * counters only after the dispatch can give them to ncclEpDispatch, if the group's config is of API
- * version 3, and pass NULL here.
+ * rank, the group fails on all ranks, unless overflow_policy is DROP. Programs that need
+ * expert-major counters only after the dispatch can give them to ncclEpDispatch, if the group's
+ * config is of API version 3, and pass NULL here.
  *
  * With DROP the total counts all rows. A flat row is kept if its place is below M. An expert-major
  * row is kept if its place in the output and its place in a flat output are both below M. Flat
@@ -1028,9 +1032,9 @@ typedef struct {
  *   NONE: Rows travel as they are, and `inputs->scales` is NULL.
  *   NVFP4: Low latency only. Tokens are bf16, and H is a multiple of 32. `inputs->scales` has one
  *     scale g per row: fp32 with 1 in place of H. Per 16 elements, with a = largest magnitude, the
- *     scale s is g*a/6 as e4m3, and x becomes x*g/s as e2m1. The sum takes e2m1 * s / g in place
- *     of x. A group so small that s is 0 becomes zeros. A g of 2688 / (largest magnitude of the
- *     row) uses the whole range. It is positive; above 2^112, as of a row of zeros, it counts as that.
+ *     scale s is g*a/6 as e4m3, and x becomes x*g/s as e2m1. The sum takes e2m1 * s / g in place of
+ *     x. A group so small that s is 0 becomes zeros. A g of 2688 / (largest magnitude of the row)
+ *     uses the whole range. It is positive; above 2^112, as of a row of zeros, it counts as that.
  *   MXFP8: High throughput only, expert-major, with all ranks in one NVLink domain. Tokens are
  *     bf16, H is a multiple of 512, and `inputs->scales` is NULL. The sum that a rank returns for a
  *     token is not rounded to bf16. Per 32 elements of it, with a = largest magnitude, the scale is
@@ -1047,9 +1051,9 @@ typedef struct {
  * Sums are computed in fp32. In low latency they are added in ascending k and rounded once. Tokens
  * without experts get zeros. Combine may be repeated after one dispatch.
  *
- * A token's sum has the same bits whatever the batch: its ids, its weights and the rows that experts
- * make of it decide. Other tokens do not, nor its place, the number of SMs, split operations,
- * graphs, windows, or which rank of a node has the token. What else decides:
+ * A token's sum has the same bits whatever the batch: its ids, its weights and the rows that
+ * experts make of it decide. Other tokens do not, nor its place, the number of SMs, split
+ * operations, graphs, windows, or which rank of a node has the token. What else decides:
  *
  *   Low latency, expert-major: nothing. Experts may be on any ranks, and ranks on any nodes.
  *   Low latency, rank-major: which experts share a rank, as the caller adds their rows.
@@ -1183,8 +1187,8 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
  * Sets which ranks take part.
  *
  * Sets the group's mask from `mask`, int [R] in host memory, each 0 or 1, on `stream`. This rank
- * itself is 1. If you unmask a peer that still masks this rank, the peer is masked again at its next
- * step. Both ranks must unmask each other.
+ * itself is 1. If you unmask a peer that still masks this rank, the peer is masked again at its
+ * next step. Both ranks must unmask each other.
  *
  * Ranks that have masked each other can unite by hand: all issue the same number of operations, and
  * each calls ncclEpMaskUpdate after the last operation of the others has ended. If they are on
@@ -1216,14 +1220,14 @@ ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStrea
  * including ranks that missed the call. The next operation waits for such a rank and masks it again
  * if it stays away. The error flag is not reset.
  *
- * A rank that missed the call and nothing else goes on with the others. That is so if all ranks have
- * begun the same operations and none has masked another in them, every dispatch of a handle has had
- * its combine, no operation was captured, and the next one is a dispatch.
+ * A rank that missed the call and nothing else goes on with the others. That is so if all ranks
+ * have begun the same operations and none has masked another in them, every dispatch of a handle
+ * has had its combine, no operation was captured, and the next one is a dispatch.
  *
  * Otherwise it must call ncclEpMaskClean before its next operation, by itself if need be. It then
  * waits those 2 s for the others and continues at their step, unless they have masked it again. In
- * that case all ranks call once more, together. A rank that continues without the call finds that the
- * others are ahead, and masks them.
+ * that case all ranks call once more, together. A rank that continues without the call finds that
+ * the others are ahead, and masks them.
  *
  * A rank stays masked if its connection is lost or its process has ended. Only a new group brings
  * it back, or ncclEpExtReplaceRanks another process in its place.

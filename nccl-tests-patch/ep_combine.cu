@@ -3,8 +3,8 @@
  * Combine Performance Test
  * ========================
  *
- * ncclEpCombine of libnccl_ep: the rows that a dispatch brought go back to their ranks and are added
- * up there. The size is that of one rank's sums; the options are those of ep_dispatch_perf.
+ * ncclEpCombine of libnccl_ep: the rows that a dispatch brought go back to their ranks and are
+ * added up there. The size is that of one rank's sums; the options are those of ep_dispatch_perf.
  *
  *   ep_combine_perf -b 14336 -e 1835008 -f 2 -d bfloat16                   1 to 128 tokens
  *   NCCL_TESTS_EP_MODE=ht ep_combine_perf -b 56M -e 56M -d bfloat16        4096 tokens

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by ep_dispatch_perf and ep_combine_perf: a group, a handle, and the data that is checked. */
+/*
+ * Shared by ep_dispatch_perf and ep_combine_perf: a group, a handle, and the data that is checked.
+ */
 #ifndef EP_COMMON_H
 #define EP_COMMON_H
 
@@ -417,8 +419,10 @@ static testResult_t EpUpdate(EpState* s, cudaStream_t stream) {
   return testSuccess;
 }
 
-/* Another number of tokens: their routing, and a dispatch, which combine needs. Collective, and not
- * possible while the stream is captured: a call that is not precedes each size. */
+/*
+ * Another number of tokens: their routing, and a dispatch, which combine needs. Collective, and not
+ * possible while the stream is captured: a call that is not precedes each size.
+ */
 static testResult_t EpSetTokens(EpState* s, int tokens, void* send, cudaStream_t stream) {
   const EpOptions& o = EpGetOptions();
   std::vector<int> want(s->ncounts + 1);

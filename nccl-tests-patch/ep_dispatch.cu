@@ -142,8 +142,10 @@ struct EpCheckCounts {
   }
 };
 
-/* nccl-tests compares the receive buffer: it gets what is expected there, but for as many elements as
- * were found wrong. */
+/*
+ * nccl-tests compares the receive buffer: it gets what is expected there, but for as many elements
+ * as were found wrong.
+ */
 struct EpReport {
   EpFillTokens fill;
   const unsigned long long* wrong;

@@ -19,8 +19,10 @@
 #define EP_MAX_TOPK 32
 #define EP_EXACT_TOPK 8 /* sums of so many numbers are exact in each format */
 
-/* How rows travel. Multiples of `unit`, up to `most` of them, come out as they were: their scales are
- * powers of two. */
+/*
+ * How rows travel. Multiples of `unit`, up to `most` of them, come out as they were: their scales
+ * are powers of two.
+ */
 struct EpFormat {
   const char* name;
   ncclEpDispQuant_t dispatch;
@@ -192,8 +194,10 @@ __host__ __device__ static inline uint32_t EpHash(uint32_t a, uint32_t b) {
   return x ^ (x >> 16);
 }
 
-/* The experts of a token, all different. A share of the choices, IMBALANCE, goes to the experts of
- * rank 0 while there are any left. */
+/*
+ * The experts of a token, all different. A share of the choices, IMBALANCE, goes to the experts of
+ * rank 0 while there are any left.
+ */
 static void EpRoute(const EpOptions& o, int nranks, int rank, int token, int* ids) {
   uint32_t local = (uint32_t)o.experts / nranks;
   uint32_t state = EpHash(EpHash((uint32_t)o.seed, rank), token);

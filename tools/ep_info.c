@@ -28,7 +28,10 @@ static bool is_open(const void *arg, const char *name, int port)
 	return ep_info_nics_find(arg, name, port) >= 0;
 }
 
-/* Checks that options of one kind of question do not stand beside another. Returns what is wrong, or NULL. */
+/*
+ * Checks that options of one kind of question do not stand beside another. Returns what is wrong,
+ * or NULL.
+ */
 static const char *check(const struct ep_info_request *q)
 {
 	static const struct ep_info_shape unasked = EP_INFO_SHAPE_INIT;

@@ -54,7 +54,9 @@ struct ep_info_nics {
 	char closed[96];               /* devices that do not open */
 };
 
-/* Makes a queue pair on each port, connects it with itself and destroys it; prints what came of it. */
+/*
+ * Makes a queue pair on each port, connects it with itself and destroys it; prints what came of it.
+ */
 void ep_info_queues(void);
 void ep_info_params(void);
 void ep_info_net(void);
@@ -70,8 +72,10 @@ int ep_info_nics_find(const struct ep_info_nics *nics, const char *name, int por
 void ep_info_gpus_match(struct ep_info_facts *facts, const struct ep_topo *topo,
 			const struct ep_info_nics *nics);
 
-/* The first thing that `mode` (not AUTO) needs and that is not there, for one GPU, NULL: for any;
- * EP_INFO_FACTS: all is. */
+/*
+ * The first thing that `mode` (not AUTO) needs and that is not there, for one GPU, NULL: for any;
+ * EP_INFO_FACTS: all is.
+ */
 enum ep_info_fact_id ep_info_mode_lacks(const struct ep_info_facts *facts,
 					const struct ep_info_gpu *gpu, enum ep_gda_mode mode);
 /* The mode that EP_GDA_AUTO chooses; EP_GDA_AUTO: none is possible. */
@@ -97,7 +101,10 @@ static inline void ep_info_clean(char *text, size_t size)
 int ep_info_memory(const struct ep_info_shape *shape, bool json);
 
 void ep_info_versions(const struct ep_topo *topo);
-/* Returns the library that the loader finds, or else the one that was installed with this program; NULL, and why. */
+/*
+ * Returns the library that the loader finds, or else the one that was installed with this program;
+ * NULL, and why.
+ */
 void *ep_info_library(struct ep_reason *why);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What groups of this host do, and whom they wait for: their boards (core/board.h) are read twice, and
- * printed as a table, as JSON, or as Prometheus reads it.
+ * What groups of this host do, and whom they wait for: their boards (core/board.h) are read twice,
+ * and printed as a table, as JSON, or as Prometheus reads it.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -54,8 +54,8 @@ static int compare(uint64_t a, uint64_t b)
 }
 
 /*
- * Compares the groups of two pages. Groups that have no number yet are different where different processes started
- * theirs: a job's ranks have one launcher on a host.
+ * Compares the groups of two pages. Groups that have no number yet are different where different
+ * processes started theirs: a job's ranks have one launcher on a host.
  */
 static int compare_groups(const struct page *a, const struct page *b)
 {
@@ -78,7 +78,10 @@ static uint64_t wait_of(const struct page *page, int r)
 	return word != page->before[r] ? word : 0;
 }
 
-/* Returns the word of a wait for rank r that stood still, and that no later call has followed; 0: there is none. */
+/*
+ * Returns the word of a wait for rank r that stood still, and that no later call has followed; 0:
+ * there is none.
+ */
 static uint64_t stale_of(const struct page *page, int r)
 {
 	uint64_t word = words_of(page->board)[r];
@@ -107,7 +110,10 @@ static const struct ep_board_call *call_of(const struct page *page, uint64_t num
 	return number && c->number == number ? c : NULL;
 }
 
-/* Returns how many pages from `first` on are of its group; before their first exchange: of groups of one parent process. */
+/*
+ * Returns how many pages from `first` on are of its group; before their first exchange: of groups
+ * of one parent process.
+ */
 static size_t count_group(const struct pages *pages, size_t first)
 {
 	size_t n = 1;
@@ -130,7 +136,10 @@ static size_t count_rank(const struct page *group, size_t n, int r)
 	return count;
 }
 
-/* Returns of how many groups these pages are at least: 1 for a group that has made its first exchange. */
+/*
+ * Returns of how many groups these pages are at least: 1 for a group that has made its first
+ * exchange.
+ */
 static size_t count_least(const struct page *group, size_t n)
 {
 	size_t most = 1, same = 1;
@@ -154,9 +163,9 @@ static uint32_t last_exchange(const struct page *group, size_t n)
 }
 
 /*
- * Whether others here wait in an exchange that the rank has not begun. Where none here is behind, those are that have no
- * page: they have not come that far, or are on other hosts. Of several groups, a rank with fewer pages than another one
- * lacks in at least one of them.
+ * Whether others here wait in an exchange that the rank has not begun. Where none here is behind,
+ * those are that have no page: they have not come that far, or are on other hosts. Of several
+ * groups, a rank with fewer pages than another one lacks in at least one of them.
  */
 static bool is_behind(const struct page *group, size_t n, int r)
 {
@@ -176,8 +185,8 @@ static bool is_behind(const struct page *group, size_t n, int r)
 }
 
 /*
- * Whether rank r of the group of these pages is waited for, and does not wait itself as far as its page is here. `wait`
- * is wait_of() or stale_of().
+ * Whether rank r of the group of these pages is waited for, and does not wait itself as far as its
+ * page is here. `wait` is wait_of() or stale_of().
  */
 static bool holds_up(const struct page *group, size_t n, int r,
 		     uint64_t (*wait)(const struct page *page, int r))
@@ -207,7 +216,10 @@ static void nap(long ns)
 	nanosleep(&t, NULL);
 }
 
-/* Reads a board, which the caller frees. NULL: it is not what it should be. Read, not mapped: the process may end. */
+/*
+ * Reads a board, which the caller frees. NULL: it is not what it should be. Read, not mapped: the
+ * process may end.
+ */
 static struct ep_board *read_board(int fd)
 {
 	struct ep_board *board = NULL;
@@ -302,9 +314,9 @@ static int compare_pages(const void *a, const void *b)
 }
 
 /*
- * A wait may stand still because it is over: nothing is stored then. Or its kernel has not run since the first look.
- * It may go on only if its step is the group's latest, if the program has called nothing since the process itself saw
- * it go on, and for no longer than the timeout.
+ * A wait may stand still because it is over: nothing is stored then. Or its kernel has not run
+ * since the first look. It may go on only if its step is the group's latest, if the program has
+ * called nothing since the process itself saw it go on, and for no longer than the timeout.
  */
 static void find_stale(const struct pages *pages, struct page *group, size_t n)
 {
@@ -534,7 +546,10 @@ static void print_json(const struct pages *pages)
 
 /* ---- Prometheus ---- */
 
-/* The page's name is there because groups may have the same number: 0, or what another user has written. */
+/*
+ * The page's name is there because groups may have the same number: 0, or what another user has
+ * written.
+ */
 static void metric_labels(const struct page *page)
 {
 	printf("{group=\"%016" PRIx64 "\",rank=\"%d\",user=\"%u\",page=\"%s\"", page->board->team,
@@ -776,7 +791,10 @@ static int print_culprits(const struct page *group, size_t n, const char *perhap
 	return found;
 }
 
-/* Whether all ranks of all groups that these pages may be of have come to an exchange, and wait there. */
+/*
+ * Whether all ranks of all groups that these pages may be of have come to an exchange, and wait
+ * there.
+ */
 static bool all_wait(const struct page *group, size_t n)
 {
 	size_t waiting = 0;

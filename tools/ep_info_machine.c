@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What this machine has of what RDMA needs: NICs, GPUs, the ports that a rank with each GPU would choose,
- * and what is between them. Opens the RDMA devices, as the library does, but makes nothing on them, and
- * creates no CUDA context. Where only trying would show it, it looks at what that would depend on.
+ * What this machine has of what RDMA needs: NICs, GPUs, the ports that a rank with each GPU would
+ * choose, and what is between them. Opens the RDMA devices, as the library does, but makes nothing
+ * on them, and creates no CUDA context. Where only trying would show it, it looks at what that
+ * would depend on.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -390,8 +391,10 @@ static void probe_memory(struct ep_info_facts *facts)
 		   dv ? "libmlx5 is too old" : "no libmlx5", peermem);
 }
 
-/* cudaHostRegister(IoMemory) of a doorbell page is for root, or for all if the driver was loaded
- * with PeerMappingOverride. */
+/*
+ * cudaHostRegister(IoMemory) of a doorbell page is for root, or for all if the driver was loaded
+ * with PeerMappingOverride.
+ */
 static void probe_doorbell(struct ep_info_facts *facts)
 {
 	struct ep_info_fact *fact = &facts->fact[EP_INFO_DOORBELL];

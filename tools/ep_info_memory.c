@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints what a group takes, and whether it is possible: the library answers (ncclEpExtFeasible), so this is what creation does. */
+/*
+ * Prints what a group takes, and whether it is possible: the library answers (ncclEpExtFeasible),
+ * so this is what creation does.
+ */
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Makes a queue pair on each port as the library does, connects it with itself and destroys it: what
- * firmware refuses shows here, without a peer and without a GPU.
+ * Makes a queue pair on each port as the library does, connects it with itself and destroys it:
+ * what firmware refuses shows here, without a peer and without a GPU.
  */
 #include <errno.h>
 #include <stdio.h>

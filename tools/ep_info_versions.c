@@ -83,7 +83,10 @@ static void print_library(const char *what, void *lib, const char *path, const c
 	print_build(lib);
 }
 
-/* The library that programs get from the loader, and the one that was installed here, if they differ. */
+/*
+ * The library that programs get from the loader, and the one that was installed here, if they
+ * differ.
+ */
 static void print_libraries(void)
 {
 	char installed[PATH_MAX], found[PATH_MAX] = "", why[512] = "";

@@ -7,7 +7,10 @@
 
 #include "tools/options.h"
 
-/* The shape of a group, from the command line. 0: not given. Two are compared as bytes: it has no gaps. */
+/*
+ * The shape of a group, from the command line. 0: not given. Two are compared as bytes: it has no
+ * gaps.
+ */
 struct ep_info_shape {
 	double gpu_memory;             /* GiB */
 	const char *holders, *senders; /* FIRST:NUMBER */

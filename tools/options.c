@@ -181,7 +181,9 @@ int ep_options_parse(const struct ep_options *all, void *to, int argc, char **ar
 	return 0;
 }
 
-/* "  -b, --mintokens N   tokens per rank: from this   [128]"; help that is too long goes on below. */
+/*
+ * " -b, --mintokens N tokens per rank: from this [128]"; help that is too long goes on below.
+ */
 static void print_option(const struct ep_option *o, FILE *out)
 {
 	char left[64], letter[8] = "    ";

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options of a program in one table, by which they are parsed, explained, completed and reported. */
+/*
+ * Options of a program in one table, by which they are parsed, explained, completed and reported.
+ */
 #ifndef EP_TOOLS_OPTIONS_H
 #define EP_TOOLS_OPTIONS_H
 
@@ -42,8 +44,8 @@ struct ep_options {
 };
 
 /*
- * Parses the command line into the program's struct, up to optind. Returns 0; 'h' or 'V' where help or version was asked for;
- * -1 where an option was refused, which has been said.
+ * Parses the command line into the program's struct, up to optind. Returns 0; 'h' or 'V' where help
+ * or version was asked for; -1 where an option was refused, which has been said.
  */
 int ep_options_parse(const struct ep_options *all, void *to, int argc, char **argv);
 

@@ -69,8 +69,10 @@ static int usable_rank(const struct usable *usable, int gpu, int u)
 	int nic = usable->port[u].nic;
 	enum ep_topo_dist dist = ep_topo_dist_gpu_nic(usable->topo, gpu, nic);
 
-	/* Of two equally far, the one on PCI is real hardware, the other software or hidden. Without a
-	 * path it is farther than none. */
+	/*
+	 * Of two equally far, the one on PCI is real hardware, the other software or hidden.
+	 * Without a path it is farther than none.
+	 */
 	return 2 * (int)dist + (dist == EP_TOPO_DISTANT || !usable->topo->nic[nic].pci.known);
 }
 
@@ -87,8 +89,8 @@ static bool any_speed(const struct usable *usable, int gpu)
 }
 
 /*
- * Marks the ports that a GPU may use: the nearest ones that are at least half as fast as the fastest
- * of these. Returns their rank, or that of EP_TOPO_DISTANT if there is none.
+ * Marks the ports that a GPU may use: the nearest ones that are at least half as fast as the
+ * fastest of these. Returns their rank, or that of EP_TOPO_DISTANT if there is none.
  */
 static int mark_nearest(const struct usable *usable, int gpu, bool *may)
 {
@@ -142,8 +144,10 @@ static enum ep_topo_link_layer favourite(const struct usable *usable, int gpu)
 	return sum[ib] >= sum[eth] ? ib : eth;
 }
 
-/* InfiniBand and Ethernet do not reach each other, and the ranks of a machine are in one group:
- * the layer that most GPUs would take counts for all. Ports that do not report theirs stay. */
+/*
+ * InfiniBand and Ethernet do not reach each other, and the ranks of a machine are in one group:
+ * the layer that most GPUs would take counts for all. Ports that do not report theirs stay.
+ */
 static void keep_one_layer(struct usable *usable)
 {
 	const enum ep_topo_link_layer ib = EP_TOPO_LINK_IB, eth = EP_TOPO_LINK_ETHERNET;
@@ -256,7 +260,10 @@ static bool same_choice(const struct chooser *c, int a, int b)
 	       memcmp(may_row(c, a), may_row(c, b), (size_t)c->usable->n * sizeof(bool)) == 0;
 }
 
-/* The order in which GPUs are served: nearest first, with the fewest alternatives, equal choices side by side. */
+/*
+ * The order in which GPUs are served: nearest first, with the fewest alternatives, equal choices
+ * side by side.
+ */
 struct turn {
 	int dist, count, first, gpu;
 };
@@ -356,9 +363,11 @@ static int least_used(const struct chooser *c, int gpu)
 	return best;
 }
 
-/* One port for each GPU of a group with the same choice. If there are enough of the fastest, they are
- * taken at even spaces, so that the second helping finds the neighbours, often ports of the same
- * card, still free. */
+/*
+ * One port for each GPU of a group with the same choice. If there are enough of the fastest, they
+ * are taken at even spaces, so that the second helping finds the neighbours, often ports of the
+ * same card, still free.
+ */
 static void first_helping(struct chooser *c, const int *gpus, int n)
 {
 	uint32_t mbps = fastest_free(c, gpus[0]);

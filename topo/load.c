@@ -216,8 +216,10 @@ int ep_topo_finish(struct ep_topo *topo, const struct ep_topo_opts *opts, struct
 	return rc;
 }
 
-/* Where NVIDIA's software puts a virtual machine's topology. Nobody asked for it, so where it is of no
- * use, this machine is what it looks like. */
+/*
+ * Where NVIDIA's software puts a virtual machine's topology. Nobody asked for it, so where it is of
+ * no use, this machine is what it looks like.
+ */
 static void read_virtual(const struct ep_topo_opts *opts, struct ep_topo *live,
 			 struct ep_topo **out)
 {

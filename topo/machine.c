@@ -17,8 +17,10 @@ struct walker {
 	struct ep_topo_err *err;
 };
 
-/* Where the kernel does not know: the node of the CPUs beside a device. They may have several, as
- * HBM, memory of GPUs and memory behind CXL are nodes without CPUs; theirs is the lowest. */
+/*
+ * Where the kernel does not know: the node of the CPUs beside a device. They may have several, as
+ * HBM, memory of GPUs and memory behind CXL are nodes without CPUs; theirs is the lowest.
+ */
 static int numa_beside(hwloc_topology_t hw, hwloc_obj_t obj)
 {
 	hwloc_obj_t first = NULL;
@@ -114,8 +116,9 @@ static int walk(struct walker *walker, hwloc_obj_t obj, int parent)
 }
 
 /*
- * Whether hwloc will find CPUs in sysfs. Without, it gives up all of Linux and reports that on stderr, which is
- * not ours; its one switch for that is an environment variable, which a library must not set.
+ * Whether hwloc will find CPUs in sysfs. Without, it gives up all of Linux and reports that on
+ * stderr, which is not ours; its one switch for that is an environment variable, which a library
+ * must not set.
  */
 static bool shows_cpus(void)
 {
@@ -153,8 +156,10 @@ static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err 
 	hwloc_topology_t hw;
 	int rc = -EIO;
 
-	/* hwloc would read that file instead of this machine, with its own parser; no call turns
-	 * that off. */
+	/*
+	 * hwloc would read that file instead of this machine, with its own parser; no call turns
+	 * that off.
+	 */
 	if (xml && *xml) {
 		return ep_topo_fail(
 			err, EBUSY,
@@ -173,9 +178,11 @@ static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err 
 	if (hwloc_topology_init(&hw)) {
 		return ep_topo_fail(err, ENOMEM, "hwloc_topology_init failed");
 	}
-	/* The kernel's sysfs has all we need. These would start libpciaccess, OpenCL and X11 in our
-	 * process; where they are not installed the calls fail, and that is fine. And HWLOC_COMPONENTS
-	 * may name "xml". */
+	/*
+	 * The kernel's sysfs has all we need. These would start libpciaccess, OpenCL and X11 in our
+	 * process; where they are not installed the calls fail, and that is fine. And
+	 * HWLOC_COMPONENTS may name "xml".
+	 */
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "pci");
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "opencl");
 	hwloc_topology_set_components(hw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "gl");

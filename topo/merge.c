@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A topology file and this machine become one topology. The file is right about places; the machine is right about what
- * there is: devices, ports, links. NCCL reads its files in the same spirit.
+ * A topology file and this machine become one topology. The file is right about places; the machine
+ * is right about what there is: devices, ports, links. NCCL reads its files in the same spirit.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,8 +9,8 @@
 #include "topo/tree.h"
 
 /*
- * Returns the place in the file's tree of a function that the file does not name, or -1. NCCL lists the functions of a
- * card, virtual ones too, at the address of the first.
+ * Returns the place in the file's tree of a function that the file does not name, or -1. NCCL lists
+ * the functions of a card, virtual ones too, at the address of the first.
  */
 static int beside_first_function(const struct ep_topo *file, const struct ep_topo_pci *pci)
 {
@@ -28,8 +28,9 @@ static int beside_first_function(const struct ep_topo *file, const struct ep_top
 }
 
 /*
- * Returns the node of a device in the file's tree. One that the file does not name is added: beside its card's first
- * function, else below the nearest bridge that the file does name, else at its NUMA node.
+ * Returns the node of a device in the file's tree. One that the file does not name is added: beside
+ * its card's first function, else below the nearest bridge that the file does name, else at its
+ * NUMA node.
  */
 static int place_of(struct ep_topo *file, const struct ep_topo *live, int live_node,
 		    struct ep_topo_err *err)

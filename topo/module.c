@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one function of the module: which ports are nearest to a GPU, in a form that changes only with its number. */
+/*
+ * The one function of the module: which ports are nearest to a GPU, in a form that changes only
+ * with its number.
+ */
 #include "topo/module.h"
 
 #include <errno.h>

@@ -29,7 +29,9 @@ struct ep_topo_module_query {
 	/* in */
 	const char *bus_id;
 	const char *uuid; /* distinguishes MIG instances of one GPU; may be NULL */
-	/* Active ports that this process can open: sysfs shows a container those of others as well. */
+	/*
+	 * Active ports that this process can open: sysfs shows a container those of others as well.
+	 */
 	const struct ep_topo_module_open *open;
 	int32_t nopen;
 	struct ep_topo_module_port *port;

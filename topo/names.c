@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Texts that people write and read: distance names, NCCL_IB_HCA, reasons. Stands alone: the library, which
- * has nothing else of topo/ in it, has this.
+ * Texts that people write and read: distance names, NCCL_IB_HCA, reasons. Stands alone: the
+ * library, which has nothing else of topo/ in it, has this.
  */
 #include "topo/tree.h"
 
@@ -43,9 +43,11 @@ const char *ep_topo_dist_name(enum ep_topo_dist dist)
 	return dist_names[dist];
 }
 
-/* NCCL's order is LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS. Its PHB is anywhere below one <cpu>, a
- * NUMA node, so NODE is within it. Of those that no pair of GPU and NIC has here, each is as much as
- * the next nearer one that there is. */
+/*
+ * NCCL's order is LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS. Its PHB is anywhere below one <cpu>, a
+ * NUMA node, so NODE is within it. Of those that no pair of GPU and NIC has here, each is as much
+ * as the next nearer one that there is.
+ */
 static const struct {
 	const char *name;
 	enum ep_topo_dist dist;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hwloc's XML, versions 1 and 2. Read here and not through libhwloc, whose parser trusts its input
- * and, without its libxml2 plugin, takes only what libhwloc itself wrote. */
+/*
+ * hwloc's XML, versions 1 and 2. Read here and not through libhwloc, whose parser trusts its input
+ * and, without its libxml2 plugin, takes only what libhwloc itself wrote.
+ */
 #include "topo/tree.h"
 
 #include <ctype.h>
@@ -43,8 +45,10 @@ static const char *info(const struct reader *reader, int elem, const char *name)
 
 #define MAX_NUMA 65535
 
-/* The lowest bit of a nodeset such as "0x00000002" or "0x1,,0x0", or -1; *n: how many there are.
- * Comma-separated 32-bit words, the highest first, an empty word being zero. */
+/*
+ * The lowest bit of a nodeset such as "0x00000002" or "0x1,,0x0", or -1; *n: how many there are.
+ * Comma-separated 32-bit words, the highest first, an empty word being zero.
+ */
 static int first_bit(const char *set, int *n)
 {
 	int words = 1, first = -1;

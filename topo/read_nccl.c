@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's topology XML: <system> holds <cpu numaid>, which hold nested <pci>, whose leaves hold
+/*
+ * NCCL's topology XML: <system> holds <cpu numaid>, which hold nested <pci>, whose leaves hold
  * <gpu> (with <nvlink>) or <nic> (with <net>). Written by NCCL itself with every attribute, or by
- * hand with hardly any: then the class shows what a device is, or nothing does. */
+ * hand with hardly any: then the class shows what a device is, or nothing does.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +58,10 @@ static bool is_dma(const char *name, size_t len)
 	return len > suffix && strncmp(name + len - suffix, DMA_SUFFIX, suffix) == 0;
 }
 
-/* "mlx5_0+mlx5_1" are two devices that NCCL uses as one. "mlx5_0_dma" is mlx5_0, at the end of its
- * data-direct path, which is not in use here. */
+/*
+ * "mlx5_0+mlx5_1" are two devices that NCCL uses as one. "mlx5_0_dma" is mlx5_0, at the end of its
+ * data-direct path, which is not in use here.
+ */
 static bool is_alias(const char *name)
 {
 	return strchr(name, '+') || is_dma(name, strlen(name));
@@ -97,8 +101,10 @@ static void list_devices(const struct reader *reader, int nic, struct devices *d
 	}
 }
 
-/* NCCL counts the ports of a card through all of its functions, which it puts into one <nic>:
- * verbs' port 1 of the second function is 2 there. So: devices that it counted before this one. */
+/*
+ * NCCL counts the ports of a card through all of its functions, which it puts into one <nic>:
+ * verbs' port 1 of the second function is 2 there. So: devices that it counted before this one.
+ */
 static int devices_before(const struct devices *devices, const char *name)
 {
 	int own = find_device(devices, name), n = 0;
@@ -178,8 +184,10 @@ static int read_nic(struct reader *reader, int elem, int node)
 	return rc;
 }
 
-/* One device of an alias. Where it is listed by its own name, that is its place. Else a fused device's
- * place was made up by NCCL, and can only be found by name. */
+/*
+ * One device of an alias. Where it is listed by its own name, that is its place. Else a fused
+ * device's place was made up by NCCL, and can only be found by name.
+ */
 static int read_aliased(struct reader *reader, const struct alias *alias, const char *text,
 			size_t len, int devices)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads from NVML what the GPUs are: which are ours, MIG, NVLink, fabric. Loaded by dlopen, never linked:
- * the library comes with the driver. The declarations below are the part of NVML's ABI in use.
+ * Reads from NVML what the GPUs are: which are ours, MIG, NVLink, fabric. Loaded by dlopen, never
+ * linked: the library comes with the driver. The declarations below are the part of NVML's ABI in
+ * use.
  */
 #include "topo/tree.h"
 

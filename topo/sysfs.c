@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files of the kernel, and how fast they show a port to be; also a port that is a bond of several (RoCE
- * LAG), of which verbs and the file "rate" report the rate of one. This file uses nothing else of topo/,
- * because the library has it, too.
+ * Files of the kernel, and how fast they show a port to be; also a port that is a bond of several
+ * (RoCE LAG), of which verbs and the file "rate" report the rate of one. This file uses nothing
+ * else of topo/, because the library has it, too.
  */
 #include <fcntl.h>
 #include <limits.h>

@@ -218,8 +218,8 @@ int ep_topo_load(const struct ep_topo_opts *opts, struct ep_topo **topo, struct 
 void ep_topo_free(struct ep_topo *topo);
 
 /*
- * Returns the index of the GPU at a PCI address, in any of CUDA's or NVML's spellings, or -1. `uuid` tells
- * the MIG instances of one GPU apart and may be NULL.
+ * Returns the index of the GPU at a PCI address, in any of CUDA's or NVML's spellings, or -1.
+ * `uuid` tells the MIG instances of one GPU apart and may be NULL.
  */
 int ep_topo_find_gpu(const struct ep_topo *topo, const char *busid, const char *uuid);
 /* Returns the distance between a GPU and a NIC. */
@@ -230,14 +230,16 @@ bool ep_topo_linked(const struct ep_topo *topo, int gpu_a, int gpu_b);
 enum ep_topo_reach ep_topo_reach(const struct ep_topo *topo, int gpu_a, int gpu_b);
 /* Writes the first pair of which one cannot reach the other. Returns false if there is none. */
 bool ep_topo_apart(const struct ep_topo *topo, int *gpu_a, int *gpu_b);
-/* Prints how the GPUs reach each other, and what that means, as remarks. Nothing: it is not known. */
+/*
+ * Prints how the GPUs reach each other, and what that means, as remarks. Nothing: it is not known.
+ */
 void ep_topo_print_peers(const struct ep_topo *topo, FILE *out);
 /* Returns whether NCCL_NET_GDR_LEVEL and the file let the NIC access the GPU's memory. */
 bool ep_topo_gdr_allowed(const struct ep_topo *topo, int gpu, int nic);
 
 /*
- * Reads a number as NCCL reads those of variables: in any base that C knows, with blanks behind it. Returns
- * 0, -EINVAL if the text is no number, or -ERANGE.
+ * Reads a number as NCCL reads those of variables: in any base that C knows, with blanks behind it.
+ * Returns 0, -EINVAL if the text is no number, or -ERANGE.
  */
 int ep_topo_number_parse(const char *text, long long *value);
 
@@ -250,13 +252,13 @@ int ep_topo_level_parse(const char *text, enum ep_topo_dist *dist, struct ep_top
 const char *ep_topo_level_name(enum ep_topo_dist dist);
 
 /*
- * Reads the first line of a small file of the kernel, without its newline. Returns false if there is no such
- * file, or if its first line is empty.
+ * Reads the first line of a small file of the kernel, without its newline. Returns false if there
+ * is no such file, or if its first line is empty.
  */
 bool ep_topo_read_line(const char *dir, const char *name, char *buf, size_t size);
 /*
- * Returns the Mbit/s of a device's port by the kernel's files below /sys/class, or `otherwise` if that is
- * more; for a bond, of its members together. 0: unknown.
+ * Returns the Mbit/s of a device's port by the kernel's files below /sys/class, or `otherwise` if
+ * that is more; for a bond, of its members together. 0: unknown.
  */
 uint32_t ep_topo_port_mbps(const char *class_dir, const char *device, int port, bool ethernet,
 			   uint32_t otherwise);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree of a topology while it is read: its nodes, GPUs, NICs and notes, and the way between two nodes. */
+/*
+ * The tree of a topology while it is read: its nodes, GPUs, NICs and notes, and the way between two
+ * nodes.
+ */
 #include "topo/tree.h"
 
 #include <ctype.h>
@@ -278,8 +281,10 @@ void ep_topo_add_link(struct ep_topo_gpu *gpu, enum ep_topo_nvlink_kind kind,
 	}
 }
 
-/* class_id as PCI has it: 24 bits. NVIDIA's GPUs are "3D" or "VGA" controllers. Many machines have
- * another maker's VGA for the console, and files often leave the vendor out (0). */
+/*
+ * class_id as PCI has it: 24 bits. NVIDIA's GPUs are "3D" or "VGA" controllers. Many machines have
+ * another maker's VGA for the console, and files often leave the vendor out (0).
+ */
 bool ep_topo_is_gpu(unsigned class_id, unsigned vendor)
 {
 	unsigned kind = class_id >> 8;

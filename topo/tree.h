@@ -30,20 +30,23 @@ struct ep_topo *ep_topo_new(enum ep_topo_source source);
 /* Adds a node below `parent`. Returns its index, or a negative errno. */
 int ep_topo_add_node(struct ep_topo *topo, int parent, enum ep_topo_kind kind,
 		     const struct ep_topo_pci *pci, int numa, struct ep_topo_err *err);
-/* Returns what a bridge is: below a host bridge, root port, upstream, downstream, upstream ... take turns. */
+/*
+ * Returns what a bridge is: below a host bridge, root port, upstream, downstream, upstream ... take
+ * turns.
+ */
 enum ep_topo_kind ep_topo_bridge_kind(const struct ep_topo *topo, int parent);
 /* Returns the host of a node, from 0. Several hosts are machines below node 0. */
 int ep_topo_host_at(const struct ep_topo *topo, int node);
 /* Returns the node with a PCI address below topo->home, or -1. */
 int ep_topo_find_node(const struct ep_topo *topo, const struct ep_topo_pci *pci);
 /*
- * Returns the host bridge below topo->home for a device of which only the NUMA node is known, and adds
- * it if needed; or a negative errno.
+ * Returns the host bridge below topo->home for a device of which only the NUMA node is known, and
+ * adds it if needed; or a negative errno.
  */
 int ep_topo_host_of_numa(struct ep_topo *topo, int numa, struct ep_topo_err *err);
 /*
- * Returns the node of a device, or a negative errno. A device that is not on PCI, or that hwloc does not
- * show, is added at its NUMA node.
+ * Returns the node of a device, or a negative errno. A device that is not on PCI, or that hwloc
+ * does not show, is added at its NUMA node.
  */
 int ep_topo_place(struct ep_topo *topo, const struct ep_topo_pci *pci, int numa,
 		  struct ep_topo_err *err);
@@ -69,8 +72,8 @@ void ep_topo_note(struct ep_topo *topo, const char *fmt, ...) EP_TOPO_PRINTF(2, 
 /* Writes the text of an error and returns -code. */
 int ep_topo_fail(struct ep_topo_err *err, int code, const char *fmt, ...) EP_TOPO_PRINTF(3, 4);
 /*
- * Copies a name, other bytes than printable ASCII as '?': it may come from a file of any author and end on
- * a terminal.
+ * Copies a name, other bytes than printable ASCII as '?': it may come from a file of any author and
+ * end on a terminal.
  */
 void ep_topo_copy_name(char dst[EP_TOPO_NAME_LEN], const char *src);
 /* Returns the Mbit/s of a PCIe link, by GT/s and lanes; 0: they make no sense. */
@@ -90,7 +93,10 @@ int ep_topo_read_xml(const struct ep_xml *xml, const char *path, struct ep_topo 
 
 /* Returns the path in front of /sys, /proc and /var. */
 const char *ep_topo_root(const struct ep_topo_opts *opts);
-/* Reads this machine. If opts name a file, a PCIe tree that hwloc cannot read is a note, not an error. */
+/*
+ * Reads this machine. If opts name a file, a PCIe tree that hwloc cannot read is a note, not an
+ * error.
+ */
 int ep_topo_read_live(const struct ep_topo_opts *opts, struct ep_topo **topo,
 		      struct ep_topo_err *err);
 /* Adds what NVML knows; without NVML it leaves a note. */

@@ -54,8 +54,8 @@ static const char *xml_string(struct ep_xml *xml, const char *text)
 }
 
 /*
- * An element has a '<' in the data and an attribute a '=', and both are longer there than their names
- * and values, which in UTF-8 have at most twice the bytes of any encoding that Expat knows.
+ * An element has a '<' in the data and an attribute a '=', and both are longer there than their
+ * names and values, which in UTF-8 have at most twice the bytes of any encoding that Expat knows.
  */
 static int xml_reserve(struct ep_xml *xml, const char *data, size_t len)
 {
@@ -120,8 +120,10 @@ static void on_end(void *user, const XML_Char *name)
 	}
 }
 
-/* A DTD's internal subset can define entities that expand without end and default attributes.
- * Neither format has one. */
+/*
+ * A DTD's internal subset can define entities that expand without end and default attributes.
+ * Neither format has one.
+ */
 static void on_doctype(void *user, const XML_Char *name, const XML_Char *sysid,
 		       const XML_Char *pubid, int has_internal_subset)
 {
@@ -173,8 +175,8 @@ err_free:
 }
 
 /*
- * Reads a file to its end, and returns 0 or an errno value. The size that stat() reports is a hint: in
- * /proc, /sys and some file systems of FUSE it is 0.
+ * Reads a file to its end, and returns 0 or an errno value. The size that stat() reports is a hint:
+ * in /proc, /sys and some file systems of FUSE it is 0.
  */
 static int read_all(int fd, size_t hint, char **data, size_t *len)
 {

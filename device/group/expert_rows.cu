@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts what a routing sends to each expert, from this rank, for the caller: not a step, and nothing that
- * steps use is touched. Selections of an id that is no expert are not counted.
+ * Counts what a routing sends to each expert, from this rank, for the caller: not a step, and
+ * nothing that steps use is touched. Selections of an id that is no expert are not counted.
  */
 #include "device/group/group_layout.h"
 #include "device/simt/simt.h"

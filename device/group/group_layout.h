@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Declarations of a group that the host and the kernels of every algorithm share. Plain C, included by both.
- * doc/design/protocol.md has the protocol, with pictures; this is its short form.
+ * Declarations of a group that the host and the kernels of every algorithm share. Plain C, included
+ * by both. doc/design/protocol.md has the protocol, with pictures; this is its short form.
  *
  * Every rank owns one heap that its peers write. It begins with
  *
@@ -56,8 +56,8 @@ EP_HOST_DEV void ep_ranks_add(struct ep_ranks *ranks, uint32_t r)
 }
 
 /*
- * Division by a number that a launch fixes, by multiplication: n / d for n < 2^31. A GPU takes some 20
- * instructions for `/`, this way 3.
+ * Division by a number that a launch fixes, by multiplication: n / d for n < 2^31. A GPU takes some
+ * 20 instructions for `/`, this way 3.
  */
 struct ep_div {
 	uint32_t d;
@@ -91,8 +91,8 @@ EP_HOST_DEV uint32_t ep_div(uint32_t n, struct ep_div div)
 /*
  * How many steps a rank can be ahead of another that has started one: at most six. Rank B that is
  * ahead of rank A needs A before it may use a bank again that A has not left; until then it can
- * complete one operation, of two steps, in each of the three banks (with two banks: at most four). A
- * larger lead proves that one rank is excluded by the other. Two more are margin.
+ * complete one operation, of two steps, in each of the three banks (with two banks: at most four).
+ * A larger lead proves that one rank is excluded by the other. Two more are margin.
  */
 #define EP_GROUP_MAX_LEAD 8
 
@@ -113,8 +113,8 @@ enum ep_row_format {
 };
 
 /*
- * The step after that one. 0 means never. The largest number is left out, too: it stands for none in
- * words (EP_SIGNATURE_REFUSED, EP_MASK_STEP_UNKNOWN).
+ * The step after that one. 0 means never. The largest number is left out, too: it stands for none
+ * in words (EP_SIGNATURE_REFUSED, EP_MASK_STEP_UNKNOWN).
  */
 #define EP_STEP_LAST 0xfffffffeu
 
@@ -124,8 +124,8 @@ EP_HOST_DEV uint32_t ep_step_after(uint32_t step)
 }
 
 /*
- * The *signature* of a step's operation: all that ranks must pass to it alike. The host makes all words
- * but the last (plugin/ep/signature.c, which names them, too), and a hash of those.
+ * The *signature* of a step's operation: all that ranks must pass to it alike. The host makes all
+ * words but the last (plugin/ep/signature.c, which names them, too), and a hash of those.
  */
 enum ep_signature_field {
 	EP_SIGNATURE_CALL, /* enum ep_signature_call */
@@ -221,7 +221,9 @@ EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int m
 /* The words of MaskClean in a heap. */
 #define EP_CLEAN_BYTES(nranks) (16 * (uint64_t)(nranks))
 
-/* The mask [R], 1 active, with what is behind it: three arrays [R], found by the functions below. */
+/*
+ * The mask [R], 1 active, with what is behind it: three arrays [R], found by the functions below.
+ */
 #define EP_MASK_BYTES(nranks) (24 * (uint64_t)(nranks) + 8)
 
 /*
@@ -233,7 +235,9 @@ EP_HOST_DEV uint64_t *ep_mask_ignored(int32_t *mask, uint32_t nranks)
 	return (uint64_t *)(mask + (nranks + 1) / 2 * 2);
 }
 
-/* Behind that: what the blocks of a kernel have agreed about each rank (wait.h), below its epoch. */
+/*
+ * Behind that: what the blocks of a kernel have agreed about each rank (wait.h), below its epoch.
+ */
 enum ep_arrival {
 	EP_ARRIVAL_CLAIMED = 1,
 	EP_ARRIVAL_PRESENT,
@@ -264,8 +268,8 @@ struct ep_dev_pending {
 };
 
 /*
- * The receipt of a dispatch, which it leaves last of all when it has been received. A combine that finds another one
- * here is refused: handle memory does not show what it has to send and to expect.
+ * The receipt of a dispatch, which it leaves last of all when it has been received. A combine that
+ * finds another one here is refused: handle memory does not show what it has to send and to expect.
  */
 struct ep_dev_receipt {
 	uint64_t id; /* ep_dev_launch.receipt_id of the dispatch */
@@ -299,14 +303,20 @@ enum ep_record_cause {
 				* value = rows that are to come to `peer`, expected = its limit */
 	EP_CAUSE_EXCLUDED, /* the peer has masked us, or goes on without us, value steps ahead */
 	EP_CAUSE_UNENDED,  /* a queue that was given up does not end; value, expected as below */
-	/* The connection; value = enum ep_mlx5_status, expected = queue pair, or both 0: the host has
-	 * given the connection up. */
+	/*
+	 * The connection; value = enum ep_mlx5_status, expected = queue pair, or both 0: the host
+	 * has given the connection up.
+	 */
 	EP_CAUSE_RDMA,
-	/* Handle memory has no routing, or not the one that the operation is for: value = the tokens
-	 * of that routing, or -1; expected = ours. */
+	/*
+	 * Handle memory has no routing, or not the one that the operation is for: value = the
+	 * tokens of that routing, or -1; expected = ours.
+	 */
 	EP_CAUSE_UNROUTED,
-	/* A tensor with received rows: value = rows that the routing brings, expected = rows that it
-	 * has. */
+	/*
+	 * A tensor with received rows: value = rows that the routing brings, expected = rows that
+	 * it has.
+	 */
 	EP_CAUSE_SHORT,
 	EP_CAUSE_REROUTED /* the routing in handle memory is not that which arrivals are for */
 };
@@ -341,15 +351,15 @@ struct ep_peer_stats {
 struct ep_dev_state {
 	uint32_t aborted;                 /* a fatal record was written: every wait ends */
 	uint32_t record_lock[EP_RECORDS]; /* 0 free; the host frees it after reading */
-	uint64_t
-		in_vain; /* step << 32 | EP_WAIT_CLOCK of when a wait of it began that was in vain */
+	/* step << 32 | EP_WAIT_CLOCK of when a wait of it began that was in vain */
+	uint64_t in_vain;
 	uint32_t checked; /* when a wait looked at `down`, and whose word is next: ep_wait_down() */
 	uint32_t pad;
 };
 
 /*
- * Device memory, one per remote peer and queue. Only the warp that owns the queue touches it, except
- * `down`. (The queue's indices only grow, and so does all here.)
+ * Device memory, one per remote peer and queue. Only the warp that owns the queue touches it,
+ * except `down`. (The queue's indices only grow, and so does all here.)
  */
 struct ep_remote_link {
 	uint64_t signal; /* value of our signal at the peer: of the channel, or our progress */
@@ -358,9 +368,10 @@ struct ep_remote_link {
 };
 
 /*
- * Rows have places only where they can come: in one area those of the node's ranks, in another those
- * of remote ranks, each in the order of the ranks. A rank's index there depends on whose heap it is.
- * Only ranks that may bring tokens count there, and in the stage only remote ones that hold experts.
+ * Rows have places only where they can come: in one area those of the node's ranks, in another
+ * those of remote ranks, each in the order of the ranks. A rank's index there depends on whose heap
+ * it is. Only ranks that may bring tokens count there, and in the stage only remote ones that hold
+ * experts.
  */
 struct ep_remote_place {
 	uint32_t here; /* index of rank r in this rank's heap: in its node, or among remote ranks */

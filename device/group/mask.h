@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All rules of masks, and how a kernel reports a failure to the host: one record of each class, in pinned
- * memory. A mask is this rank's view of who takes part: a masked rank is neither waited for nor sent to.
- * Ranks need not agree; each publishes in its progress word to its peers whom it has masked. doc/design/masks.md
- * has an example of each rule.
+ * All rules of masks, and how a kernel reports a failure to the host: one record of each class, in
+ * pinned memory. A mask is this rank's view of who takes part: a masked rank is neither waited for
+ * nor sent to. Ranks need not agree; each publishes in its progress word to its peers whom it has
+ * masked. doc/design/masks.md has an example of each rule.
  */
 #ifndef EP_DEVICE_GROUP_MASK_H
 #define EP_DEVICE_GROUP_MASK_H
@@ -18,8 +18,8 @@ struct ep_op {
 	uint32_t bank;
 	uint32_t freed; /* step that freed the bank; 0: never used */
 	uint32_t clean_round;
-	uint32_t
-		fault; /* why the half must not run: EP_CAUSE_UNSENT to EP_CAUSE_CLEANED; 0: it may */
+	/* why the half must not run: EP_CAUSE_UNSENT to EP_CAUSE_CLEANED; 0: it may */
+	uint32_t fault;
 	uint32_t is_combine; /* as ep_record.is_combine */
 	uint64_t start_ns;   /* remote kernels: when the step began, less its wait for the bank */
 };
@@ -133,11 +133,11 @@ EP_DEV_COLD void ep_mask_peer(const struct ep_dev_group &g, struct ep_op op, uin
 }
 
 /*
- * Has peer r masked this rank, by its progress word `word`? Then r waits for this rank no more
- * and uses the banks without it. Two kinds of words do not count, because r wrote them before this
- * rank last took r in: words of an earlier round of MaskCleans, and the word that lay there when
- * MaskUpdate took r in. (Rounds show it, because the steps of ranks that exclude each other cannot be
- * compared.)
+ * Has peer r masked this rank, by its progress word `word`? Then r waits for this rank no more and
+ * uses the banks without it. Two kinds of words do not count, because r wrote them before this rank
+ * last took r in: words of an earlier round of MaskCleans, and the word that lay there when
+ * MaskUpdate took r in. (Rounds show it, because the steps of ranks that exclude each other cannot
+ * be compared.)
  */
 EP_DEV bool ep_mask_by_peer(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r,
 			    uint64_t word)

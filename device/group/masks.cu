@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels that write masks: MaskClean, MaskUpdate, and what masks ranks whose connection the host has
- * found lost.
+ * The kernels that write masks: MaskClean, MaskUpdate, and what masks ranks whose connection the
+ * host has found lost.
  */
 #include "device/group/remote.h"
 
@@ -23,9 +23,9 @@
  *            rank refuses: its connection with the reader is lost
  *   result   the rank has received all calls of this round that it waited for; the highest step
  *
- * The common step is far ahead of all others, and all banks are free. But if all ranks are at the same
- * step, between a combine and a dispatch, nothing changes but the masks: a rank that has not come is
- * where the others are, and goes on with them.
+ * The common step is far ahead of all others, and all banks are free. But if all ranks are at the
+ * same step, between a combine and a dispatch, nothing changes but the masks: a rank that has not
+ * come is where the others are, and goes on with them.
  *
  * A rank wants the round in which another one is, or one more than the latest that is over. When it
  * sees a call of a later round, it wants that one: the highest number wins.
@@ -108,8 +108,8 @@ EP_DEV uint32_t clean_choose(const struct ep_clean_args &a, const struct ep_clea
 }
 
 /*
- * May this rank publish to its node by one store? What such a store does at a rank that is gone is not
- * known, so all have to be active here. One thread.
+ * May this rank publish to its node by one store? What such a store does at a rank that is gone is
+ * not known, so all have to be active here. One thread.
  */
 EP_DEV bool clean_at_once(const struct ep_clean_args &a)
 {
@@ -122,8 +122,8 @@ EP_DEV bool clean_at_once(const struct ep_clean_args &a)
 }
 
 /*
- * Have all ranks begun this rank's last step, and masked no rank in it? Whoever comes later or not at all
- * may be in the next one already: it is a dispatch, which waits for all. One thread.
+ * Have all ranks begun this rank's last step, and masked no rank in it? Whoever comes later or not
+ * at all may be in the next one already: it is a dispatch, which waits for all. One thread.
  */
 EP_DEV bool clean_in_step(const struct ep_clean_args &a, const struct ep_clean_board *board)
 {
@@ -155,8 +155,9 @@ EP_DEV uint32_t clean_latest(const struct ep_clean_args &a)
 }
 
 /*
- * Before anything is published to a remote peer, what was posted to it must have arrived: afterwards all
- * banks are free, and the step must be later than any that a rank has published so far. All threads.
+ * Before anything is published to a remote peer, what was posted to it must have arrived:
+ * afterwards all banks are free, and the step must be later than any that a rank has published so
+ * far. All threads.
  */
 EP_DEV void clean_begin(const struct ep_clean_args &a, struct ep_clean_board *board)
 {
@@ -182,8 +183,8 @@ EP_DEV void clean_begin(const struct ep_clean_args &a, struct ep_clean_board *bo
 }
 
 /*
- * Publishes to remote rank r, behind what was posted before or beside it; false: it cannot, or only that
- * the connection is lost. One warp.
+ * Publishes to remote rank r, behind what was posted before or beside it; false: it cannot, or only
+ * that the connection is lost. One warp.
  */
 EP_DEV bool clean_post(const struct ep_clean_args &a, uint32_t r, enum ep_clean_word which,
 		       uint64_t value, bool lost, bool behind)
@@ -224,7 +225,9 @@ EP_DEV void clean_publish(const struct ep_clean_args &a, struct ep_clean_board *
 		if (!ep_rank_remote(a.g, r) || (lost && which == EP_CLEAN_RESULT)) {
 			continue;
 		}
-		/* a call may be posted again, and the result of an adopted round follows its call */
+		/*
+		 * a call may be posted again, and the result of an adopted round follows its call
+		 */
 		bool behind = which == EP_CLEAN_CALL || board->adopted;
 		bool posted = clean_post(a, r, which,
 					 ep_progress_word(board->step, board->round, lost), lost,
@@ -288,8 +291,8 @@ EP_DEV bool clean_poll(const struct ep_clean_args &a, struct ep_clean_board *boa
 }
 
 /*
- * Waits for the calls of this round of the thread's ranks, one for each of `spin`: the time counts on
- * from one round to the next. One thread.
+ * Waits for the calls of this round of the thread's ranks, one for each of `spin`: the time counts
+ * on from one round to the next. One thread.
  */
 EP_DEV void clean_await(const struct ep_clean_args &a, struct ep_clean_board *board,
 			struct ep_spin *spin)
@@ -332,8 +335,8 @@ EP_DEV void clean_collect(const struct ep_clean_args &a, struct ep_clean_board *
 }
 
 /*
- * Has r, whose result is that of the round that was missed, come to this one? Not if it has adopted that
- * round just now, as this rank may: it has taken its call back before. One thread.
+ * Has r, whose result is that of the round that was missed, come to this one? Not if it has adopted
+ * that round just now, as this rank may: it has taken its call back before. One thread.
  */
 EP_DEV bool clean_here(const struct ep_clean_args &a, const struct ep_clean_board *board,
 		       uint32_t r)
@@ -375,7 +378,9 @@ EP_DEV void clean_decide(const struct ep_clean_args &a, struct ep_clean_board *b
 	}
 }
 
-/* Waits for the result of r, who came. Who has gone on to a later round had the same. One thread. */
+/*
+ * Waits for the result of r, who came. Who has gone on to a later round had the same. One thread.
+ */
 EP_DEV void clean_wait_result(const struct ep_clean_args &a, struct ep_clean_board *board,
 			      uint32_t r)
 {
@@ -469,8 +474,8 @@ EP_DEV void clean_tell(const struct ep_clean_args &a, const struct ep_clean_boar
  * Ranks that did not come learn by a progress word that this rank goes on without them: their waits
  * for it end, and they begin no operation with it until they have called. What one of them sends in
  * an operation that it has begun before comes into banks that are free now: it gets a moment to end
- * it. The word is of the round before, so it does not count for a rank that ends this one later. All
- * threads.
+ * it. The word is of the round before, so it does not count for a rank that ends this one later.
+ * All threads.
  */
 EP_DEV void clean_leave(const struct ep_clean_args &a, const struct ep_clean_board *board,
 			uint32_t step)
@@ -527,10 +532,10 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 /*
  * ---- MaskUpdate ----
  *
- * It follows the copy of the mask. Words "masked" of peers that lie here by now do not
- * count any more. Remote ranks that are active get a word of it, and have it when the kernel ends: a
- * word "masked", posted by the last step, may still have been on its way, and a peer that
- * takes this rank in as well would mask it again by that.
+ * It follows the copy of the mask. Words "masked" of peers that lie here by now do not count any
+ * more. Remote ranks that are active get a word of it, and have it when the kernel ends: a word
+ * "masked", posted by the last step, may still have been on its way, and a peer that takes this
+ * rank in as well would mask it again by that.
  */
 
 /* Of all waits together; what is masked next may be dead. */
@@ -581,12 +586,12 @@ EP_KERNEL(ep_update_kernel, ep_update_args, EP_GROUP_MAX_THREADS)
 	}
 }
 
-/* ---- the host has found connections lost, and masks those ranks while other kernels may be running ---- */
+/* ---- the host has found connections lost, and masks those ranks while kernels may run ---- */
 
 /*
- * A rank that a kernel has masked before stays as it is. Blocks of the kernel that is running now may
- * have found it masked by an earlier one, and go on without it; the unknown step would mean to the others
- * that they have to agree, and those might agree that it is present.
+ * A rank that a kernel has masked before stays as it is. Blocks of the kernel that is running now
+ * may have found it masked by an earlier one, and go on without it; the unknown step would mean to
+ * the others that they have to agree, and those might agree that it is present.
  */
 EP_KERNEL(ep_lost_kernel, ep_lost_args, EP_GROUP_MAX_THREADS)
 {

@@ -44,8 +44,9 @@ EP_DEV uint32_t ep_remote_peer(const struct ep_dev_group &g, uint32_t r)
 }
 
 /*
- * The time that a peer is granted which may be dead. A NIC that lives takes microseconds, unless its link is
- * away for a while or a host that posts for it has no time: the timeout is how long that may be.
+ * The time that a peer is granted which may be dead. A NIC that lives takes microseconds, unless
+ * its link is away for a while or a host that posts for it has no time: the timeout is how long
+ * that may be.
  */
 EP_DEV uint64_t ep_remote_masked_ns(const struct ep_dev_group &g)
 {
@@ -127,11 +128,11 @@ EP_DEV bool remote_idle(const struct ep_mlx5_post &post)
 #define EP_REMOTE_STEP_WQES 2 /* of a step, to a peer that is active; of a silent one the first */
 
 /*
- * Posts this rank's progress word to remote peers, then its signature: who has its mark knows that it has
- * started, and a wait for another rank is not made longer on its account. Masked peers get the word alone:
- * one of them may be alive and waiting for this rank, and learns from it that it is masked. But a masked
- * peer gets it only when it has taken the word before; else the queue to a dead one would fill up. (The
- * word is absolute: who misses one learns the next.) One block.
+ * Posts this rank's progress word to remote peers, then its signature: who has its mark knows that
+ * it has started, and a wait for another rank is not made longer on its account. Masked peers get
+ * the word alone: one of them may be alive and waiting for this rank, and learns from it that it is
+ * masked. But a masked peer gets it only when it has taken the word before; else the queue to a
+ * dead one would fill up. (The word is absolute: who misses one learns the next.) One block.
  */
 EP_DEV void remote_post_step(const struct ep_dev_group &g, const struct ep_op &op, bool silent)
 {
@@ -167,9 +168,9 @@ EP_DEV void remote_post_step(const struct ep_dev_group &g, const struct ep_op &o
 }
 
 /*
- * Posts the step and its signature to remote peers, and waits until what the control queue sent out of the
- * stage in earlier steps has left it. It posts to all before it waits for any. One block. (Out of line: a
- * call costs less than the NIC takes, and the kernels' loops keep their registers.)
+ * Posts the step and its signature to remote peers, and waits until what the control queue sent out
+ * of the stage in earlier steps has left it. It posts to all before it waits for any. One block.
+ * (Out of line: a call costs less than the NIC takes, and the kernels' loops keep their registers.)
  */
 EP_DEV_COLD void ep_remote_publish(const struct ep_dev_group &g, struct ep_op op, uint32_t origin)
 {
@@ -267,10 +268,11 @@ EP_DEV void ep_stage_mark(const struct ep_dev_group &g, const struct ep_mlx5_pos
 }
 
 /*
- * The rows of an operation came from the caller's tensor, which may be written when the kernel is over:
- * waits until the NIC has done with what the block has posted to its channels index, index + stride, ...
- * A group that is aborted waits, too: until the host has ended a queue that was given up; and for a
- * queue that is well not long, since only a packet that was lost can still be on its way. One block.
+ * The rows of an operation came from the caller's tensor, which may be written when the kernel is
+ * over: waits until the NIC has done with what the block has posted to its channels index, index +
+ * stride, ... A group that is aborted waits, too: until the host has ended a queue that was given
+ * up; and for a queue that is well not long, since only a packet that was lost can still be on its
+ * way. One block.
  */
 EP_DEV void ep_remote_read(const struct ep_dev_group &g, const struct ep_op &op, uint32_t index,
 			   uint32_t stride)

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Signatures: what ranks must pass alike to a step. Each rank keeps those of its last EP_SIGNATURE_SLOTS
- * steps in its own heap. A *mark* is a step with the seal of its signature: two ranks that pass alike have
- * equal marks. When a rank starts a step it stores the mark to every rank that is active for it. The rest of
- * a slot is for hosts, which read both slots of ranks that disagree and name what differs; the seal proves
- * it. To remote ranks, which cannot read this rank's heap, the whole slot goes.
+ * Signatures: what ranks must pass alike to a step. Each rank keeps those of its last
+ * EP_SIGNATURE_SLOTS steps in its own heap. A *mark* is a step with the seal of its signature: two
+ * ranks that pass alike have equal marks. When a rank starts a step it stores the mark to every
+ * rank that is active for it. The rest of a slot is for hosts, which read both slots of ranks that
+ * disagree and name what differs; the seal proves it. To remote ranks, which cannot read this
+ * rank's heap, the whole slot goes.
  *
  * Where the two marks are compared:
  *
- *   - Before rows of a rank are used. Dispatch in low latency has the hash in its control packets, combine
- *     has the seal in the flags of lines, or looks at the mark. High throughput waits for all marks first.
- *   - In a wait, now and then: the peer may run something else, or may have given up since it disagrees
- *     with a third rank. Of two ranks that disagree one disagrees with this rank, too, and whoever is in
- *     the step has the marks of both. So nobody needs a word that a rank gave up.
+ *   - Before rows of a rank are used. Dispatch in low latency has the hash in its control packets,
+ *     combine has the seal in the flags of lines, or looks at the mark. High throughput waits for
+ *     all marks first.
+ *   - In a wait, now and then: the peer may run something else, or may have given up since it
+ *     disagrees with a third rank. Of two ranks that disagree one disagrees with this rank, too,
+ *     and whoever is in the step has the marks of both. So nobody needs a word that a rank gave up.
  *   - At the end of a step in which a rank needs no rows of another one (ep_signature_close).
  *
- * Marks are comparable where both ranks took the step together. A rank that is masked gets no more marks,
- * and its own are not looked at.
+ * Marks are comparable where both ranks took the step together. A rank that is masked gets no more
+ * marks, and its own are not looked at.
  */
 #ifndef EP_DEVICE_GROUP_SIGNATURE_H
 #define EP_DEVICE_GROUP_SIGNATURE_H
@@ -70,7 +72,10 @@ EP_DEV bool ep_signature_silent(const struct ep_dev_group &g, uint32_t origin)
 	return origin == EP_SIGNATURE_REFUSED && g.mask_enabled;
 }
 
-/* The slot in this rank's own heap: for hosts, when ranks disagree, and for NICs. One warp of one block. */
+/*
+ * The slot in this rank's own heap: for hosts, when ranks disagree, and for NICs. One warp of one
+ * block.
+ */
 EP_DEV void ep_signature_keep(const struct ep_dev_group &g, const struct ep_dev_launch &launch,
 			      uint32_t step, uint32_t origin)
 {
@@ -104,10 +109,10 @@ EP_DEV bool signature_judge(const struct ep_dev_group &g, uint32_t step, uint32_
 	16u /* looks of a wait: these take microseconds, in which rows may come */
 
 /*
- * A wait looks for a reason to end, for the n-th time in that step, n > 0: does this rank disagree with
- * somebody? It looks at a few ranks at a time, and at this step and an earlier one: whoever disagreed there
- * has given up, and others may wait for it. (Given few values: the registers that it needs are kept from
- * all kernels.)
+ * A wait looks for a reason to end, for the n-th time in that step, n > 0: does this rank disagree
+ * with somebody? It looks at a few ranks at a time, and at this step and an earlier one: whoever
+ * disagreed there has given up, and others may wait for it. (Given few values: the registers that
+ * it needs are kept from all kernels.)
  */
 EP_DEV_COLD bool ep_signature_check(const struct ep_dev_group &g, uint32_t step, uint32_t n)
 {
@@ -136,8 +141,9 @@ EP_DEV_COLD bool ep_signature_check(const struct ep_dev_group &g, uint32_t step,
 }
 
 /*
- * The step is over here. Who needed no rows of a rank has not compared with it yet. Of two ranks, the one that
- * started the step last finds the other's mark, now or, if it came on its way, behind its next step. One warp.
+ * The step is over here. Who needed no rows of a rank has not compared with it yet. Of two ranks,
+ * the one that started the step last finds the other's mark, now or, if it came on its way, behind
+ * its next step. One warp.
  */
 EP_DEV_COLD void ep_signature_close(const struct ep_dev_group &g, uint32_t step)
 {

@@ -98,8 +98,9 @@ EP_DEV uint32_t step_send_fault(const struct ep_dev_launch &launch,
 }
 
 /*
- * The kernel's step: what follows from the sequence that it found. The host lets halves run in turn,
- * and combines after dispatches, but a graph with one of them may be launched twice, or never.
+ * The kernel's step: what follows from the sequence that it found. The host lets halves run in
+ * turn, and combines after dispatches, but a graph with one of them may be launched twice, or
+ * never.
  */
 EP_DEV struct ep_op ep_step_make(const struct ep_dev_launch &launch,
 				 const struct ep_step_found &found, bool is_combine)
@@ -187,9 +188,9 @@ EP_DEV_COLD bool ep_step_multicast(const struct ep_dev_group &g, struct ep_op op
 }
 
 /*
- * Publishes to every peer of the node that this rank has started the step: all its earlier kernels are
- * over, so the banks they read are free. And what it passes to the step, unless it has masked the peer:
- * the mark; this rank keeps the rest. One warp of one block.
+ * Publishes to every peer of the node that this rank has started the step: all its earlier kernels
+ * are over, so the banks they read are free. And what it passes to the step, unless it has masked
+ * the peer: the mark; this rank keeps the rest. One warp of one block.
  */
 EP_DEV void ep_step_publish(const struct ep_dev_group &g, const struct ep_dev_launch &launch,
 			    const struct ep_op &op, uint32_t origin)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting for a peer, and when that ends; and what the blocks of a kernel decide about a peer that may not
- * have come. Kernels poll in a loop of their own and call
- * ep_wait_give_up() after each poll that failed, which also does what follows from a wait that has
- * failed; nothing here costs more than a counter until 64 polls have failed.
+ * Waiting for a peer, and when that ends; and what the blocks of a kernel decide about a peer that
+ * may not have come. Kernels poll in a loop of their own and call ep_wait_give_up() after each poll
+ * that failed, which also does what follows from a wait that has failed; nothing here costs more
+ * than a counter until 64 polls have failed.
  */
 #ifndef EP_DEVICE_GROUP_WAIT_H
 #define EP_DEVICE_GROUP_WAIT_H
@@ -21,8 +21,9 @@ EP_DEV uint32_t ep_max_u32(uint32_t a, uint32_t b)
 }
 
 /*
- * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it and
- * this rank stand: wait_extended(). doc/design/masks.md, example 2, has the longest waits that follow.
+ * A peer whom nobody holds up is granted 1/2, 1/4 or 1/8 of this beyond the timeout, by where it
+ * and this rank stand: wait_extended(). doc/design/masks.md, example 2, has the longest waits that
+ * follow.
  */
 #define EP_WAIT_GRACE_NS 1000000000u
 /* The least time for a peer that another rank may hold up: that one has 1/2 s itself. */
@@ -53,16 +54,17 @@ enum ep_wait_stand {
  *   2. Some rank has not come as far as B needs it to be: that rank may hold B up, and A grants B
  *      the timeout once more, and longer than B grants that rank. If B has started the step it
  *      needs its bank free, so everybody must have started a later step than the one that freed the
- *      bank; else everybody must have come as far as B has. In high throughput B gives a sign that it
- *      waits (EP_WAIT_HELD), as ranks of one step hold each other up there.
+ *      bank; else everybody must have come as far as B has. In high throughput B gives a sign that
+ *      it waits (EP_WAIT_HELD), as ranks of one step hold each other up there.
  *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
  *      for B alone and is lost, or for a rank whose word of a step came to A and not to B. If that
- *      wait began a little later than A's, it ends a little later, and B needs time to come to where
- *      A waits for it, the more the further it is behind: A grants it 1/2, 1/4 or 1/8 second. B has
- *      to grant less than A does, however B sees the rank that it waits for; and the words of A and
- *      of others tell B how far it is behind them: 1/4 second at most by one step, 1/8 by two. A
- *      rank that has started a later step has sent all that A waits for; its 1/8 second is for rows
- *      of a remote rank: its progress word, which has a queue of its own, may arrive before them.
+ *      wait began a little later than A's, it ends a little later, and B needs time to come to
+ *      where A waits for it, the more the further it is behind: A grants it 1/2, 1/4 or 1/8 second.
+ *      B has to grant less than A does, however B sees the rank that it waits for; and the words of
+ *      A and of others tell B how far it is behind them: 1/4 second at most by one step, 1/8 by
+ *      two. A rank that has started a later step has sent all that A waits for; its 1/8 second is
+ *      for rows of a remote rank: its progress word, which has a queue of its own, may arrive
+ *      before them.
  *
  * What A saw last is kept in spin->polls.
  */
@@ -127,7 +129,9 @@ EP_DEV void wait_since(const struct ep_dev_group &g, const struct ep_op &op, str
 
 	if ((uint32_t)(word >> 32) == op.step && !(spin->polls >> EP_WAIT_STAND_SHIFT)) {
 		uint64_t now = ep_time_ns();
-		/* the other wait was on another SM, whose clock may be a little ahead of this one */
+		/*
+		 * the other wait was on another SM, whose clock may be a little ahead of this one
+		 */
 		int32_t units = (int32_t)(EP_WAIT_CLOCK(now) - (uint32_t)word);
 		uint64_t age = units > 0 ? (uint64_t)units << 20 : 0;
 
@@ -144,10 +148,10 @@ EP_DEV bool ep_remote_down(const struct ep_dev_group &g, uint32_t r)
 }
 
 /*
- * The same for waits, in which all warps may be at once. Reads of one word of host memory are served
- * one after the other, a microsecond each, and every fence at system scope and every copy by others
- * has to wait until they are: 2048 warps that read it make that 2 ms. So only one wait of the GPU
- * looks per 16 us, at one rank's word after the other, and publishes it in device memory.
+ * The same for waits, in which all warps may be at once. Reads of one word of host memory are
+ * served one after the other, a microsecond each, and every fence at system scope and every copy by
+ * others has to wait until they are: 2048 warps that read it make that 2 ms. So only one wait of
+ * the GPU looks per 16 us, at one rank's word after the other, and publishes it in device memory.
  */
 #define EP_WAIT_CHECK_SHIFT 14
 #define EP_WAIT_CHECK_RANKS 2048u
@@ -182,11 +186,11 @@ EP_DEV bool ep_wait_down(const struct ep_dev_group &g, uint32_t r)
 #define EP_WAIT_END_SILENT 0xffu
 
 /*
- * A remote peer has masked this rank, and its word is of a step later than this
- * operation, of which it has sent all that it will ever send. But the word came by the control queue,
- * and may have overtaken rows, which have queues of their own. (Counts have not: they came by the
- * same queue before it.) A peer of the node stores its word behind its rows; and a word of this
- * operation itself shows a peer that masked this rank before it sent.
+ * A remote peer has masked this rank, and its word is of a step later than this operation, of which
+ * it has sent all that it will ever send. But the word came by the control queue, and may have
+ * overtaken rows, which have queues of their own. (Counts have not: they came by the same queue
+ * before it.) A peer of the node stores its word behind its rows; and a word of this operation
+ * itself shows a peer that masked this rank before it sent.
  */
 EP_DEV bool wait_overtaken(const struct ep_dev_group &g, const struct ep_op &op,
 			   enum ep_wait_site site, uint32_t peer, uint64_t word)
@@ -199,9 +203,10 @@ EP_DEV bool wait_overtaken(const struct ep_dev_group &g, const struct ep_op &op,
 #define EP_WAIT_OVERTAKEN_NS 4000000000u
 
 /*
- * A wait for such rows ends after T/8, which is what their sender grants their queue to a rank that it
- * has masked (ep_remote_masked_ns). Its start is moved back for that, so that it no longer shows when the
- * wait began: EP_WAIT_CUT keeps it from the step's other waits, which would give up ranks too early.
+ * A wait for such rows ends after T/8, which is what their sender grants their queue to a rank that
+ * it has masked (ep_remote_masked_ns). Its start is moved back for that, so that it no longer shows
+ * when the wait began: EP_WAIT_CUT keeps it from the step's other waits, which would give up ranks
+ * too early.
  */
 EP_DEV void wait_cut(const struct ep_dev_group &g, struct ep_spin *spin)
 {
@@ -364,8 +369,8 @@ EP_DEV bool ep_wait_packet(const struct ep_dev_group &g, const struct ep_op &op,
 }
 
 /*
- * Rows of remote rank r have come, and its mark of the operation was not here before: waits for it, and
- * compares. False: r disagrees, or has failed.
+ * Rows of remote rank r have come, and its mark of the operation was not here before: waits for it,
+ * and compares. False: r disagrees, or has failed.
  */
 EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op,
 				   enum ep_wait_site site, uint32_t r, uint32_t seal)
@@ -389,23 +394,23 @@ EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op
 /*
  * ---- the arrival decision ----
  *
- * It says whether a rank takes part in an operation, as all blocks of a receiving kernel agree. With
- * masks, a block goes on without a rank whose counts do not come. Where rows lie follows from all
- * ranks' counts, so a block that has gone on without a rank, and one that has its counts, would put
- * the rows of everybody else in different places.
+ * It says whether a rank takes part in an operation, as all blocks of a receiving kernel agree.
+ * With masks, a block goes on without a rank whose counts do not come. Where rows lie follows from
+ * all ranks' counts, so a block that has gone on without a rank, and one that has its counts, would
+ * put the rows of everybody else in different places.
  *
- * Blocks that find all counts need not agree on anything. A block that misses a rank's counts claims
- * the decision in a word of the rank, with a compare-and-swap, looks once more, and then publishes in the
- * word what it saw; other blocks adopt that. A block that has the counts looks at the word after it
- * has seen them:
+ * Blocks that find all counts need not agree on anything. A block that misses a rank's counts
+ * claims the decision in a word of the rank, with a compare-and-swap, looks once more, and then
+ * publishes in the word what it saw; other blocks adopt that. A block that has the counts looks at
+ * the word after it has seen them:
  *
  *   - The word is not of this operation. Whoever claims it from now on looks at the counts
  *     after that, finds them as this block has, and decides "present".
- *   - Somebody has claimed the decision before. This block waits for it and adopts it, also if it is
- *     "absent" and the counts came just afterwards.
+ *   - Somebody has claimed the decision before. This block waits for it and adopts it, also if it
+ *     is "absent" and the counts came just afterwards.
  *
- * The claim is ordered before the second look by a full fence, and a kernel's load is never performed
- * before one that decides whether it is reached.
+ * The claim is ordered before the second look by a full fence, and a kernel's load is never
+ * performed before one that decides whether it is reached.
  */
 
 EP_DEV uint64_t arrival_word(const struct ep_op &op, enum ep_arrival state)
@@ -425,8 +430,9 @@ EP_DEV bool ep_arrival_decided(const struct ep_op &op, uint64_t word)
 }
 
 /*
- * Waits until the decision about r is made, which takes another block some microseconds. If that block
- * is never scheduled again, this rank's blocks cannot agree, and the group is aborted. One lane.
+ * Waits until the decision about r is made, which takes another block some microseconds. If that
+ * block is never scheduled again, this rank's blocks cannot agree, and the group is aborted. One
+ * lane.
  */
 EP_DEV uint32_t ep_arrival_adopt(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
 {
@@ -450,8 +456,8 @@ EP_DEV uint32_t ep_arrival_adopt(const struct ep_dev_group &g, const struct ep_o
 }
 
 /*
- * Claims the decision about r: EP_ARRIVAL_CLAIMED, and the caller decides with what it sees from now
- * on, or what another block has decided. One lane.
+ * Claims the decision about r: EP_ARRIVAL_CLAIMED, and the caller decides with what it sees from
+ * now on, or what another block has decided. One lane.
  */
 EP_DEV uint32_t ep_arrival_claim(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
 {
@@ -478,9 +484,9 @@ EP_DEV void ep_arrival_decide(const struct ep_dev_group &g, const struct ep_op &
 }
 
 /*
- * Was r masked when this kernel began? Then all its blocks find it masked. Who was masked since then
- * is in doubt: other blocks may have looked at the mask before. So is whom the host has masked, which
- * it does while kernels run when it finds a connection lost.
+ * Was r masked when this kernel began? Then all its blocks find it masked. Who was masked since
+ * then is in doubt: other blocks may have looked at the mask before. So is whom the host has
+ * masked, which it does while kernels run when it finds a connection lost.
  */
 EP_DEV bool ep_arrival_masked_before(const struct ep_dev_group &g, const struct ep_op &op,
 				     uint32_t r)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Words by which kernels show long waits: one for each peer, in host memory that other processes read, too
- * (plugin/core/board.h). A wait that has lasted EP_WAIT_SHOW_NS stores its word again every few polls, with its age;
- * so the peer is waited for as long as its word changes, and nothing need be stored when the wait ends. The word
- * changes about every EP_WAIT_SHOW_UNIT_NS. For people there are names of wait sites and operations. Plain C.
+ * Words by which kernels show long waits: one for each peer, in host memory that other processes
+ * read, too (plugin/core/board.h). A wait that has lasted EP_WAIT_SHOW_NS stores its word again
+ * every few polls, with its age; so the peer is waited for as long as its word changes, and nothing
+ * need be stored when the wait ends. The word changes about every EP_WAIT_SHOW_UNIT_NS. For people
+ * there are names of wait sites and operations. Plain C.
  */
 #ifndef EP_DEVICE_GROUP_WAIT_WORD_H
 #define EP_DEVICE_GROUP_WAIT_WORD_H

@@ -304,8 +304,8 @@ EP_DEV uint32_t unit_key(const struct ep_ht_combine_args &a, uint32_t pair, uint
 }
 
 /*
- * Makes the unit with the smallest key work->unit; of equal ones the return, then the merge, then the
- * sum: `lag` may be 0, and each waits for those before it. False: there is none.
+ * Makes the unit with the smallest key work->unit; of equal ones the return, then the merge, then
+ * the sum: `lag` may be 0, and each waits for those before it. False: there is none.
  */
 template <bool NODES>
 EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work)
@@ -522,7 +522,9 @@ EP_DEV_COLD void ep_ht_weights_return(const struct ep_ht_combine_args &a,
 	}
 }
 
-/* Returns the gradient of the weight of this rank's token that is the j-th in row `row` of rank d. */
+/*
+ * Returns the gradient of the weight of this rank's token that is the j-th in row `row` of rank d.
+ */
 EP_DEV float weight_of(const struct ep_ht_combine_args &a, uint32_t d, uint32_t row, uint32_t j)
 {
 	const struct ep_ht_common &c = a.c;
@@ -649,7 +651,9 @@ EP_DEV uint32_t nodes_lanes(const struct ep_ht_common &c, const struct ep_ht_com
 	return ep_ballot(EP_FULL_MASK, there && ep_ctz(alike) == ep_lane());
 }
 
-/* Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank. */
+/*
+ * Lane k of each row: what the rank of the k-th selection returns, if it is the first of that rank.
+ */
 template <class F, bool NODES>
 EP_DEV void sum_group(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work,
 		      struct ep_ht_group *g)

@@ -40,8 +40,9 @@ template <class F> EP_DEV void sum_forget(struct ep_ht_sum<F> *sum)
 }
 
 /*
- * Sets all numbers to `zero`: -0 before contributions are added that are coded, because -0 + x is x, also
- * where x is -0; 0 where nothing contributes. Other sums begin with their first contribution.
+ * Sets all numbers to `zero`: -0 before contributions are added that are coded, because -0 + x is
+ * x, also where x is -0; 0 where nothing contributes. Other sums begin with their first
+ * contribution.
  */
 template <class F> EP_DEV void sum_clear(struct ep_ht_sum<F> *sum, float zero)
 {
@@ -60,8 +61,8 @@ template <typename T> EP_DEV T *sum_at(T *from, uint32_t i)
 }
 
 /*
- * The lane's i-th vec of a contribution: each lane has every 32nd one. Of vecs behind the part's end the
- * last one is taken, and nobody stores what comes of it.
+ * The lane's i-th vec of a contribution: each lane has every 32nd one. Of vecs behind the part's
+ * end the last one is taken, and nobody stores what comes of it.
  */
 template <bool WHOLE>
 EP_DEV struct ep_vec16 sum_vec(const unsigned char *from, uint32_t i, uint32_t vecs)
@@ -135,8 +136,8 @@ EP_DEV void coded_add(struct ep_ht_sum<F> *sum, const unsigned char *codes,
 }
 
 /*
- * Stores codes and scales. The four lanes of a group have its scale: of four groups each keeps one, so
- * that a store of the warp has 32 scales side by side.
+ * Stores codes and scales. The four lanes of a group have its scale: of four groups each keeps one,
+ * so that a store of the warp has 32 scales side by side.
  */
 template <class F, bool WHOLE>
 EP_DEV void coded_store(const struct ep_ht_sum<F> &sum, unsigned char *codes, unsigned char *scales,
@@ -215,9 +216,9 @@ EP_DEV void part_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32
 }
 
 /*
- * Adds what the slots of a batch, whose first one is pipe.out, have from byte `at` of a tensor's row on. What
- * a sum adds may be coded. Each kind has its loop: in one the compiler joins their ends, and needs 15
- * registers more.
+ * Adds what the slots of a batch, whose first one is pipe.out, have from byte `at` of a tensor's
+ * row on. What a sum adds may be coded. Each kind has its loop: in one the compiler joins their
+ * ends, and needs 15 registers more.
  */
 template <class F, bool WHOLE>
 EP_DEV void sum_slots(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, uint32_t what,
@@ -502,8 +503,9 @@ EP_DEV bool combine_add(const struct ep_ht_combine_args &a, const struct ep_op &
 }
 
 /*
- * Before the operation begins: opens the first unit, if it waits for no peer, and loads of it what lies in
- * this rank's memory. The warps that look for peers in ep_ht_begin() do not wait here for lists.
+ * Before the operation begins: opens the first unit, if it waits for no peer, and loads of it what
+ * lies in this rank's memory. The warps that look for peers in ep_ht_begin() do not wait here for
+ * lists.
  */
 template <class F, bool NODES>
 EP_DEV void ep_ht_combine_early(const struct ep_ht_combine_args &a, struct ep_ht_pipe *pipe,

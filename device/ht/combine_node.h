@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput combine in a group of one node. Each row goes back once per (token, rank); expert-major,
- * the holder sums the rows of a token's local experts first and rounds. The source adds what comes
- * back in ascending order of ranks, in fp32, and rounds once.
+ * High throughput combine in a group of one node. Each row goes back once per (token, rank);
+ * expert-major, the holder sums the rows of a token's local experts first and rounds. The source
+ * adds what comes back in ascending order of ranks, in fp32, and rounds once.
  *
  * Bytes, T tokens with rows to `d` ranks on average: flat, 2 (d - 1) T for what this rank returns,
- * d T + T for its sums; expert-major, K T loaded and d T stored, then d T + T. In windows d T + T alone.
- * In MXFP8 d T are 33/64 of that: H + H / 32 bytes for a row of 2 H.
+ * d T + T for its sums; expert-major, K T loaded and d T stored, then d T + T. In windows d T + T
+ * alone. In MXFP8 d T are 33/64 of that: H + H / 32 bytes for a row of 2 H.
  */
 #ifndef EP_DEVICE_HT_COMBINE_NODE_H
 #define EP_DEVICE_HT_COMBINE_NODE_H

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput, dispatch: the units that a copy warp moves, in which order; and for each kind of them
- * whom a unit waits for, what is loaded of it, and where that is stored. Groups of one node have two kinds
- * of units, groups of several nodes three; what is here of nodes is left out where there is one.
+ * High throughput, dispatch: the units that a copy warp moves, in which order; and for each kind of
+ * them whom a unit waits for, what is loaded of it, and where that is stored. Groups of one node
+ * have two kinds of units, groups of several nodes three; what is here of nodes is left out where
+ * there is one.
  *
- * A warp *sends* a part of a chunk of this rank's own tokens: to the rings of its node, and once for
- * the NICs to the stage. It *forwards* a part of a chunk that has come over the network, to the rings
- * of its node. It *receives* a part of a chunk that others have written into this rank's ring. Each
- * kind it takes in ascending order of chunks. The key of a unit is its chunk, plus `lag` for each kind
- * that goes before it. The warp takes the unit with the smallest key that is ready.
+ * A warp *sends* a part of a chunk of this rank's own tokens: to the rings of its node, and once
+ * for the NICs to the stage. It *forwards* a part of a chunk that has come over the network, to the
+ * rings of its node. It *receives* a part of a chunk that others have written into this rank's
+ * ring. Each kind it takes in ascending order of chunks. The key of a unit is its chunk, plus `lag`
+ * for each kind that goes before it. The warp takes the unit with the smallest key that is ready.
  *
- * All that a unit waits for is done by units with smaller keys, of whatever rank, or by a send warp or
- * credit warp that waits for such units alone; lag is small enough for that (plugin/ep/ht/ht_plan.c).
- * A unit that has been begun waits for nothing; but on one node rows are received while their unit is
- * being sent, so it may wait for the rest of a unit that has been begun, too. A warp that can begin or
- * go on with none waits, after it has published what it has stored. So of all units of all ranks that are not done, that with the smallest
- * key is at work, or its warp waits for nothing else.
+ * All that a unit waits for is done by units with smaller keys, of whatever rank, or by a send warp
+ * or credit warp that waits for such units alone; lag is small enough for that
+ * (plugin/ep/ht/ht_plan.c). A unit that has been begun waits for nothing; but on one node rows are
+ * received while their unit is being sent, so it may wait for the rest of a unit that has been
+ * begun, too. A warp that can begin or go on with none waits, after it has published what it has
+ * stored. So of all units of all ranks that are not done, that with the smallest key is at work, or
+ * its warp waits for nothing else.
  *
  * A unit that is not ready holds back loads alone: the warp waits for a peer when it holds nothing
  * that it could store.
@@ -92,8 +94,8 @@ EP_DEV void entry_out(const struct ep_ht_dispatch_args &a, uint32_t slot, uint32
 }
 
 /*
- * An item's entries of the tables, for its stores: one entry for each lane. It is loaded one item ahead:
- * each of these is a trip to L2 or further.
+ * An item's entries of the tables, for its stores: one entry for each lane. It is loaded one item
+ * ahead: each of these is a trip to L2 or further.
  */
 struct ep_ht_list {
 	uint32_t sel; /* own token: k-th of its list; row that has come, expert-major: k-th place */
@@ -109,7 +111,10 @@ enum ep_ht_dispatch_kind {
 	EP_HT_KINDS
 };
 
-/* A unit but for its chunk, and a row of it, in one word: where it comes from, the row, its kind, its part. */
+/*
+ * A unit but for its chunk, and a row of it, in one word: where it comes from, the row, its kind,
+ * its part.
+ */
 #define EP_HT_WHAT(from, kind, part) ((from) | (kind) << 14 | (part) << 16)
 #define EP_HT_FROM(what) ((what)&0x3ffu) /* received: the source, forwarded: the flow */
 #define EP_HT_ROW(what) ((what) >> 10 & 7u)
@@ -146,7 +151,9 @@ EP_DEV void ep_ht_dispatch_count(const struct ep_ht_dispatch_args &a)
 	}
 }
 
-/* Expert-major: the counters as ncclEpUpdateHandle would have written them, by the zones. One warp. */
+/*
+ * Expert-major: the counters as ncclEpUpdateHandle would have written them, by the zones. One warp.
+ */
 EP_DEV void ep_ht_counters_leave(const struct ep_ht_dispatch_args &a)
 {
 	const struct ep_ht_counters &out = a.counters;
@@ -184,8 +191,8 @@ struct ep_ht_unit {
 
 struct ep_ht_dispatch_work {
 	/*
-	 * Lane k knows this of kind k. All lanes look for units together, each at one, so that those
-	 * without rows cost nothing.
+	 * Lane k knows this of kind k. All lanes look for units together, each at one, so that
+	 * those without rows cost nothing.
 	 */
 	uint32_t units;              /* of all warps */
 	uint32_t next;               /* that lane 0 looks at next */
@@ -285,7 +292,10 @@ EP_DEV struct ep_ht_dispatch_work ep_ht_dispatch_work_make(const struct ep_ht_di
 	return w;
 }
 
-/* Finds the units of the block, by the tables. With few units the first warps send and the last ones receive. */
+/*
+ * Finds the units of the block, by the tables. With few units the first warps send and the last
+ * ones receive.
+ */
 template <bool NODES>
 EP_DEV void ep_ht_dispatch_work_find(const struct ep_ht_dispatch_args &a,
 				     struct ep_ht_dispatch_work *work)
@@ -344,7 +354,10 @@ EP_DEV void ep_ht_dispatch_work_open(const struct ep_ht_dispatch_args &a,
 	ep_ht_dispatch_work_next<NODES>(a, work, kind);
 }
 
-/* A part of an own token, or of a row that lies in the net ring or in the ring, to the next slot of the stage. */
+/*
+ * A part of an own token, or of a row that lies in the net ring or in the ring, to the next slot of
+ * the stage.
+ */
 template <bool NODES>
 EP_DEV void item_load(const struct ep_ht_dispatch_args &a, struct ep_ht_pipe *pipe,
 		      const struct ep_ht_unit &unit, uint32_t i, const struct ep_ht_piece &piece)
@@ -386,8 +399,8 @@ EP_DEV void ep_ht_dispatch_work_load(const struct ep_ht_dispatch_args &a, struct
 }
 
 /*
- * One node: loads own tokens ahead of the operation's begin, when rings may not be written yet. Units of
- * as many chunks as a ring has may be sent before anybody has given anything free.
+ * One node: loads own tokens ahead of the operation's begin, when rings may not be written yet.
+ * Units of as many chunks as a ring has may be sent before anybody has given anything free.
  */
 EP_DEV void ep_ht_dispatch_work_load_early(const struct ep_ht_dispatch_args &a,
 					   struct ep_ht_pipe *pipe,
@@ -408,7 +421,7 @@ EP_DEV void ep_ht_dispatch_work_load_early(const struct ep_ht_dispatch_args &a,
 	}
 }
 
-/* ---- sent: a part of an own token is loaded once, and stored at every rank that it goes to ---- */
+/* ---- sent: a part of an own token is loaded once, and stored at every rank it goes to ---- */
 
 /* The last unit, or beginning of one, that was stored and not announced yet. */
 struct ep_ht_unpublished {
@@ -420,22 +433,24 @@ struct ep_ht_unpublished {
 };
 
 /*
- * Are rows announced before their unit has been stored? Every two rows, where receiving takes long: a row
- * of an expert-major output has several places. Where lanes do not stand for ranks, and where the rows of
- * a unit go on over the network together, they are not.
+ * Are rows announced before their unit has been stored? Every two rows, where receiving takes long:
+ * a row of an expert-major output has several places. Where lanes do not stand for ranks, and where
+ * the rows of a unit go on over the network together, they are not.
  */
 template <bool NODES> EP_DEV bool ep_ht_sends_early(const struct ep_ht_dispatch_args &a)
 {
 	return !NODES && a.c.layout == EP_HT_EXPERT_MAJOR && a.c.g.nranks <= EP_WARP_SIZE;
 }
 
-/* A unit is announced when so many items have been stored behind it: its own stores are done then. */
+/*
+ * A unit is announced when so many items have been stored behind it: its own stores are done then.
+ */
 #define EP_HT_PUBLISH_AFTER 2
 
 /*
- * Publishes to those who get rows of the unit that they are there. A rank that knows of all its rows is
- * told nothing more: it may have given their place free, and another warp may have stored the word of
- * the next unit there, over which this one's would come.
+ * Publishes to those who get rows of the unit that they are there. A rank that knows of all its
+ * rows is told nothing more: it may have given their place free, and another warp may have stored
+ * the word of the next unit there, over which this one's would come.
  */
 template <bool NODES>
 EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
@@ -475,7 +490,10 @@ EP_DEV void ep_ht_send_publish(const struct ep_ht_dispatch_args &a, const struct
 	unpublished->chunk = EP_HT_NONE;
 }
 
-/* A rank, of the lane's share, that has not yet read what the unit would overwrite in its ring, or in the stage. */
+/*
+ * A rank, of the lane's share, that has not yet read what the unit would overwrite in its ring, or
+ * in the stage.
+ */
 template <bool NODES>
 EP_DEV uint32_t ep_ht_send_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				   const struct ep_ht_unit &unit)
@@ -622,7 +640,10 @@ EP_DEV struct ep_ht_target ep_ht_target_make(const struct ep_ht_dispatch_args &a
 	return t;
 }
 
-/* The part to every rank that wants it, the next one first. Early: *sent, of lane r, counts rows to rank r. */
+/*
+ * The part to every rank that wants it, the next one first. Early: *sent, of lane r, counts rows to
+ * rank r.
+ */
 EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_ht_piece &piece,
 			     const unsigned char *from, bool early, uint32_t *sent)
 {
@@ -652,9 +673,10 @@ EP_DEV void ep_ht_send_store(const struct ep_ht_target &target, const struct ep_
 }
 
 /*
- * The weights of the rows of tokens [token, end), in ascending order of local experts: to the ranks'
- * heaps, and to this rank's own outputs. A warp takes as many tokens at once as it has lanes; or one
- * token alone, whose list `list` is. `base`: slot of this rank's row 0 here. Weights for other nodes go apart.
+ * The weights of the rows of tokens [token, end), in ascending order of local experts: to the
+ * ranks' heaps, and to this rank's own outputs. A warp takes as many tokens at once as it has
+ * lanes; or one token alone, whose list `list` is. `base`: slot of this rank's row 0 here. Weights
+ * for other nodes go apart.
  */
 template <bool NODES>
 EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t token, uint32_t end,
@@ -704,11 +726,11 @@ EP_DEV void ep_ht_send_weights(const struct ep_ht_dispatch_args &a, uint32_t tok
 	}
 }
 
-/* ---- received: rows in this rank's ring are copied to their final places; and what belongs to rows ---- */
+/* ---- received: rows in this rank's ring, and what belongs to them, go to their places ---- */
 
 /*
- * The rank that writes the unit, if no more than `known` rows of it have come: lane 0's share. *arrived: as
- * many have.
+ * The rank that writes the unit, if no more than `known` rows of it have come: lane 0's share.
+ * *arrived: as many have.
  */
 template <bool NODES>
 EP_DEV uint32_t ep_ht_recv_missing(const struct ep_ht_common &c, const struct ep_op &op,
@@ -772,8 +794,8 @@ EP_DEV void ep_ht_recv_store(const struct ep_ht_dispatch_args &a, const struct e
 }
 
 /*
- * Weights, and in flat layout idx, of `rows` rows from `slot` on, by lane `lane` of `lanes`. They have
- * come to `weights`.
+ * Weights, and in flat layout idx, of `rows` rows from `slot` on, by lane `lane` of `lanes`. They
+ * have come to `weights`.
  */
 EP_DEV void weights_keep(const struct ep_ht_dispatch_args &a, const float *weights, uint32_t slot,
 			 uint32_t rows, uint32_t lane, uint32_t lanes)
@@ -816,8 +838,8 @@ EP_DEV uint32_t ep_ht_recv_bases(const struct ep_ht_common &c)
 }
 
 /*
- * Flat: idx and weights of the rows that came through windows. All peers have published `done`; `bases` was
- * loaded before that.
+ * Flat: idx and weights of the rows that came through windows. All peers have published `done`;
+ * `bases` was loaded before that.
  */
 EP_DEV void ep_ht_entries_copy(const struct ep_ht_dispatch_args &a, uint32_t bases)
 {
@@ -857,13 +879,13 @@ EP_DEV void ep_ht_entries_fill(const struct ep_ht_dispatch_args &a)
 /*
  * ---- forwarded ----
  *
- * The rows of the unit have come over the network, and go to the rings of this node's ranks; what is for
- * this rank itself is stored as what it receives.
+ * The rows of the unit have come over the network, and go to the rings of this node's ranks; what
+ * is for this rank itself is stored as what it receives.
  */
 
 /*
- * The chunk before `chunk` of which the rank with index i here got rows by the same flow, in the same slot
- * of its ring; `chunk` itself: there is none.
+ * The chunk before `chunk` of which the rank with index i here got rows by the same flow, in the
+ * same slot of its ring; `chunk` itself: there is none.
  */
 EP_DEV uint32_t forward_before(const struct ep_ht_common &c, uint32_t flow, uint32_t i,
 			       uint32_t chunk)
@@ -988,8 +1010,8 @@ EP_DEV uint32_t zero_rows(const struct ep_ht_dispatch_args &a, const unsigned ch
 }
 
 /*
- * Rows of zones that do not come, and those behind the last zone. They are dealt to the warps, whose
- * stages are free by then, in turn.
+ * Rows of zones that do not come, and those behind the last zone. They are dealt to the warps,
+ * whose stages are free by then, in turn.
  */
 EP_DEV void ep_ht_zero(const struct ep_ht_dispatch_args &a, const struct ep_ht_pipe *pipe)
 {

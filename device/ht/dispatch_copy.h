@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput, dispatch: a copy warp at work. It loads items as far as there is room and units are
- * ready, over the limits of units, and stores the oldest one.
+ * High throughput, dispatch: a copy warp at work. It loads items as far as there is room and units
+ * are ready, over the limits of units, and stores the oldest one.
  */
 #ifndef EP_DEVICE_HT_DISPATCH_COPY_H
 #define EP_DEVICE_HT_DISPATCH_COPY_H
 
 #include "device/ht/dispatch.h"
 
-/* Finds whom a unit waits for, of the lane's share; *site: for what; *arrived, of lane 0: ready rows. */
+/*
+ * Finds whom a unit waits for, of the lane's share; *site: for what; *arrived, of lane 0: ready
+ * rows.
+ */
 template <bool NODES>
 EP_DEV uint32_t unit_missing(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 			     const struct ep_ht_unit &unit, enum ep_wait_site *site,
@@ -28,8 +31,8 @@ EP_DEV uint32_t unit_missing(const struct ep_ht_dispatch_args &a, const struct e
 }
 
 /*
- * Opens the unit with the smallest key that is ready. With `wait`, one look of a wait for the one with the
- * smallest key of all, which `first` is.
+ * Opens the unit with the smallest key that is ready. With `wait`, one look of a wait for the one
+ * with the smallest key of all, which `first` is.
  */
 template <bool NODES>
 EP_DEV enum ep_ht_ready dispatch_poll(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
@@ -92,8 +95,8 @@ EP_DEV enum ep_ht_ready dispatch_open(const struct ep_ht_dispatch_args &a, const
 }
 
 /*
- * One node: looks for more rows of the unit that is open, all of whose rows that have come are loaded.
- * EP_HT_LATE: there are none yet, and something is held that can be stored meanwhile.
+ * One node: looks for more rows of the unit that is open, all of whose rows that have come are
+ * loaded. EP_HT_LATE: there are none yet, and something is held that can be stored meanwhile.
  */
 EP_DEV enum ep_ht_ready dispatch_more(const struct ep_ht_dispatch_args &a, const struct ep_op &op,
 				      const struct ep_ht_pipe *pipe,
@@ -211,8 +214,8 @@ EP_DEV struct ep_ht_target item_target(const struct ep_ht_dispatch_args &a,
 }
 
 /*
- * Before the operation begins: all that the first item that is sent needs of this rank's tables. The warps
- * that look for peers in ep_ht_begin() do not wait here for what is on its way.
+ * Before the operation begins: all that the first item that is sent needs of this rank's tables.
+ * The warps that look for peers in ep_ht_begin() do not wait here for what is on its way.
  */
 template <bool NODES>
 EP_DEV struct ep_ht_stored ep_ht_stored_make(const struct ep_ht_dispatch_args &a,

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput combine: how the sums that a rank returns lie in the ring, a struct for each format. A
- * kernel takes one as its template argument. The caller's rows, and the results, are numbers in all.
+ * High throughput combine: how the sums that a rank returns lie in the ring, a struct for each
+ * format. A kernel takes one as its template argument. The caller's rows, and the results, are
+ * numbers in all.
  *
  *   numbers   as in a tensor
- *   MXFP8     each part of n elements as n bytes of e4m3, its *codes*, with n / 32 bytes of E8M0 behind
- *             them; the next part begins at the next multiple of 128 bytes
+ *   MXFP8     each part of n elements as n bytes of e4m3, its *codes*, with n / 32 bytes of E8M0
+ *             behind them; the next part begins at the next multiple of 128 bytes
  *
- * A part has a multiple of 64 elements, so no group of 32 lies in two parts, nor in two rows of vecs: 4
- * lanes side by side have one.
+ * A part has a multiple of 64 elements, so no group of 32 lies in two parts, nor in two rows of
+ * vecs: 4 lanes side by side have one.
  */
 #ifndef EP_DEVICE_HT_FORMATS_H
 #define EP_DEVICE_HT_FORMATS_H
@@ -60,7 +61,10 @@ struct ep_ht_mxfp8 : ep_ht_experts<EP_BF16> {
 		return 8 * vecs + ((vecs / 4 + 15) & ~15u);
 	}
 
-	/* Of a part, or of a slot with one: what byte `at` of a tensor's row is coded as, and its scale. */
+	/*
+	 * Of a part, or of a slot with one: what byte `at` of a tensor's row is coded as, and its
+	 * scale.
+	 */
 	EP_DEV uint32_t codes_off(uint32_t at)
 	{
 		return at / 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The same expert-major. Every row is added there, so few SMs are faster with more warps, which have fewer
- * registers; flat combine, which copies as much as it adds, is not.
+ * The same expert-major. Every row is added there, so few SMs are faster with more warps, which
+ * have fewer registers; flat combine, which copies as much as it adds, is not.
  */
 #include "device/ht/combine_node.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: ncclEpCombine in groups of several nodes. Each rank returns a row for each token to
- * the token's source, or, if that is on another node, to the source's forwarder in this node; the
- * forwarder adds what the ranks of its node return, in fp32, rounds, and sends one row. The source
- * adds in fp32 what comes from the ranks of its node and from other nodes, in the order in which the
- * token's experts come, and rounds once more. Roles: copy warps, which do what those of one node do
- * and merge (device/ht/combine_copy.h), and in each block a send warp and a credit warp
+ * High throughput: ncclEpCombine in groups of several nodes. Each rank returns a row for each token
+ * to the token's source, or, if that is on another node, to the source's forwarder in this node;
+ * the forwarder adds what the ranks of its node return, in fp32, rounds, and sends one row. The
+ * source adds in fp32 what comes from the ranks of its node and from other nodes, in the order in
+ * which the token's experts come, and rounds once more. Roles: copy warps, which do what those of
+ * one node do and merge (device/ht/combine_copy.h), and in each block a send warp and a credit warp
  * (device/ht/post.h).
  */
 #include "device/ht/combine_copy.h"

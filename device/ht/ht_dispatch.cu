@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput: ncclEpDispatch. Every warp sends and receives. A row is loaded once where it is,
- * crosses the fabric once for each rank that it goes to, and, unless it goes straight into a window,
- * is loaded once more where it lands and stored once for each of its places.
+ * crosses the fabric once for each rank that it goes to, and, unless it goes straight into a
+ * window, is loaded once more where it lands and stored once for each of its places.
  *
  * An SM's stores are what it has least of, so all its shared memory is kept busy: a warp that has
  * nothing more to send receives, and loads run ahead of stores over the limits of units.

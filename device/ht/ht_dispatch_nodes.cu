@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput: ncclEpDispatch in groups of several nodes. A row is loaded once where it is, and
- * stored once for each rank of the node and once for the NIC, which writes it to one rank of each other
- * node; that one stores it for the ranks there. Roles: copy warps, which do what those of one node do
- * and forward (device/ht/dispatch_copy.h), and in each block a send warp and a credit warp
+ * stored once for each rank of the node and once for the NIC, which writes it to one rank of each
+ * other node; that one stores it for the ranks there. Roles: copy warps, which do what those of one
+ * node do and forward (device/ht/dispatch_copy.h), and in each block a send warp and a credit warp
  * (device/ht/post.h).
  */
 #include "device/ht/dispatch_copy.h"
@@ -12,7 +12,9 @@
 
 #include "device/kernels.h"
 
-/* The lane's selection of a token: rank and row; and as which one of its rank it comes in the row. */
+/*
+ * The lane's selection of a token: rank and row; and as which one of its rank it comes in the row.
+ */
 struct ep_ht_choice_of {
 	uint32_t sel;
 	uint32_t rank; /* EP_HT_NONE: it has no row, or names an expert again */
@@ -72,7 +74,8 @@ EP_DEV_COLD void ep_ht_dispatch_credit_warp(const struct ep_ht_dispatch_args &a,
 
 /*
  * Keeps the weights of rows from other nodes, which come apart from the rows. All copy warps: where
- * there are enough, each waits for one source alone, whose rows it shares with `sharers` - 1 others.
+ * there are enough, each waits for one source alone, whose rows it shares with `sharers` - 1
+ * others.
  */
 EP_DEV bool weights_take(const struct ep_ht_dispatch_args &a, const struct ep_op &op)
 {

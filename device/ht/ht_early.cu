@@ -611,8 +611,8 @@ EP_DEV bool early_load(const struct ep_ht_early_args &a, const struct ep_op &op,
 /* What a lane knows of an item, for its stores: one of the selections, as ep_ht_list has it. */
 struct early_held {
 	struct early_item item;
-	struct ep_ht_list
-		l; /* received: row is the local expert; weight: of the k-th selection, or place */
+	/* received: row is the local expert; weight: of the k-th selection, or place */
+	struct ep_ht_list l;
 };
 
 /* The lane's weight of a token, as the caller has it, or of a row, as it has come. */

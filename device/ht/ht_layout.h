@@ -1,53 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: what host and kernels share besides the group (device/group/group_layout.h). Plain C,
- * included by both.
+ * High throughput: what host and kernels share besides the group (device/group/group_layout.h).
+ * Plain C, included by both.
  *
  * Routing. ncclEpUpdateHandle makes tables at both ends of every row, and keeps them in handle
- * memory, so that dispatch and combine only move rows. A row of source s goes to rank d if its token
- * has selected an expert of d. The rows from s to d are numbered in the order of tokens: the row's
- * *index*. Their place in the flat order of d is base[s] + index: the row's *slot*. In expert-major
- * layout each of a row's selections has a *place* in d's output. A source learns by the counts of
- * all ranks where its rows belong; it then stores at each destination what each of its rows is.
+ * memory, so that dispatch and combine only move rows. A row of source s goes to rank d if its
+ * token has selected an expert of d. The rows from s to d are numbered in the order of tokens: the
+ * row's *index*. Their place in the flat order of d is base[s] + index: the row's *slot*. In
+ * expert-major layout each of a row's selections has a *place* in d's output. A source learns by
+ * the counts of all ranks where its rows belong; it then stores at each destination what each of
+ * its rows is.
  *
- * Units. Some consecutive tokens of a source are a *chunk*, EP_HT_CHUNK or, in a group for few tokens on one
- * node, fewer, so that there are units for all SMs; a row is cut into *parts*. A
- * unit of work is one part of the rows of one chunk: one warp moves it.
+ * Units. Some consecutive tokens of a source are a *chunk*, EP_HT_CHUNK or, in a group for few
+ * tokens on one node, fewer, so that there are units for all SMs; a row is cut into *parts*. A unit
+ * of work is one part of the rows of one chunk: one warp moves it.
  *
- * Ring. The heap has, for each rank r, a ring of `ring_chunks` chunks with room for its rows
- * each. In dispatch r is the source, and the receiver copies on what has come; in combine r is the
- * holder that returns the rows of this rank's chunks. Chunk c lies in slot c % ring_chunks. For each
- * slot and part there is a word `arrived`, by which the writer publishes that the unit is there, and at
+ * Ring. The heap has, for each rank r, a ring of `ring_chunks` chunks with room for its rows each.
+ * In dispatch r is the source, and the receiver copies on what has come; in combine r is the holder
+ * that returns the rows of this rank's chunks. Chunk c lies in slot c % ring_chunks. For each slot
+ * and part there is a word `arrived`, by which the writer publishes that the unit is there, and at
  * the writer a word `credit`, by which the reader publishes that it has been read: both hold
  * ep_ht_unit_word(). Without a ring, rows go to, or come from, the caller's tensors in windows.
  *
- * One bank. Every kernel is a step and waits at its beginning until all ranks have started it, so that
- * nobody reads any more what the previous step left in the heap. The marks of signatures show that,
- * together with what all ranks must agree in.
+ * One bank. Every kernel is a step and waits at its beginning until all ranks have started it, so
+ * that nobody reads any more what the previous step left in the heap. The marks of signatures show
+ * that, together with what all ranks must agree in.
  *
- * Across nodes. A row crosses the network once for each node that it goes to. The source writes it to
- * one rank of that node, its *forwarder* there, which writes it to the rings of the node's ranks that
- * it is for. Combine goes the same way back: the forwarder adds what its node's ranks return for a
- * row, and writes the sum to the source. The forwarder, in a node of n ranks, of a source with index i
- * in its own node is the rank with index i % n. A *flow* is what joins a source with its forwarder in
- * one node. Both ends number their flows; the forwarder numbers its sources, the source the nodes.
+ * Across nodes. A row crosses the network once for each node that it goes to. The source writes it
+ * to one rank of that node, its *forwarder* there, which writes it to the rings of the node's ranks
+ * that it is for. Combine goes the same way back: the forwarder adds what its node's ranks return
+ * for a row, and writes the sum to the source. The forwarder, in a node of n ranks, of a source
+ * with index i in its own node is the rank with index i % n. A *flow* is what joins a source with
+ * its forwarder in one node. Both ends number their flows; the forwarder numbers its sources, the
+ * source the nodes.
  *
  * What travels by a flow lies in the sender's *stage*, from which its NIC reads, and arrives in the
- * receiver's *net ring*: chunk c in slot c % stage_chunks, and c % net_chunks, of the flow, and token i
- * of the chunk in row i there. A warp that has stored a unit to the stage publishes it by the word `staged`, and one that
- * has read one from the net ring by the word `consumed`, both as ep_ht_unit_word() in the own heap. A
- * warp for each flow, the *send warp*, hands staged chunks to the NIC, and publishes in `released` up to which
- * chunk the NIC has read the stage. Another one, the *credit warp*, posts to the sender how many chunks have
- * been consumed. Channels of the group's (device/group/group_layout.h) serve all this. On those from EP_HT_ROWS
- * on the entries of an operation are 1 for what is not rows (tables, weights), and c + 2 for chunk c. Each
- * has a signal of its own, which shows nothing of rows that go by others: queue pairs do not wait for each
- * other. On EP_HT_CREDITS entries are chunks that the receiver of rows has consumed.
+ * receiver's *net ring*: chunk c in slot c % stage_chunks, and c % net_chunks, of the flow, and
+ * token i of the chunk in row i there. A warp that has stored a unit to the stage publishes it by
+ * the word `staged`, and one that has read one from the net ring by the word `consumed`, both as
+ * ep_ht_unit_word() in the own heap. A warp for each flow, the *send warp*, hands staged chunks to
+ * the NIC, and publishes in `released` up to which chunk the NIC has read the stage. Another one,
+ * the *credit warp*, posts to the sender how many chunks have been consumed. Channels of the
+ * group's (device/group/group_layout.h) serve all this. On those from EP_HT_ROWS on the entries of
+ * an operation are 1 for what is not rows (tables, weights), and c + 2 for chunk c. Each has a
+ * signal of its own, which shows nothing of rows that go by others: queue pairs do not wait for
+ * each other. On EP_HT_CREDITS entries are chunks that the receiver of rows has consumed.
  *
  * Rings of several flows. A forwarder has rings for its sources' rows, too. In dispatch ring s of a
- * rank holds rows of source s, whoever has written them. In combine ring `i` of a rank with n ranks in
- * its node holds what the rank with index i returns for this rank's tokens, and ring n * (1 + x) + i
- * what it returns for those of source x: a rank's *return ring* number. Words of credit lie with the writer,
- * for dispatch by the reader's return ring number and for combine by the source.
+ * rank holds rows of source s, whoever has written them. In combine ring `i` of a rank with n ranks
+ * in its node holds what the rank with index i returns for this rank's tokens, and ring n * (1 + x)
+ * + i what it returns for those of source x: a rank's *return ring* number. Words of credit lie
+ * with the writer, for dispatch by the reader's return ring number and for combine by the source.
  */
 #ifndef EP_DEVICE_HT_LAYOUT_H
 #define EP_DEVICE_HT_LAYOUT_H
@@ -103,7 +106,10 @@ EP_HOST_DEV uint64_t ep_ht_unit_word(uint32_t epoch, uint32_t c)
 	return (uint64_t)epoch << 32 | (c + 1);
 }
 
-/* `arrived` of dispatch on one node: so many rows of the unit are there, in their order in the ring. */
+/*
+ * `arrived` of dispatch on one node: so many rows of the unit are there, in their order in the
+ * ring.
+ */
 #define EP_HT_ROWS_SHIFT 4
 EP_HOST_DEV uint64_t ep_ht_rows_word(uint32_t epoch, uint32_t c, uint32_t rows)
 {
@@ -117,8 +123,9 @@ EP_HOST_DEV uint32_t ep_ht_counts(uint32_t experts, uint32_t holders)
 }
 
 /*
- * A row's list of at most `width` entries, as it travels within a node: packets of two entries, each
- * with the epoch. A shorter list ends with EP_HT_NONE, and packets behind that one are not written.
+ * A row's list of at most `width` entries, as it travels within a node: packets of two entries,
+ * each with the epoch. A shorter list ends with EP_HT_NONE, and packets behind that one are not
+ * written.
  */
 EP_HOST_DEV uint32_t ep_ht_list_bytes(uint32_t width)
 {
@@ -138,8 +145,8 @@ EP_HOST_DEV uint64_t ep_ht_entries(uint32_t rows, uint32_t topk)
 }
 
 /*
- * A warp's stage in dynamic shared memory: slots of one part each. All warps of a block have the same
- * number of slots; their barriers lie in front (device/ht/pipe.h).
+ * A warp's stage in dynamic shared memory: slots of one part each. All warps of a block have the
+ * same number of slots; their barriers lie in front (device/ht/pipe.h).
  */
 #define EP_HT_MAX_STAGE_PARTS 32
 #define EP_HT_STAGE_ALIGN 128u
@@ -162,8 +169,8 @@ EP_HOST_DEV uint32_t ep_ht_stage_bytes(uint32_t warps, uint32_t slots, uint32_t 
 }
 
 /*
- * Where few ranks are, each block publishes for itself that it is done; else the last one to end for all of
- * its rank, so that there are not too many words to look at.
+ * Where few ranks are, each block publishes for itself that it is done; else the last one to end
+ * for all of its rank, so that there are not too many words to look at.
  */
 #define EP_HT_DONE_RANKS 8u
 
@@ -173,22 +180,32 @@ EP_HOST_DEV uint32_t ep_ht_done_words(uint32_t ranks)
 }
 
 /*
- * Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. S senders, H holders
- * (struct ep_ht_roles), P the more of both.
+ * Where things lie in every rank's heap, as byte offsets. Filled once, with the heap. S senders, H
+ * holders (struct ep_ht_roles), P the more of both.
  */
 struct ep_ht_areas {
-	/* words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to read and
-	 * write here has been */
+	/*
+	 * words {n, epoch} [R][ep_ht_done_words()]: all that one of n blocks of the rank has to
+	 * read and write here has been
+	 */
 	uint64_t done_off;
-	/* words {sign, epoch} [R] of each rank (ht/signs.h); several nodes: then u32 [R], left_at() */
+	/*
+	 * words {sign, epoch} [R] of each rank (ht/signs.h); several nodes: then u32 [R], left_at()
+	 */
 	uint64_t sign_off;
-	/* words {count, epoch} [2][S][E + H + 1]: of each sender: ep_ht_counts(), in turn by steps */
+	/*
+	 * words {count, epoch} [2][S][E + H + 1]: of each sender: ep_ht_counts(), in turn by steps
+	 */
 	uint64_t count_off;
-	/* [S][chunks of B + 1] each chunk's first row to this rank: from a rank of this node words
-	 * {row, epoch}, else u32 in the first half */
+	/*
+	 * [S][chunks of B + 1] each chunk's first row to this rank: from a rank of this node words
+	 * {row, epoch}, else u32 in the first half
+	 */
 	uint64_t start_off;
-	/* [S][B] what each row is, as recv_sel: from a rank of this node lists of
-	 * ep_ht_list_bytes(), else u32 [min(K, L)], side by side */
+	/*
+	 * [S][B] what each row is, as recv_sel: from a rank of this node lists of
+	 * ep_ht_list_bytes(), else u32 [min(K, L)], side by side
+	 */
 	uint64_t sel_off;
 	uint64_t weight_off;  /* float [P][B][min(K, L)]: of each row's selections */
 	uint64_t arrived_off; /* u64 [rings][ring_chunks][parts] */
@@ -198,8 +215,8 @@ struct ep_ht_areas {
 	uint64_t row_stride;  /* bytes of the largest row; a multiple of 128 */
 	uint32_t ring_chunks;
 	uint32_t parts; /* most parts of a row, for the areas' strides */
-	uint32_t
-		chunk_shift; /* a chunk has 1 << chunk_shift tokens; of several nodes EP_HT_CHUNK */
+	/* a chunk has 1 << chunk_shift tokens; of several nodes EP_HT_CHUNK */
+	uint32_t chunk_shift;
 	uint32_t list_stride; /* ep_ht_list_bytes() of the widest handle */
 	/* Groups of several nodes; F = flows: the most that any rank has, of either kind. */
 	uint32_t net_chunks;
@@ -222,8 +239,8 @@ struct ep_ht_areas {
 };
 
 /*
- * Of a group with several nodes: channels. Rows have as many as are left, a power of two; what is not rows goes
- * by the first of these.
+ * Of a group with several nodes: channels. Rows have as many as are left, a power of two; what is
+ * not rows goes by the first of these.
  */
 #define EP_HT_CREDITS 0
 #define EP_HT_ROWS 1
@@ -237,9 +254,9 @@ EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
 }
 
 /*
- * A *bunch* is 1 << shift consecutive chunks of a flow: at most 16, and a quarter of the stage if that is a
- * chunk. All rows of a bunch go by one channel, those of the next one by the next; and what one signal
- * announces lies in one bunch.
+ * A *bunch* is 1 << shift consecutive chunks of a flow: at most 16, and a quarter of the stage if
+ * that is a chunk. All rows of a bunch go by one channel, those of the next one by the next; and
+ * what one signal announces lies in one bunch.
  */
 #define EP_HT_MOST_BUNCH_SHIFT 4
 
@@ -254,8 +271,8 @@ EP_HOST_DEV uint32_t ep_ht_bunch_shift(uint32_t stage_chunks)
 }
 
 /*
- * A send warp waits for the NIC to have read what lies so many chunks back: whole bunches, and less than the
- * stage, as what a copy warp waits for lies behind.
+ * A send warp waits for the NIC to have read what lies so many chunks back: whole bunches, and less
+ * than the stage, as what a copy warp waits for lies behind.
  */
 EP_HOST_DEV uint32_t ep_ht_window(uint32_t stage_chunks)
 {
@@ -295,14 +312,14 @@ struct ep_ht_remote {
 #define EP_HT_NO_STAMP UINT64_MAX /* a block has failed: more than any stamp */
 
 /*
- * Head of handle memory, whose stamp the routing kernel writes last of all. Everything that an operation
- * needs is here and behind it, so another handle on the same memory can go on.
+ * Head of handle memory, whose stamp the routing kernel writes last of all. Everything that an
+ * operation needs is here and behind it, so another handle on the same memory can go on.
  */
 struct ep_ht_head {
 	uint64_t stamp; /* ep_ht_common.stamp of the routing; 0 or EP_HT_NO_STAMP: none */
 	uint32_t num_tokens;
-	uint32_t
-		routing; /* step in which it was made: the same on all ranks, not in another routing */
+	/* step in which it was made: the same on all ranks, not in another routing */
+	uint32_t routing;
 	uint32_t rows;   /* that come to this rank: the slots in use, dropped rows left out */
 	uint32_t idle;   /* 1: there is a rank to which no rows come; the same on all ranks */
 	uint32_t places; /* expert-major: the end of the last zone, at most the limit */
@@ -322,26 +339,38 @@ struct ep_ht_zone {
 /* Handle memory, as device addresses. Filled once, with the handle. C = chunks of B. */
 struct ep_ht_dev_handle {
 	struct ep_ht_head *head;
-	/* This rank's tokens. Lists are in ascending order of experts, so of ranks; equal experts by k. */
+	/*
+	 * This rank's tokens. Lists are in ascending order of experts, so of ranks; equal experts
+	 * by k.
+	 */
 	uint32_t *send_sel;   /* [B][K] EP_HT_SEL, EP_HT_NONE ends the list */
 	uint32_t *send_row;   /* [B][K] index of the row to the selection's rank; NONE: dropped */
 	uint32_t *send_place; /* [B][K] expert-major: place there; NONE: dropped. flat: NULL */
-	uint32_t *send_start; /* [R][C + 1] index of the chunk's first row to each rank, dropped
-			       * ones left out; behind the last chunk, up to C: the number of rows */
-	uint32_t *send_base;  /* [R] slot of this rank's row 0 at each rank */
+	/*
+	 * [R][C + 1] index of the chunk's first row to each rank, dropped ones left out; behind the
+	 * last chunk, up to C: the number of rows
+	 */
+	uint32_t *send_start;
+	uint32_t *send_base; /* [R] slot of this rank's row 0 at each rank */
 	/* Rows that come to this rank; row i of source s is slot base[s] + i. */
 	uint32_t *recv_base;  /* [R + 1] */
 	uint32_t *recv_start; /* [R][C + 1] as send_start, by each source */
-	/* [slots][min(K, L)], NONE ends. flat: local expert; expert-major: place, in ascending order
-	 * of experts, EP_HT_DROPPED beyond the limit. */
+	/*
+	 * [slots][min(K, L)], NONE ends. flat: local expert; expert-major: place, in ascending
+	 * order of experts, EP_HT_DROPPED beyond the limit.
+	 */
 	uint32_t *recv_sel;
 	struct ep_ht_zone *zones; /* [L], expert-major; flat: NULL */
-	/* Several nodes, else NULL. Bit i of byte c: token i of chunk c has a row, dropped ones left
-	 * out, */
+	/*
+	 * Several nodes, else NULL. Bit i of byte c: token i of chunk c has a row, dropped ones
+	 * left out,
+	 */
 	uint8_t *send_nodes; /* [nodes][mask_stride] own token: to a rank of that node */
 	uint8_t *node_masks; /* [sources][near][mask_stride] source's: to that rank of this node */
-	/* Of the group, and zero when that is made (handle memory may hold anything); 16-byte aligned:
-	 * u32 [EP_HT_COUNTERS], then what the routing kernel needs. */
+	/*
+	 * Of the group, and zero when that is made (handle memory may hold anything); 16-byte
+	 * aligned: u32 [EP_HT_COUNTERS], then what the routing kernel needs.
+	 */
 	uint32_t *scratch;
 };
 
@@ -349,9 +378,10 @@ struct ep_ht_dev_handle {
 #define EP_HT_DROPPED 0xfffffffeu
 
 /*
- * Ranks that bring tokens, *senders*, and ranks that hold experts, *holders*: all, unless the group has roles.
- * Tables of handle memory have a row for each rank; in it no rows go to who holds no experts, and none come from
- * who brings no tokens. Areas of a heap have room for those ranks alone whose rows may come there.
+ * Ranks that bring tokens, *senders*, and ranks that hold experts, *holders*: all, unless the group
+ * has roles. Tables of handle memory have a row for each rank; in it no rows go to who holds no
+ * experts, and none come from who brings no tokens. Areas of a heap have room for those ranks alone
+ * whose rows may come there.
  */
 struct ep_ht_roles {
 	uint32_t first_sender;
@@ -371,14 +401,19 @@ struct ep_ht_roles {
 /* Arguments that the three kernels have in common. */
 struct ep_ht_common {
 	struct ep_dev_group g; /* first */
-	/* Of ring, arrived, credit, weight and out the place of rank 0, by whose rows lie there in the
-	 * operation: what is of ranks before the first one that has a place lies before the area. */
+	/*
+	 * Of ring, arrived, credit, weight and out the place of rank 0, by whose rows lie there in
+	 * the operation: what is of ranks before the first one that has a place lies before the
+	 * area.
+	 */
 	struct ep_ht_areas areas;
 	struct ep_ht_dev_handle h;
 	struct ep_ht_remote remote;  /* g.remote NULL: not used */
 	struct ep_dev_launch launch; /* all blocks send; both halves */
-	/* Of group and shape: layout, K, alignment, limit; equal for all handles that may share a
-	 * routing. */
+	/*
+	 * Of group and shape: layout, K, alignment, limit; equal for all handles that may share a
+	 * routing.
+	 */
 	uint64_t stamp;
 	uint32_t layout;     /* enum ep_ht_layout */
 	uint32_t num_tokens; /* T */
@@ -388,8 +423,10 @@ struct ep_ht_common {
 	uint32_t topk;       /* K */
 	uint32_t width;      /* min(K, L): selections of a row */
 	uint32_t limit;      /* M: slots and places below it; EP_HT_NONE: none */
-	/* Of the tensor with received rows; EP_HT_NONE: as many as may come. An operation whose
-	 * head.rows (flat) or head.places is more does nothing but record EP_CAUSE_SHORT. */
+	/*
+	 * Of the tensor with received rows; EP_HT_NONE: as many as may come. An operation whose
+	 * head.rows (flat) or head.places is more does nothing but record EP_CAUSE_SHORT.
+	 */
 	uint32_t given_rows;
 	struct ep_div by_local; /* L */
 	struct ep_div by_width;
@@ -416,8 +453,9 @@ struct ep_ht_route_args {
 };
 
 /*
- * The routing kernel takes so many selections, and so many words of bits, at a time. Its tables of up to
- * EP_HT_ROUTE_TABLE columns, one for each expert and each holder, are in shared memory, else in scratch.
+ * The routing kernel takes so many selections, and so many words of bits, at a time. Its tables of
+ * up to EP_HT_ROUTE_TABLE columns, one for each expert and each holder, are in shared memory, else
+ * in scratch.
  */
 #define EP_HT_ROUTE_IDS 2048u
 #define EP_HT_ROUTE_BITS 8192u
@@ -439,8 +477,8 @@ EP_HOST_DEV uint64_t ep_ht_route_shared(uint32_t ranks, uint32_t holders, uint32
 }
 
 /*
- * Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], twice: what a block has, and what
- * the blocks before it have together; and large tables.
+ * Bytes of scratch: words {count, epoch} [EP_HT_ROUTE_BLOCKS][ep_ht_counts()], twice: what a block
+ * has, and what the blocks before it have together; and large tables.
  */
 EP_HOST_DEV uint64_t ep_ht_scratch_bytes(uint32_t holders, uint32_t experts)
 {
@@ -466,8 +504,10 @@ struct ep_ht_dispatch_args {
 	uint32_t token_bytes;
 	uint32_t scale_bytes; /* 0: none. A row in the ring is its token, then its scales */
 	uint32_t id_base;     /* added to local experts in out_idx */
-	/* Rows of out_idx and out_weights to be written, from 0, of which those that do not come
-	 * are -1 and 0; EP_HT_NONE: as many as come. */
+	/*
+	 * Rows of out_idx and out_weights to be written, from 0, of which those that do not come
+	 * are -1 and 0; EP_HT_NONE: as many as come.
+	 */
 	uint32_t fill_rows;
 	uint32_t parts;
 	uint32_t part_bytes;  /* of token and scales together; the last part may be shorter */
@@ -482,13 +522,15 @@ struct ep_ht_dispatch_args {
 };
 
 /*
- * Arrivals: a dispatch in the order of experts, which counts for each local expert the rows that have
- * not come. Memory of the caller, as device addresses; the first two are public (nccl_ep/ext.h).
+ * Arrivals: a dispatch in the order of experts, which counts for each local expert the rows that
+ * have not come. Memory of the caller, as device addresses; the first two are public
+ * (nccl_ep/ext.h).
  *
- * What goes from one rank to another, or to itself, is a *list* of rows, in the order of the first expert
- * that each is for at its destination, and of tokens where that is the same. Both ends make it from their
- * own tables. A chunk is 1 << chunk_shift rows of one list, and the ring between the two holds
- * ring_chunks of them, in its slots as of other chunks. A unit is a chunk with all its parts.
+ * What goes from one rank to another, or to itself, is a *list* of rows, in the order of the first
+ * expert that each is for at its destination, and of tokens where that is the same. Both ends make
+ * it from their own tables. A chunk is 1 << chunk_shift rows of one list, and the ring between the
+ * two holds ring_chunks of them, in its slots as of other chunks. A unit is a chunk with all its
+ * parts.
  */
 struct ep_ht_arrivals {
 	uint32_t failed;  /* 1: the dispatch has: what is missing does not come */

@@ -20,22 +20,23 @@
  * Combine uses several slots at a time, as batches: see there.
  *
  * Groups. ep_ht_pipe_release() makes the stores since the last one a group, also if there are none.
- * So the item that used the slot which is opened next is known by counting: if `held` slots are held
- * then slots - 1 - held groups came after it, and ep_ht_pipe_open() waits until all but those have
- * been read.
+ * So the item that used the slot which is opened next is known by counting: if `held` slots are
+ * held then slots - 1 - held groups came after it, and ep_ht_pipe_open() waits until all but those
+ * have been read.
  *
- * What has been stored is visible to peers behind ep_ht_pipe_stored() and a release. `group` there is
- * ep_ht_pipe.groups as it was after the release of the last item that counts: later stores may go on.
+ * What has been stored is visible to peers behind ep_ht_pipe_stored() and a release. `group` there
+ * is ep_ht_pipe.groups as it was after the release of the last item that counts: later stores may
+ * go on.
  *
- * What a slot, or a batch, holds is noted: ep_ht_note_put() keeps a note with the slot that is loaded
- * next, in registers of the lane of that number, from which shuffles fetch it when the slot is the
- * oldest. So only the loading side goes through units, and the storing side follows.
+ * What a slot, or a batch, holds is noted: ep_ht_note_put() keeps a note with the slot that is
+ * loaded next, in registers of the lane of that number, from which shuffles fetch it when the slot
+ * is the oldest. So only the loading side goes through units, and the storing side follows.
  *
  * Before a wait for a peer that may be long, everything the peer may be waiting for must have been
  * published: what is held must be used first, and what has been stored must be announced.
  *
- * ep_ht_pipe_end() must be called by a warp that gives up, too: the engine must not write into shared
- * memory that belongs to another block by then.
+ * ep_ht_pipe_end() must be called by a warp that gives up, too: the engine must not write into
+ * shared memory that belongs to another block by then.
  */
 #ifndef EP_DEVICE_HT_PIPE_H
 #define EP_DEVICE_HT_PIPE_H
@@ -115,8 +116,9 @@ EP_DEV void ep_ht_pipe_close(struct ep_ht_pipe *pipe, uint32_t bytes)
 
 /*
  * Several slots as one, a *batch*: they are loaded together, waited for once, by the barrier of the
- * first, and given back together. Batches that are stored and batches that are summed may follow one
- * another in any order: a slot is loaded again as soon as the groups before its return have been read.
+ * first, and given back together. Batches that are stored and batches that are summed may follow
+ * one another in any order: a slot is loaded again as soon as the groups before its return have
+ * been read.
  */
 
 /* Slot `i` of those behind `slot`. */
@@ -165,7 +167,9 @@ template <bool STORES> EP_DEV void ep_ht_pipe_free_batch(struct ep_ht_pipe *pipe
 	pipe->held -= n;
 }
 
-/* Notes `value` with the slot that is loaded next: before the slot is closed, or its batch loaded. */
+/*
+ * Notes `value` with the slot that is loaded next: before the slot is closed, or its batch loaded.
+ */
 template <typename NOTE>
 EP_DEV void ep_ht_note_put(const struct ep_ht_pipe *pipe, NOTE *note, NOTE value)
 {

@@ -4,17 +4,18 @@
  *
  * The *send warp* sends the flows that leave this rank: in dispatch those of its own tokens, to its
  * forwarders; in combine those of the sources that it forwards for. Chunk by chunk it waits until
- * copy warps have staged all parts, and until the receiver has consumed what lay in the chunk's place of
- * its net ring. What it posts is that chunk with those of its bunch that are ready, too, and one signal
- * that announces them all. It also waits for the NIC's completions, half a stage behind, and publishes to
- * copy warps which chunks' places in the stage are free again. Bunches go by several queues in turn, so
- * that one can be sent while a NIC that places rows in any order holds back the signal of another one.
+ * copy warps have staged all parts, and until the receiver has consumed what lay in the chunk's
+ * place of its net ring. What it posts is that chunk with those of its bunch that are ready, too,
+ * and one signal that announces them all. It also waits for the NIC's completions, half a stage
+ * behind, and publishes to copy warps which chunks' places in the stage are free again. Bunches go
+ * by several queues in turn, so that one can be sent while a NIC that places rows in any order
+ * holds back the signal of another one.
  *
- * The *credit warp* answers for the flows that come to this rank: it waits until copy warps have consumed all
- * parts of a chunk, and posts to the sender now and then how far that is.
+ * The *credit warp* answers for the flows that come to this rank: it waits until copy warps have
+ * consumed all parts of a chunk, and posts to the sender now and then how far that is.
  *
- * Neither holds anything that others wait for while it waits itself, but the order of chunks: whoever
- * waits for chunk c of a flow waits for chunks up to c alone.
+ * Neither holds anything that others wait for while it waits itself, but the order of chunks:
+ * whoever waits for chunk c of a flow waits for chunks up to c alone.
  */
 #ifndef EP_DEVICE_HT_POST_H
 #define EP_DEVICE_HT_POST_H
@@ -55,7 +56,10 @@ EP_DEV uint32_t flow_mask(const struct ep_ht_common &c, const struct ep_ht_flows
 
 /* ---- the send warp ---- */
 
-/* A queue to rank r; each wait for it may take half of the timeout, before others give up this rank. */
+/*
+ * A queue to rank r; each wait for it may take half of the timeout, before others give up this
+ * rank.
+ */
 EP_DEV struct ep_mlx5_post queue_open(const struct ep_ht_common &c, uint32_t r, uint32_t channel)
 {
 	struct ep_mlx5_post p = ep_remote_open(c.g, r, channel);
@@ -170,9 +174,9 @@ EP_DEV bool chunk_ready(const struct ep_ht_common &c, const struct ep_op &op,
 }
 
 /*
- * Waits until a chunk can be posted to flow x, and posts it with those of its bunch behind it that can be
- * posted by then: nobody waits for these. Returns how many chunks from `chunk` on have been posted by now;
- * 0: a wait has failed. One warp.
+ * Waits until a chunk can be posted to flow x, and posts it with those of its bunch behind it that
+ * can be posted by then: nobody waits for these. Returns how many chunks from `chunk` on have been
+ * posted by now; 0: a wait has failed. One warp.
  */
 EP_DEV uint32_t chunks_post(const struct ep_ht_common &c, const struct ep_op &op,
 			    const struct ep_ht_flows &flows, uint32_t x, uint32_t chunk)
@@ -195,8 +199,9 @@ EP_DEV uint32_t chunks_post(const struct ep_ht_common &c, const struct ep_op &op
 }
 
 /*
- * Waits until the NIC has read all chunks of flow x below `end`, and publishes it: those of the last one's bunch. The
- * bunches before have been waited for, since posting stops at each bunch's end. One warp.
+ * Waits until the NIC has read all chunks of flow x below `end`, and publishes it: those of the
+ * last one's bunch. The bunches before have been waited for, since posting stops at each bunch's
+ * end. One warp.
  */
 EP_DEV bool chunks_release(const struct ep_ht_common &c, const struct ep_op &op,
 			   const struct ep_ht_flows &flows, uint32_t x, uint32_t end)
@@ -231,8 +236,8 @@ EP_DEV bool queue_end(const struct ep_ht_common &c, const struct ep_op &op, uint
 }
 
 /*
- * Waits until the NIC has read all that this block has posted in the operation: to any rank what is not rows,
- * and rows of the flows. One warp.
+ * Waits until the NIC has read all that this block has posted in the operation: to any rank what is
+ * not rows, and rows of the flows. One warp.
  */
 EP_DEV bool post_end(const struct ep_ht_common &c, const struct ep_op &op,
 		     const struct ep_ht_flows &flows)
@@ -314,8 +319,8 @@ EP_DEV bool ht_release(const struct ep_ht_common &c, const struct ep_op &op,
 }
 
 /*
- * The send warp's work, but for weights. Flows take turns, chunk by chunk; but what is released is so before any
- * of them waits, since flows may share a stage. One warp.
+ * The send warp's work, but for weights. Flows take turns, chunk by chunk; but what is released is
+ * so before any of them waits, since flows may share a stage. One warp.
  */
 EP_DEV void ep_ht_post(const struct ep_ht_common &c, const struct ep_op &op,
 		       const struct ep_ht_flows &flows)

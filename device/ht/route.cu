@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: ncclEpUpdateHandle. What is in device/ht/ht_layout.h's handle memory follows from the ids
- * of all ranks, in four trips:
+ * High throughput: ncclEpUpdateHandle. What is in device/ht/ht_layout.h's handle memory follows
+ * from the ids of all ranks, in four trips:
  *
- *   1. Each block counts its tokens per expert and per rank, and publishes that to the other blocks of the rank.
- *   2. The blocks share what is to be added up: each publishes to every block what those before that one have,
- *      and every rank the sums, this rank's counts, whether it has started the step or not.
- *   3. Every block now knows where its rows belong at every rank. It writes this rank's tables, and to
- *      each peer, once all have started the step, what its rows are.
+ *   1. Each block counts its tokens per expert and per rank, and publishes that to the other blocks
+ *      of the rank.
+ *   2. The blocks share what is to be added up: each publishes to every block what those before
+ *      that one have, and every rank the sums, this rank's counts, whether it has started the step
+ *      or not.
+ *   3. Every block now knows where its rows belong at every rank. It writes this rank's tables, and
+ *      to each peer, once all have started the step, what its rows are.
  *   4. Each rank copies what its peers publish to handle memory, as it comes.
  *
- * Few tokens are counted by each block of the rank, which leaves out the first trip. All that travels
- * within a node has its epoch beside it, so nothing waits for a fence. All blocks of the grid wait for
- * one another, so all must be resident: at most EP_HT_ROUTE_BLOCKS.
+ * Few tokens are counted by each block of the rank, which leaves out the first trip. All that
+ * travels within a node has its epoch beside it, so nothing waits for a fence. All blocks of the
+ * grid wait for one another, so all must be resident: at most EP_HT_ROUTE_BLOCKS.
  */
 #include "device/ht/route_place.h"
 
@@ -154,9 +156,9 @@ EP_DEV_COLD void route_fail(const struct ep_ht_common &c, struct ep_op op,
 }
 
 /*
- * Sets *failed if the group was aborted before: a kernel may have ended before all ranks had started
- * its step, and some may still read what this one would publish without waiting for them. A barrier
- * before and after.
+ * Sets *failed if the group was aborted before: a kernel may have ended before all ranks had
+ * started its step, and some may still read what this one would publish without waiting for them. A
+ * barrier before and after.
  */
 EP_DEV void route_hold(const struct ep_step_found &found, uint32_t *failed)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Routing of high throughput: the tokens of a block, how many of them go where, and what follows from the
- * counts of all blocks and ranks.
+ * Routing of high throughput: the tokens of a block, how many of them go where, and what follows
+ * from the counts of all blocks and ranks.
  *
- * Columns. There is a column of bits for each expert, and behind these one for each rank that holds some: which tokens
- * of a span have selected it. Their number before a token's bit is where the token's row or place is
- * among those of the span; what lies before the span is in `first`.
+ * Columns. There is a column of bits for each expert, and behind these one for each rank that holds
+ * some: which tokens of a span have selected it. Their number before a token's bit is where the
+ * token's row or place is among those of the span; what lies before the span is in `first`.
  */
 #ifndef EP_DEVICE_HT_ROUTE_COUNT_H
 #define EP_DEVICE_HT_ROUTE_COUNT_H
@@ -19,8 +19,8 @@
 #define EP_HT_ROUTE_OTHERS 8u /* selections of its token that a thread looks at together */
 
 /*
- * Where a selection belongs in its row's list, which begins with selection `first` of the token and has
- * `count` entries. The selection's own is entry `index`; none if it names an expert again.
+ * Where a selection belongs in its row's list, which begins with selection `first` of the token and
+ * has `count` entries. The selection's own is entry `index`; none if it names an expert again.
  */
 #define EP_HT_RUN(first, index, count) ((first) | (index) << 8 | (count) << 16)
 #define EP_HT_RUN_FIRST(r) ((r)&0xffu)
@@ -39,7 +39,9 @@ struct ep_ht_route {
 	uint32_t counts;  /* of a block or a rank: of each column, and its tokens */
 	uint32_t begin;   /* the block's tokens */
 	uint32_t end;
-	/* each block marks all tokens of the rank, which are few, and need not hear of the others' */
+	/*
+	 * each block marks all tokens of the rank, which are few, and need not hear of the others'
+	 */
 	bool marks_all;
 	uint32_t skip;       /* tokens of the span before the block's */
 	uint32_t first_span; /* where it begins: at token 0, or the block's first */
@@ -51,8 +53,8 @@ struct ep_ht_route {
 	uint32_t *sel;       /* [span][K] the same in order, as send_sel */
 	uint32_t *run;       /* [span][K] in that order: EP_HT_RUN */
 	uint32_t *row;       /* [span][K] in that order; before that: EP_HT_BEFORE */
-	uint32_t *
-		entry; /* [span][K] what a row's destination gets about it, from the row's first on */
+	/* [span][K] what a row's destination gets about it, from the row's first on */
+	uint32_t *entry;
 	uint32_t *leads;     /* [span][K] selections with which a row's list begins, in any order */
 	uint32_t *nleads;    /* [1] */
 	uint32_t *bits;      /* [window][words] */
@@ -68,8 +70,8 @@ struct ep_ht_route {
 };
 
 /*
- * Column 0 of block b's counts; of those of the blocks before it; of the s-th sender's, in a heap. Those of
- * ranks are written before all have started the step: who has not reads another bank.
+ * Column 0 of block b's counts; of those of the blocks before it; of the s-th sender's, in a heap.
+ * Those of ranks are written before all have started the step: who has not reads another bank.
  */
 EP_DEV uint64_t *ep_ht_block_words(const struct ep_ht_common &c, const struct ep_ht_route &route,
 				   uint32_t b)
@@ -206,7 +208,10 @@ EP_DEV_COLD void ep_ht_id_refuse(const struct ep_ht_route_args &a, struct ep_op 
 	ep_record_write(a.c.g, EP_RECORD_ROUTING, r);
 }
 
-/* Notes selection i of the span, and sets its bits: of its rank, and of an expert of the first window. */
+/*
+ * Notes selection i of the span, and sets its bits: of its rank, and of an expert of the first
+ * window.
+ */
 EP_DEV void id_mark(const struct ep_ht_route_args &a, const struct ep_op &op,
 		    const struct ep_ht_route &route, uint32_t w0, uint32_t i,
 		    struct ep_ht_raw_id raw)
@@ -311,8 +316,8 @@ EP_DEV uint32_t ep_ht_bits_before(const uint32_t *bits, uint32_t local)
 }
 
 /*
- * Adds what is marked to `sums`: the experts from e0 on, and with `ranks` the ranks. If `words` is not NULL,
- * those are the block's counts, and other blocks learn of them there.
+ * Adds what is marked to `sums`: the experts from e0 on, and with `ranks` the ranks. If `words` is
+ * not NULL, those are the block's counts, and other blocks learn of them there.
  */
 EP_DEV void ep_ht_columns_add(const struct ep_ht_route &route, const struct ep_op &op, uint32_t e0,
 			      bool ranks, uint32_t *sums, uint64_t *words)
@@ -341,9 +346,9 @@ EP_DEV uint64_t *out_count(const struct ep_ht_common &c)
 }
 
 /*
- * All blocks have left this rank's counts in its heap, and block 0 has seen them (ep_ht_counts_here), with a
- * barrier behind that. They go by the queue of the tables, which another block posts later: the control
- * queue has been left to waits.
+ * All blocks have left this rank's counts in its heap, and block 0 has seen them
+ * (ep_ht_counts_here), with a barrier behind that. They go by the queue of the tables, which
+ * another block posts later: the control queue has been left to waits.
  */
 EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op,
 				   const struct ep_ht_route &route)
@@ -367,7 +372,10 @@ EP_DEV_COLD void ep_ht_counts_post(const struct ep_ht_common &c, struct ep_op op
 
 /* ---- what follows from the counts of all blocks and ranks ---- */
 
-/* Words of a column that a thread has under way: those of the ranks of a node of 8, and its block's. */
+/*
+ * Words of a column that a thread has under way: those of the ranks of a node of 8, and its
+ * block's.
+ */
 #define EP_HT_ROUTE_BATCH 9
 
 /* Inclusive sum over lanes, among each `width` of them. */
@@ -408,9 +416,9 @@ EP_DEV bool block_count_wait(const struct ep_ht_common &c, const struct ep_op &o
 }
 
 /*
- * The counts of all blocks give those of this rank, and what the blocks before each one have. The blocks share the
- * columns. A column's words are added up by lanes of one warp, one for each block, which publish to the blocks and share
- * telling the ranks. The first `warps` warps.
+ * The counts of all blocks give those of this rank, and what the blocks before each one have. The
+ * blocks share the columns. A column's words are added up by lanes of one warp, one for each block,
+ * which publish to the blocks and share telling the ranks. The first `warps` warps.
  */
 template <bool NODES>
 EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &op,
@@ -456,8 +464,8 @@ EP_DEV bool ep_ht_blocks_sum(const struct ep_ht_common &c, const struct ep_op &o
 }
 
 /*
- * Each block has counted all tokens of the rank, behind a barrier. The blocks share the columns, and
- * publish them to the ranks.
+ * Each block has counted all tokens of the rank, behind a barrier. The blocks share the columns,
+ * and publish them to the ranks.
  */
 template <bool NODES>
 EP_DEV void ep_ht_counts_publish(const struct ep_ht_common &c, const struct ep_op &op,
@@ -496,7 +504,9 @@ EP_DEV bool ep_ht_counts_here(const struct ep_ht_common &c, const struct ep_op &
 	return ok;
 }
 
-/* Sums of a column: rows of all ranks, of this one, of those before it, and of blocks before this. */
+/*
+ * Sums of a column: rows of all ranks, of this one, of those before it, and of blocks before this.
+ */
 struct ep_ht_column {
 	uint32_t all;
 	uint32_t own;
@@ -590,8 +600,8 @@ EP_DEV bool ep_ht_counts_take(const struct ep_ht_common &c, const struct ep_op &
 }
 
 /*
- * Where the sources' rows begin here, the most chunks that one has, and whether to some rank no rows come.
- * One warp; the counts are here.
+ * Where the sources' rows begin here, the most chunks that one has, and whether to some rank no
+ * rows come. One warp; the counts are here.
  */
 EP_DEV void ep_ht_sources_make(const struct ep_ht_common &c, const struct ep_op &op,
 			       const struct ep_ht_route &route)
@@ -637,7 +647,10 @@ struct ep_ht_zone_at {
 	uint32_t rows;
 };
 
-/* Local experts e0 and on of holder d; *end is where the zone before them ends, then theirs. One warp. */
+/*
+ * Local experts e0 and on of holder d; *end is where the zone before them ends, then theirs. One
+ * warp.
+ */
 EP_DEV struct ep_ht_zone_at ep_ht_zones_next(const struct ep_ht_route_args &a,
 					     const struct ep_ht_route &route, uint32_t d,
 					     uint32_t e0, uint32_t *end)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Routing of high throughput: where each row belongs. What follows is written to this rank's tables and to
- * its peers', kept in handle memory when it has come from those, and given to the caller.
+ * Routing of high throughput: where each row belongs. What follows is written to this rank's tables
+ * and to its peers', kept in handle memory when it has come from those, and given to the caller.
  */
 #ifndef EP_DEVICE_HT_ROUTE_PLACE_H
 #define EP_DEVICE_HT_ROUTE_PLACE_H
@@ -12,8 +12,9 @@
 /*
  * ---- what goes to ranks of other nodes ----
  *
- * A NIC sends it, so it is written to this rank's own heap first: tables, and masks, that is,
- * which of a chunk's tokens go to a rank. The masks of all ranks of a node go to this rank's forwarder there.
+ * A NIC sends it, so it is written to this rank's own heap first: tables, and masks, that is, which
+ * of a chunk's tokens go to a rank. The masks of all ranks of a node go to this rank's forwarder
+ * there.
  */
 
 /* The masks for remote rank d. */
@@ -23,8 +24,8 @@ EP_DEV uint8_t *out_mask(const struct ep_ht_common &c, uint32_t d)
 }
 
 /*
- * The tokens of the span's chunk that begins with token `local` that go to holder h, which is remote. `row`: of
- * the first, if it does; rows from kept[h] on are dropped.
+ * The tokens of the span's chunk that begins with token `local` that go to holder h, which is
+ * remote. `row`: of the first, if it does; rows from kept[h] on are dropped.
  */
 EP_DEV void mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &route, uint32_t h,
 		       uint32_t local, uint32_t row, uint32_t chunk)
@@ -39,7 +40,9 @@ EP_DEV void mask_leave(const struct ep_ht_common &c, const struct ep_ht_route &r
 	out_mask(c, c.roles.first_holder + h)[chunk] = (uint8_t)mask;
 }
 
-/* The same for each other node, from the masks of its ranks. The block has a barrier behind those. */
+/*
+ * The same for each other node, from the masks of its ranks. The block has a barrier behind those.
+ */
 EP_DEV void ep_ht_span_nodes(const struct ep_ht_common &c, uint32_t w0, uint32_t tokens)
 {
 	uint32_t first = w0 / EP_HT_CHUNK, chunks = ep_ht_chunks(tokens, EP_HT_CHUNK_SHIFT);
@@ -68,8 +71,8 @@ EP_DEV void rest_masks(const struct ep_ht_common &c, uint8_t *masks, uint32_t ro
 }
 
 /*
- * Of all remote ranks, and of all nodes; the blocks share them. They begin behind the last token's chunk; to who
- * holds no experts nothing goes at all.
+ * Of all remote ranks, and of all nodes; the blocks share them. They begin behind the last token's
+ * chunk; to who holds no experts nothing goes at all.
  */
 EP_DEV void ep_ht_rest_nodes(const struct ep_ht_common &c)
 {
@@ -108,8 +111,9 @@ EP_DEV bool masks_post(const struct ep_ht_common &c, struct ep_mlx5_post *post, 
 }
 
 /*
- * Offset in a heap of what rank r's rows are, and of where its chunks begin: r writes there. All handles have
- * the same regions: packets and raw lists, whose words could look like packets, never share one.
+ * Offset in a heap of what rank r's rows are, and of where its chunks begin: r writes there. All
+ * handles have the same regions: packets and raw lists, whose words could look like packets, never
+ * share one.
  */
 EP_DEV uint64_t sel_off(const struct ep_ht_common &c, uint32_t r)
 {
@@ -161,8 +165,8 @@ EP_DEV bool tables_post_to(const struct ep_ht_common &c, struct ep_op op,
 }
 
 /*
- * The block's part of the tables is written: the last block posts those of all. True: this one. All threads,
- * behind a barrier.
+ * The block's part of the tables is written: the last block posts those of all. True: this one. All
+ * threads, behind a barrier.
  */
 EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op,
 				   const struct ep_ht_route &route)
@@ -193,7 +197,9 @@ EP_DEV_COLD bool ep_ht_tables_post(const struct ep_ht_common &c, struct ep_op op
 	return true;
 }
 
-/* The next kernel may write what was posted: waits until the NIC has done with it. The same block. */
+/*
+ * The next kernel may write what was posted: waits until the NIC has done with it. The same block.
+ */
 EP_DEV_COLD void ep_ht_tables_posted(const struct ep_ht_common &c, struct ep_op op)
 {
 	op.start_ns = ep_time_ns();
@@ -250,7 +256,10 @@ EP_DEV void list_store(const struct ep_ht_common &c, const struct ep_op &op, uin
 	}
 }
 
-/* The first row to rank d of a chunk, to this rank's table and to that rank, if it learns of this one's rows. */
+/*
+ * The first row to rank d of a chunk, to this rank's table and to that rank, if it learns of this
+ * one's rows.
+ */
 template <bool NODES>
 EP_DEV void start_store(const struct ep_ht_common &c, const struct ep_op &op, uint32_t d,
 			uint32_t chunk, uint32_t row)
@@ -271,8 +280,9 @@ EP_DEV void start_store(const struct ep_ht_common &c, const struct ep_op &op, ui
 }
 
 /*
- * The span's selections in order: each thread finds how many of the token's are before its own. There is
- * none behind those that are not valid, which are the largest number. Worker `w` of `workers`.
+ * The span's selections in order: each thread finds how many of the token's are before its own.
+ * There is none behind those that are not valid, which are the largest number. Worker `w` of
+ * `workers`.
  */
 EP_DEV void ep_ht_span_sort(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
 			    uint32_t w0, uint32_t w, uint32_t workers)
@@ -380,8 +390,8 @@ EP_DEV void ep_ht_span_before(const struct ep_ht_route_args &a, const struct ep_
 }
 
 /*
- * Finds the rest of selection i of the span, in the order of `sel`: its row, and its place, if its expert is
- * marked. `before`: route.row has ep_ht_span_before().
+ * Finds the rest of selection i of the span, in the order of `sel`: its row, and its place, if its
+ * expert is marked. `before`: route.row has ep_ht_span_before().
  */
 EP_DEV void ep_ht_sel_place(const struct ep_ht_route_args &a, const struct ep_ht_route &route,
 			    uint32_t w0, uint32_t i, uint32_t e0, bool before)
@@ -472,8 +482,8 @@ EP_DEV void ep_ht_span_starts(const struct ep_ht_common &c, const struct ep_op &
 }
 
 /*
- * The same behind the last token's chunk; the blocks share them, and in a block other warps than those that have
- * the span's chunks of few ranks. To who holds no experts no rows go, of any chunk.
+ * The same behind the last token's chunk; the blocks share them, and in a block other warps than
+ * those that have the span's chunks of few ranks. To who holds no experts no rows go, of any chunk.
  */
 template <bool NODES>
 EP_DEV void ep_ht_rest_starts(const struct ep_ht_common &c, const struct ep_op &op,
@@ -548,8 +558,8 @@ EP_DEV bool list_load(const struct ep_ht_common &c, const struct ep_op &op, uint
 
 /*
  * Takes the lists of source s's rows from `row0` on, below `rows`: entries behind the last one are
- * NONE. Waits for them, unless they are a remote rank's, which have come. False: they do not come. One
- * warp.
+ * NONE. Waits for them, unless they are a remote rank's, which have come. False: they do not come.
+ * One warp.
  */
 template <bool NODES>
 EP_DEV bool lists_take(const struct ep_ht_common &c, const struct ep_op &op, uint32_t s,
@@ -592,8 +602,8 @@ EP_DEV bool lists_take(const struct ep_ht_common &c, const struct ep_op &op, uin
 }
 
 /*
- * Keeps the tables of rank s: warp `w` of `warps`. False: they do not come. Of rows there are none, and nothing is
- * waited for, if s brings no tokens or this rank holds no experts.
+ * Keeps the tables of rank s: warp `w` of `warps`. False: they do not come. Of rows there are none,
+ * and nothing is waited for, if s brings no tokens or this rank holds no experts.
  */
 template <bool NODES>
 EP_DEV bool tables_keep(const struct ep_ht_common &c, const struct ep_op &op,
@@ -691,7 +701,10 @@ EP_DEV void ep_ht_head_fail(const struct ep_ht_common &c)
 	ep_atomic_max_gpu_u64(&c.h.head->stamp, EP_HT_NO_STAMP);
 }
 
-/* Expert-major: this rank's zones, if it holds experts. Their rows are all kept as far as they have places. One warp. */
+/*
+ * Expert-major: this rank's zones, if it holds experts. Their rows are all kept as far as they have
+ * places. One warp.
+ */
 EP_DEV void zones_leave(const struct ep_ht_route_args &a, const struct ep_ht_route &route)
 {
 	uint32_t end = 0, limit = a.c.limit;
@@ -730,9 +743,9 @@ EP_DEV uint32_t zone_find(const struct ep_ht_common &c, uint32_t place)
 }
 
 /*
- * Some rows are dropped because they have no slots, so the counts do not show how many rows come to an
- * expert. The tables of all sources do: adds what they list to `kept`, of which each expert's lies `stride`
- * words behind the one before. One block.
+ * Some rows are dropped because they have no slots, so the counts do not show how many rows come to
+ * an expert. The tables of all sources do: adds what they list to `kept`, of which each expert's
+ * lies `stride` words behind the one before. One block.
  */
 template <bool NODES>
 EP_DEV void kept_count(const struct ep_ht_common &c, const struct ep_op &op,

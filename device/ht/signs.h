@@ -4,8 +4,8 @@
  *
  * Waits are those of device/group/wait.h, and look at signs. Within an operation ranks wait for one
  * another: rank A waits for rows of B, which has stopped because it waits for D, who has died. All
- * these waits begin within microseconds, and no progress word shows that B lives. So each rank has a
- * word {sign, epoch} in every heap. It changes at most twice in an operation:
+ * these waits begin within microseconds, and no progress word shows that B lives. So each rank has
+ * a word {sign, epoch} in every heap. It changes at most twice in an operation:
  *   1. One of the rank's waits has lasted half of the timeout: EP_HT_WAITS. It lives, so others
  *      grant it the time that wait_extended() grants a rank that may be held up.
  *   2. It gives up: whom it names. It ends, so waits for it end, too, and name the same rank.

@@ -25,8 +25,8 @@
 struct ep_ht_entry {
 	struct ep_step_found found;
 	struct ep_op op;
-	uint32_t
-		fault; /* why the operation cannot run: EP_CAUSE_UNROUTED, _SHORT, _REROUTED; 0: it can */
+	/* why the operation cannot run: EP_CAUSE_UNROUTED, _SHORT, _REROUTED; 0: it can */
+	uint32_t fault;
 	uint32_t origin; /* EP_SIGNATURE_ORIGIN */
 };
 
@@ -36,7 +36,10 @@ EP_DEV uint64_t *done_at(const struct ep_ht_common &c, unsigned char *heap, uint
 	return (uint64_t *)(heap + c.areas.done_off) + (size_t)r * ep_ht_done_words(c.g.nranks);
 }
 
-/* Posts the step and this rank's signature to remote ranks. One block, whose warps share the control queues. */
+/*
+ * Posts the step and this rank's signature to remote ranks. One block, whose warps share the
+ * control queues.
+ */
 EP_DEV_COLD void ep_ht_remote_enter(const struct ep_ht_common &c, struct ep_op op, uint32_t origin)
 {
 	ep_remote_publish(c.g, op, origin);
@@ -111,7 +114,10 @@ EP_DEV_COLD void ep_ht_refuse(const struct ep_ht_common &c, struct ep_op op, uin
 	ep_abort(c.g);
 }
 
-/* For the statistics: rank r was waited for since then. Nothing that follows waits for these. One lane. */
+/*
+ * For the statistics: rank r was waited for since then. Nothing that follows waits for these. One
+ * lane.
+ */
 EP_DEV void start_waited(const struct ep_ht_common &c, uint32_t r, uint64_t since)
 {
 	uint64_t waited = ep_time_ns() - since;
@@ -121,8 +127,8 @@ EP_DEV void start_waited(const struct ep_ht_common &c, uint32_t r, uint64_t sinc
 }
 
 /*
- * Waits for rank r's mark of this step, and compares it. One lane. Block 0 keeps for the statistics how long
- * it was waited for.
+ * Waits for rank r's mark of this step, and compares it. One lane. Block 0 keeps for the statistics
+ * how long it was waited for.
  */
 template <bool NODES>
 EP_DEV bool mark_wait(const struct ep_ht_common &c, const struct ep_op &op, uint32_t seal,
@@ -165,7 +171,9 @@ EP_DEV bool ep_ht_marks_wait(const struct ep_ht_common &c, const struct ep_op &o
 	return ep_all(EP_FULL_MASK, ok);
 }
 
-/* The same out of line, and given values: written out it takes registers from the kernels' loops. */
+/*
+ * The same out of line, and given values: written out it takes registers from the kernels' loops.
+ */
 template <bool NODES>
 EP_DEV_COLD bool ep_ht_marks_agree(const struct ep_ht_common &c, struct ep_op op, uint32_t seal)
 {
@@ -232,8 +240,9 @@ EP_DEV bool done_last(const struct ep_ht_common &c)
 }
 
 /*
- * This block has written and read all it wanted in its peers' windows, if no wait has failed, and publishes it to
- * them. Every warp has waited for its own stores. *failed is cleared, for ep_ht_done_wait().
+ * This block has written and read all it wanted in its peers' windows, if no wait has failed, and
+ * publishes it to them. Every warp has waited for its own stores. *failed is cleared, for
+ * ep_ht_done_wait().
  */
 EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op, uint32_t *failed)
 {
@@ -262,7 +271,10 @@ EP_DEV void ep_ht_done_send(const struct ep_ht_common &c, const struct ep_op &op
 	}
 }
 
-/* Waits until all blocks of rank r have published it. False: they do not. One warp; the lanes agree. */
+/*
+ * Waits until all blocks of rank r have published it. False: they do not. One warp; the lanes
+ * agree.
+ */
 EP_DEV bool done_come(const struct ep_ht_common &c, const struct ep_op &op, uint32_t r)
 {
 	const uint64_t *at = done_at(c, c.g.own, r);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: where units of work, their words and the rows of them lie; and across nodes, where the
- * ends of a flow keep what they publish to one another, and which tokens of a chunk travel.
- * device/ht/ht_layout.h explains units, flows, stages, net rings and return rings.
+ * High throughput: where units of work, their words and the rows of them lie; and across nodes,
+ * where the ends of a flow keep what they publish to one another, and which tokens of a chunk
+ * travel. device/ht/ht_layout.h explains units, flows, stages, net rings and return rings.
  */
 #ifndef EP_DEVICE_HT_UNITS_H
 #define EP_DEVICE_HT_UNITS_H
@@ -13,7 +13,9 @@
 #include "device/ht/signs.h"
 #include "device/simt/bulk.h"
 
-/* The last two warps of each block, in groups of several nodes: device/ht/post.h. The others copy. */
+/*
+ * The last two warps of each block, in groups of several nodes: device/ht/post.h. The others copy.
+ */
 #define EP_HT_ROLES 2
 
 template <bool NODES> EP_DEV uint32_t ep_ht_copy_warps(void)
@@ -51,7 +53,9 @@ EP_DEV uint32_t ep_ht_holder(const struct ep_ht_common &c, uint32_t r)
 	return r - c.roles.first_holder;
 }
 
-/* Index of chunk `chunk`'s first row, between this rank and rank r; `start`: recv_ or send_start. */
+/*
+ * Index of chunk `chunk`'s first row, between this rank and rank r; `start`: recv_ or send_start.
+ */
 EP_DEV uint32_t ep_ht_first(const struct ep_ht_common &c, const uint32_t *start, uint32_t r,
 			    uint32_t chunk)
 {
@@ -160,7 +164,10 @@ template <bool NODES> EP_DEV uint32_t ep_ht_sharer(const struct ep_ht_common &c,
 	return NODES ? c.remote.near_ranks[i] : i;
 }
 
-/* The rank that writes rows of a source to this rank's ring, and reads what this rank returns for it. */
+/*
+ * The rank that writes rows of a source to this rank's ring, and reads what this rank returns for
+ * it.
+ */
 template <bool NODES>
 EP_DEV struct ep_ht_return_ring ep_ht_return_ring_of(const struct ep_ht_common &c, uint32_t source)
 {
@@ -170,8 +177,8 @@ EP_DEV struct ep_ht_return_ring ep_ht_return_ring_of(const struct ep_ht_common &
 }
 
 /*
- * Remote ranks have turns: the first rank of each node, then the second ones, and so on. So the peers of a
- * rank's flows, which have one index in their nodes, belong to different blocks.
+ * Remote ranks have turns: the first rank of each node, then the second ones, and so on. So the
+ * peers of a rank's flows, which have one index in their nodes, belong to different blocks.
  */
 EP_DEV uint32_t ht_turn(const struct ep_ht_common &c, uint32_t r)
 {
@@ -192,7 +199,10 @@ EP_DEV uint32_t ep_ht_turns(const struct ep_ht_common &c)
 	return c.remote.nodes * c.remote.most;
 }
 
-/* Does this block post to remote rank r? Its send warp has that queue, and its credit warp the other one. */
+/*
+ * Does this block post to remote rank r? Its send warp has that queue, and its credit warp the
+ * other one.
+ */
 EP_DEV bool ep_ht_posts_to(const struct ep_ht_common &c, uint32_t r)
 {
 	return ht_turn(c, r) % ep_nblocks() == ep_block();
@@ -340,7 +350,10 @@ EP_DEV_COLD bool ep_ht_signal_wait(const struct ep_ht_common &c, struct ep_op op
 	return ep_shfl_u32(EP_FULL_MASK, ok, 0) != 0;
 }
 
-/* This rank, if the stage of one of flows [first, first + flows) still holds an earlier chunk there. Lanes. */
+/*
+ * This rank, if the stage of one of flows [first, first + flows) still holds an earlier chunk
+ * there. Lanes.
+ */
 EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct ep_op &op,
 				    uint32_t first, uint32_t flows, uint32_t chunk)
 {
@@ -375,8 +388,8 @@ EP_DEV bool ep_ht_parts_wait(const struct ep_ht_common &c, const struct ep_op &o
 }
 
 /*
- * All warps of the block have done what the NIC is to read of it. The last block publishes that to the
- * send warps of all. All threads.
+ * All warps of the block have done what the NIC is to read of it. The last block publishes that to
+ * the send warps of all. All threads.
  */
 EP_DEV void ep_ht_ready_publish(const struct ep_ht_common &c, const struct ep_op &op)
 {
@@ -436,9 +449,9 @@ EP_DEV struct ep_ht_patience ep_ht_patience_make(void)
 }
 
 /*
- * One look at a unit's peers, of whom each lane has found one that is missing of its share; EP_HT_NONE: none is.
- * With `wait`, between two polls. One warp; the lanes agree. This rank itself is a peer where another of its
- * warps has something to do.
+ * One look at a unit's peers, of whom each lane has found one that is missing of its share;
+ * EP_HT_NONE: none is. With `wait`, between two polls. One warp; the lanes agree. This rank itself
+ * is a peer where another of its warps has something to do.
  */
 template <bool NODES>
 EP_DEV enum ep_ht_ready ep_ht_patience_check(const struct ep_ht_common &c, const struct ep_op &op,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low-latency dispatch, receive half: the counts of all sources, and what follows from them; then rows,
- * part by part, to each local expert's row.
+ * Low-latency dispatch, receive half: the counts of all sources, and what follows from them; then
+ * rows, part by part, to each local expert's row.
  */
 #ifndef EP_DEVICE_LL_DISPATCH_RECV_H
 #define EP_DEVICE_LL_DISPATCH_RECV_H
@@ -102,7 +102,10 @@ EP_DEV bool counts_poll(const struct ep_ll_dispatch_args &a, const struct ep_op 
 	return ep_all(EP_FULL_MASK, have);
 }
 
-/* Keeps source r's counts in the first receiving block: for combine, for the caller, for statistics. */
+/*
+ * Keeps source r's counts in the first receiving block: for combine, for the caller, for
+ * statistics.
+ */
 EP_DEV void recv_remember(const struct ep_ll_dispatch_args &a,
 			  const struct ep_ll_recv_tables &tables, uint32_t r, uint64_t waited)
 {
@@ -172,7 +175,9 @@ EP_DEV void recv_tables_clear(const struct ep_ll_common &c, const struct ep_op &
 	ep_block_sync();
 }
 
-/* Source r, which was here or in doubt, has failed for this block. Other threads may find the same. */
+/*
+ * Source r, which was here or in doubt, has failed for this block. Other threads may find the same.
+ */
 EP_DEV void source_fail(const struct ep_ll_recv_tables &tables, uint32_t r, uint32_t *failed)
 {
 	ep_shared_or_u32(&tables.state[r], EP_LL_SOURCE_DOUBT);
@@ -301,8 +306,8 @@ EP_DEV bool recv_resolve(const struct ep_ll_dispatch_args &a, const struct ep_op
 }
 
 /*
- * A first look at what other blocks have decided about the sources, taken behind the counts. Lane l has
- * ranks l, l + 32, ..., the first ones here; nothing waits for the loads.
+ * A first look at what other blocks have decided about the sources, taken behind the counts. Lane l
+ * has ranks l, l + 32, ..., the first ones here; nothing waits for the loads.
  */
 #define EP_LL_DECISION_WORDS 2
 #define EP_LL_DECISION_RANKS (EP_LL_DECISION_WORDS * EP_WARP_SIZE)
@@ -370,7 +375,10 @@ struct ep_ll_placing {
 	uint32_t hits;
 };
 
-/* Where scale word g of an output row goes, row-major or (API 1, FP8) column-major within its plane. */
+/*
+ * Where scale word g of an output row goes, row-major or (API 1, FP8) column-major within its
+ * plane.
+ */
 EP_DEV uint32_t *scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, uint32_t g)
 {
 	uint32_t *out = (uint32_t *)a.out_scales;
@@ -385,9 +393,9 @@ EP_DEV uint32_t *scale_out(const struct ep_ll_dispatch_args &a, uint32_t row, ui
 }
 
 /*
- * Stores two quads of a quantised row, `quad` and the next one if that is before `end`, to every placed row:
- * elements by the lanes that have them, and the scale words of both by lanes of their own. The lane's vecs
- * lie at `off` of each quad. One warp.
+ * Stores two quads of a quantised row, `quad` and the next one if that is before `end`, to every
+ * placed row: elements by the lanes that have them, and the scale words of both by lanes of their
+ * own. The lane's vecs lie at `off` of each quad. One warp.
  */
 template <class F, bool LINES>
 EP_DEV void place_quantised(const struct ep_ll_dispatch_args &a,
@@ -493,8 +501,8 @@ EP_DEV void own_load(const struct ep_ll_dispatch_args &a, uint32_t token, uint32
 }
 
 /*
- * Receives a part sent as lines; `b` holds the first batch. Or one of our own row `own`, if that is not
- * NO_ROW. False when the source failed on the way: what had arrived is placed, the rest is not.
+ * Receives a part sent as lines; `b` holds the first batch. Or one of our own row `own`, if that is
+ * not NO_ROW. False when the source failed on the way: what had arrived is placed, the rest is not.
  */
 template <class F, int N>
 EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
@@ -586,8 +594,8 @@ struct ep_ll_recv_item {
 };
 
 /*
- * The i-th item of work of all: turns are parts, so that no source waits for another's rows. Own rows that
- * need not arrive go first.
+ * The i-th item of work of all: turns are parts, so that no source waits for another's rows. Own
+ * rows that need not arrive go first.
  */
 template <class F>
 EP_DEV struct ep_ll_recv_item recv_item_make(const struct ep_ll_dispatch_args &a,
@@ -788,7 +796,8 @@ EP_DEV bool header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op 
 enum ep_ll_recv_result {
 	EP_LL_RECV_DONE,
 	EP_LL_RECV_FAILED, /* the source failed on the way */
-	EP_LL_RECV_AGAIN /* nothing was placed: a source is absent, the tables have to be made anew */
+	/* nothing was placed: a source is absent, the tables have to be made anew */
+	EP_LL_RECV_AGAIN
 };
 
 /* One part of one row. One warp. */
@@ -855,7 +864,9 @@ EP_DEV void recv_unused(const struct ep_ll_dispatch_args &a, const struct ep_ll_
 	}
 }
 
-/* The warp's share of all parts. The result is the same for all warps of a block, if it is AGAIN. */
+/*
+ * The warp's share of all parts. The result is the same for all warps of a block, if it is AGAIN.
+ */
 template <class F, bool REMOTE>
 EP_DEV enum ep_ll_recv_result recv_rows(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 					const struct ep_ll_recv_tables &tables, uint32_t worker,

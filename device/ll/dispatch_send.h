@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low-latency dispatch, send half: routing of a span of tokens, counts and headers; a warp that holds
- * one part of one row in registers and stores it to each destination; and, for remote peers, counts and
- * tokens in batches.
+ * Low-latency dispatch, send half: routing of a span of tokens, counts and headers; a warp that
+ * holds one part of one row in registers and stores it to each destination; and, for remote peers,
+ * counts and tokens in batches.
  */
 #ifndef EP_DEVICE_LL_DISPATCH_SEND_H
 #define EP_DEVICE_LL_DISPATCH_SEND_H
@@ -114,8 +114,8 @@ EP_DEV void ep_ll_span_clear(const struct ep_ll_common &c, const struct ep_ll_se
 
 /*
  * Notes the ids of the span, `raw` being the thread's first, and sets their bits, which are clear.
- * Negative ids, ids out of range and masked ranks become -1. With `count` the experts' bases grow by
- * what the span has for them. A barrier before and after.
+ * Negative ids, ids out of range and masked ranks become -1. With `count` the experts' bases grow
+ * by what the span has for them. A barrier before and after.
  */
 EP_DEV void ep_ll_span_mark(const struct ep_ll_common &c, uint32_t step,
 			    const struct ep_ll_send_tables &tables, const struct ep_ll_span &span,
@@ -222,9 +222,9 @@ EP_DEV uint32_t ep_ll_slot(const struct ep_ll_send_tables &tables, uint32_t loca
 }
 
 /*
- * Index of the lane's selection of `expert` by the span's token, among this rank's selections of the
- * expert, by (token, k). A bit shows that a token names the expert, but not how often: which selections
- * are repeats is listed apart, most often none. One warp, lane k with selection k.
+ * Index of the lane's selection of `expert` by the span's token, among this rank's selections of
+ * the expert, by (token, k). A bit shows that a token names the expert, but not how often: which
+ * selections are repeats is listed apart, most often none. One warp, lane k with selection k.
  */
 EP_DEV uint32_t ll_index(const struct ep_ll_common &c, const struct ep_ll_send_tables &tables,
 			 uint32_t local, int32_t expert, uint32_t repeats)
@@ -263,8 +263,8 @@ EP_DEV unsigned char *ll_post(const struct ep_ll_common &c, uint32_t d)
 }
 
 /*
- * Sends to every destination how many rows, and rows per expert, it will get; what is for remote ranks
- * is left in the stage. One block; the first span is marked and counted.
+ * Sends to every destination how many rows, and rows per expert, it will get; what is for remote
+ * ranks is left in the stage. One block; the first span is marked and counted.
  */
 template <bool REMOTE>
 EP_DEV void ep_ll_send_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
@@ -709,7 +709,9 @@ EP_DEV bool remote_goes(const struct ep_ll_common &c, const struct ep_ll_send_ta
 	return ep_any(EP_FULL_MASK, goes);
 }
 
-/* Headers of the batch, and its rows unless the NIC reads them from the caller's tensor. One block. */
+/*
+ * Headers of the batch, and its rows unless the NIC reads them from the caller's tensor. One block.
+ */
 template <class F>
 EP_DEV void remote_stage_batch(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			       const struct ep_ll_send_tables &tables,

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low latency: the formats of rows, one struct for each. A kernel takes one as its template argument; the
- * host has what it needs of them in a table (plugin/ep/ll/ll_plan.c).
+ * Low latency: the formats of rows, one struct for each. A kernel takes one as its template
+ * argument; the host has what it needs of them in a table (plugin/ep/ll/ll_plan.c).
  *
- * A quad can be read by itself. Where a lane's vec lies in it, `off`, follows from ep_line_offset() for
- * lines, and is 16 * lane for bytes.
+ * A quad can be read by itself. Where a lane's vec lies in it, `off`, follows from ep_line_offset()
+ * for lines, and is 16 * lane for bytes.
  *
  *   copied   the bytes of the caller's row, and behind them those of its scales
  *   e4m3     448 elements, 4 scale words, 16 bytes of zeros
  *   e2m1     832 elements, 13 scale words, 1 / global as fp32, 8 bytes of zeros
  *
- * Two quads of e4m3 are a tile, which has 7 scale words: words 0 to 3 lie in its first quad and words 3 to
- * 6 in its second, as both have elements of word 3. A scale word is
+ * Two quads of e4m3 are a tile, which has 7 scale words: words 0 to 3 lie in its first quad and
+ * words 3 to 6 in its second, as both have elements of word 3. A scale word is
  *
  *   FP8      the fp32 scale of 128 elements
  *   MXFP8    four e8m0 scales, each of 32 elements
@@ -54,8 +54,8 @@ EP_DEV void ll_elements(struct ep_vec16 lo, struct ep_vec16 hi, float *f)
 }
 
 /*
- * The four bytes at `at` of a quad, of which `vec` is this lane's part; at is a multiple of 4 that each
- * lane chooses, from `first` on, which is 416 or 448. All lanes.
+ * The four bytes at `at` of a quad, of which `vec` is this lane's part; at is a multiple of 4 that
+ * each lane chooses, from `first` on, which is 416 or 448. All lanes.
  */
 template <bool LINES> EP_DEV uint32_t ll_quad_word(struct ep_vec16 vec, uint32_t first, uint32_t at)
 {
@@ -174,8 +174,8 @@ template <class SCALE> struct ep_ll_e4m3 {
 	}
 
 	/*
-	 * Quantises 16 elements of each lane, the tile's from element 16 * i on, into `tile`, if it has
-	 * these. All lanes, with ascending i.
+	 * Quantises 16 elements of each lane, the tile's from element 16 * i on, into `tile`, if it
+	 * has these. All lanes, with ascending i.
 	 */
 	EP_DEV void quantise(const struct ep_ll_quantiser &z, struct ep_vec16 lo,
 			     struct ep_vec16 hi, uint32_t i, unsigned char *tile)
@@ -252,8 +252,9 @@ template <class SCALE> struct ep_ll_e4m3 {
 	}
 
 	/*
-	 * Which 16 elements of its tile a lane has of a quad that is not on the wire: those of the vec at
-	 * `off`, and lanes without one the rest of the group that the quad shares with the other one.
+	 * Which 16 elements of its tile a lane has of a quad that is not on the wire: those of the
+	 * vec at `off`, and lanes without one the rest of the group that the quad shares with the
+	 * other one.
 	 */
 	template <bool LINES> EP_DEV uint32_t own_at(uint32_t quad, uint32_t off)
 	{
@@ -285,7 +286,9 @@ template <class SCALE> struct ep_ll_e4m3 {
 		ll_own_load<own_vecs>(raw, row + at, at < row_bytes);
 	}
 
-	/* Adds the lane's vec of a row that own_load() has loaded, as a reader gets it. All lanes. */
+	/*
+	 * Adds the lane's vec of a row that own_load() has loaded, as a reader gets it. All lanes.
+	 */
 	template <bool LINES>
 	EP_DEV void add_own(float *sum, const struct ep_vec16 *raw, const struct ep_ll_quantiser &z,
 			    uint32_t quad, uint32_t off, float weight)
@@ -509,7 +512,10 @@ struct ep_ll_raw_tile {
 _Static_assert(EP_LL_TILE_QUADS *EP_LL_E4M3_ELEMENTS <= 1024 && EP_LL_E2M1_ELEMENTS <= 1024,
 	       "a lane has two shares of a tile");
 
-/* Tile `tile` of a row of bf16, `row_bytes` long. Behind its end are zeros. Nothing waits for the loads. */
+/*
+ * Tile `tile` of a row of bf16, `row_bytes` long. Behind its end are zeros. Nothing waits for the
+ * loads.
+ */
 template <class F>
 EP_DEV struct ep_ll_raw_tile ep_ll_raw_tile_load(const unsigned char *row, uint32_t row_bytes,
 						 uint32_t tile)

@@ -60,8 +60,8 @@ EP_DEV struct ep_vec16 tensor_vec(const struct ep_ll_combine_args &a, uint32_t r
 }
 
 /*
- * Quads [first, end) of several rows as lines: of each lane's `row`, or NO_ROW, to the source's slot
- * for the token and k = lane. Vecs of different rows are in flight together. One warp.
+ * Quads [first, end) of several rows as lines: of each lane's `row`, or NO_ROW, to the source's
+ * slot for the token and k = lane. Vecs of different rows are in flight together. One warp.
  */
 EP_DEV void return_lines(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			 const struct ep_ll_return &ret, uint32_t row, uint32_t first, uint32_t end)
@@ -180,8 +180,9 @@ EP_DEV void tile_store(const struct ep_op &op, uint32_t flag, unsigned char *out
 }
 
 /*
- * Quads [first, end), whole tiles, of several rows, to the source's slots; as return_lines(). A tile
- * is loaded while the one before is quantised. Also for rows as bytes, which the caller announces.
+ * Quads [first, end), whole tiles, of several rows, to the source's slots; as return_lines(). A
+ * tile is loaded while the one before is quantised. Also for rows as bytes, which the caller
+ * announces.
  */
 template <class F, bool LINES>
 EP_DEV void return_tiles(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
@@ -260,7 +261,10 @@ struct ep_ll_return_batch {
 	uint32_t rows;
 };
 
-/* The slots of source r that channel `ch` returns: *first and, as the result, how many. 0: r is no source. */
+/*
+ * The slots of source r that channel `ch` returns: *first and, as the result, how many. 0: r is no
+ * source.
+ */
 EP_DEV uint32_t remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t ch, uint32_t *first)
 {
 	uint32_t rows = ep_ll_among(c.from, r) && ep_rank_remote(c.g, r) ? c.h.src_rows[r] : 0;
@@ -272,8 +276,9 @@ EP_DEV uint32_t remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t 
 
 /*
  * Finds the rows of up to EP_LL_STAGE_ROWS slots, from the channel's position `base` on: position i
- * is slot i / S of the source i % S of S. *taken: slots that the batch covers. Returns its rows. One block;
- * it has two barriers before it writes what is read of the list before, and one at its end.
+ * is slot i / S of the source i % S of S. *taken: slots that the batch covers. Returns its rows.
+ * One block; it has two barriers before it writes what is read of the list before, and one at its
+ * end.
  */
 EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &list,
 				 uint32_t ch, uint32_t base, uint32_t positions, uint32_t *taken)
@@ -437,7 +442,10 @@ EP_DEV void ep_ll_remote_return(const struct ep_ll_combine_args &a, const struct
 #define EP_LL_MOST_SHARES 3         /* log2: warps that return quantised rows of a token and tile */
 #define EP_LL_NO_OFFSET 0xfffffff0u /* a vec past every row */
 
-/* Part j of the parts of source `src`, in the order of its slots. Nothing waits here for what is loaded. */
+/*
+ * Part j of the parts of source `src`, in the order of its slots. Nothing waits here for what is
+ * loaded.
+ */
 template <bool REMOTE>
 EP_DEV struct ep_ll_return return_at(const struct ep_ll_common &c, uint32_t src, uint32_t j,
 				     bool counts)
@@ -484,8 +492,8 @@ EP_DEV struct ep_ll_return return_load(const struct ep_ll_combine_args &a, uint3
 }
 
 /*
- * Returns a row for each local expert, or one in rank-major layout; of these, counted from 0, those whose number
- * is `share` modulo `shares`, a power of two. One warp.
+ * Returns a row for each local expert, or one in rank-major layout; of these, counted from 0, those
+ * whose number is `share` modulo `shares`, a power of two. One warp.
  */
 template <class F>
 EP_DEV void return_item(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
@@ -561,9 +569,10 @@ EP_DEV uint32_t return_most(const struct ep_ll_common &c, bool slots)
 /*
  * ---- send half: parts of rows, from a list ----
  *
- * Of many tokens a warp would take parts of two or three, each with the rows of all its experts here. Some
- * have none and some have all, so a few warps would send long after the others. Therefore a block lists the
- * rows of as many slots as it has notes for, and its warps take parts of these rows.
+ * Of many tokens a warp would take parts of two or three, each with the rows of all its experts
+ * here. Some have none and some have all, so a few warps would send long after the others.
+ * Therefore a block lists the rows of as many slots as it has notes for, and its warps take parts
+ * of these rows.
  */
 #define EP_LL_NOTES 4 /* of a thread, for one list */
 
@@ -734,8 +743,8 @@ EP_DEV void return_part(const struct ep_ll_combine_args &a, const struct ep_op &
 }
 
 /*
- * Returns all rows to ranks of the node; `notes` are those of the first list, counted, and a barrier
- * followed. Work of number `worker` is the warp's first. One block.
+ * Returns all rows to ranks of the node; `notes` are those of the first list, counted, and a
+ * barrier followed. Work of number `worker` is the warp's first. One block.
  */
 template <bool REMOTE>
 EP_DEV void return_listed(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
@@ -781,7 +790,9 @@ struct ep_ll_ahead {
 	uint32_t all;              /* and all */
 };
 
-/* `worker`: the warp's number. One block; rows that it lists are counted, and a barrier followed. */
+/*
+ * `worker`: the warp's number. One block; rows that it lists are counted, and a barrier followed.
+ */
 template <class F, bool REMOTE>
 EP_DEV void combine_send(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
 			 uint32_t worker, struct ep_ll_list &list, struct ep_ll_ahead &ahead)
@@ -871,7 +882,10 @@ EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const str
 	return term;
 }
 
-/* The lane's vec at `off` of a row that has arrived as bytes: where rows travel as lines, from a remote rank. */
+/*
+ * The lane's vec at `off` of a row that has arrived as bytes: where rows travel as lines, from a
+ * remote rank.
+ */
 template <bool LINES, bool REMOTE>
 EP_DEV struct ep_vec16 arrived_vec(const struct ep_ll_common &c, const struct ep_op &op,
 				   uint32_t at, uint32_t route, uint32_t off, bool narrow)
@@ -898,7 +912,9 @@ EP_DEV struct ep_vec16 term_vec(const struct ep_ll_combine_args &a, const struct
 				   : v;
 }
 
-/* Where the lines of a quad of a token's rows lie: one base, so that rows need no registers each. */
+/*
+ * Where the lines of a quad of a token's rows lie: one base, so that rows need no registers each.
+ */
 struct ep_ll_sum_lines {
 	const unsigned char *row; /* k = 0 */
 	uint32_t stride;          /* to the next k */
@@ -961,10 +977,10 @@ EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, u
 }
 
 /*
- * Sums the lane's vec of a token's copied rows in ascending k: at `off` of quad `quad` where rows may come as
- * lines (LINES), and anywhere where all are bytes (quad is 0). All lanes call it.
- * A row whose rank fails on the way adds nothing here, and may have added to other vecs of the token: such
- * a sum is not defined, and the caller has the error flag.
+ * Sums the lane's vec of a token's copied rows in ascending k: at `off` of quad `quad` where rows
+ * may come as lines (LINES), and anywhere where all are bytes (quad is 0). All lanes call it. A row
+ * whose rank fails on the way adds nothing here, and may have added to other vecs of the token:
+ * such a sum is not defined, and the caller has the error flag.
  */
 template <class F, bool LINES, bool REMOTE>
 EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
@@ -1019,15 +1035,18 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 		 off, narrow, sum);
 }
 
-/* The lane's part of a row that is quantised: what has arrived of it, or of our own what is to be quantised. */
+/*
+ * The lane's part of a row that is quantised: what has arrived of it, or of our own what is to be
+ * quantised.
+ */
 template <class F> struct sum_row {
 	float global;
 	struct ep_vec16 v[F::own_vecs]; /* v[0]: what has arrived */
 };
 
 /*
- * That of the first of `rows`. Nothing waits for what is loaded. `made`: the n-th of these lies quantised
- * in the scratch of the n-th warp from this one on.
+ * That of the first of `rows`. Nothing waits for what is loaded. `made`: the n-th of these lies
+ * quantised in the scratch of the n-th warp from this one on.
  */
 template <class F, bool LINES, bool REMOTE>
 EP_DEV sum_row<F> sum_row_load(const struct ep_ll_combine_args &a, const struct ep_op &op,
@@ -1082,8 +1101,8 @@ EP_DEV bool sum_row_wait(const struct ep_ll_common &c, const struct ep_op &op, u
 }
 
 /*
- * The same of rows that are quantised, quad `quad`. A row takes many instructions, so they are added
- * one by one, and each is loaded while the one before is added.
+ * The same of rows that are quantised, quad `quad`. A row takes many instructions, so they are
+ * added one by one, and each is loaded while the one before is added.
  */
 template <class F, bool LINES, bool REMOTE>
 EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &op, uint32_t flag,
@@ -1134,8 +1153,8 @@ EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &
 }
 
 /*
- * Warp `member` of 2^shift, a team: quantises one of the token's rows that are this rank's own, if it has as
- * many, into the warp's scratch. Returns the rows that the team has made.
+ * Warp `member` of 2^shift, a team: quantises one of the token's rows that are this rank's own, if
+ * it has as many, into the warp's scratch. Returns the rows that the team has made.
  */
 template <class F>
 EP_DEV uint32_t team_quantise(const struct ep_ll_combine_args &a, uint32_t token, uint32_t quad,
@@ -1205,8 +1224,9 @@ EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &
 }
 
 /*
- * Parts of tokens in turn, each by one warp. Of few tokens whose rows are quantised each part has a team
- * of warps in a block, as a row takes long: these share the rank's own rows, and the first one adds all.
+ * Parts of tokens in turn, each by one warp. Of few tokens whose rows are quantised each part has a
+ * team of warps in a block, as a row takes long: these share the rank's own rows, and the first one
+ * adds all.
  */
 template <class F, bool REMOTE>
 EP_DEV void combine_receive(const struct ep_ll_combine_args &a, const struct ep_op &op,
@@ -1280,8 +1300,10 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 
-	/* EP_BANK_HELD needs no care: senders look at the mask before each row, so that peers which
-	 * were masked during this wait get none */
+	/*
+	 * EP_BANK_HELD needs no care: senders look at the mask before each row, so that peers which
+	 * were masked during this wait get none
+	 */
 	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}

@@ -129,7 +129,10 @@ EP_DEV void send_headers(const struct ep_ll_dispatch_args &a, const struct ep_op
 	}
 }
 
-/* Blocks that count and send no rows. With few blocks, block 0 counts and then sends with the others. */
+/*
+ * Blocks that count and send no rows. With few blocks, block 0 counts and then sends with the
+ * others.
+ */
 EP_DEV uint32_t ll_counters(const struct ep_ll_common &c)
 {
 	return c.launch.send_blocks >= 4 ? 1 : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low latency: what host and kernels share besides the group (device/group/group_layout.h). Plain C,
- * included by both.
+ * Low latency: what host and kernels share besides the group (device/group/group_layout.h). Plain
+ * C, included by both.
  *
  * The heap holds, behind what every group has,
  *
@@ -18,25 +18,26 @@
  *
  * Rows. The wire format of a row is a string of bytes cut into quads of EP_LL_QUAD_BYTES, padded to
  * whole quads. Where all peers are joined by NVLink it travels as lines of 128 bytes: 120 bytes of
- * data and an 8-byte flag: the epoch, and that again, or in combine with the seal of the signature in
- * it. A warp stores a quad as four lines with one instruction, a line arrives whole, so a reader that
- * sees the flag has the data: no fence and no separate flag. (NCCL's LL128 protocol relies on the same
- * property of NVLink.) Elsewhere the same bytes travel without flags, and each part of a row is
- * announced by such a flag behind a fence. A part is what one warp takes of a row at a time.
+ * data and an 8-byte flag: the epoch, and that again, or in combine with the seal of the signature
+ * in it. A warp stores a quad as four lines with one instruction, a line arrives whole, so a reader
+ * that sees the flag has the data: no fence and no separate flag. (NCCL's LL128 protocol relies on
+ * the same property of NVLink.) Elsewhere the same bytes travel without flags, and each part of a
+ * row is announced by such a flag behind a fence. A part is what one warp takes of a row at a time.
  *
  * Dispatch. The sender gives each token one slot per destination rank (ascending token order) and
  * each (token, k) an index among its own selections of that expert. It announces per destination
  * two control packets and L expert counts. With the counts of all sources the receiver knows every
- * row's final place: experts' rows lie in ascending (source rank, token, k) order. Many rows of its own
- * a rank takes from the caller's tensor; only their headers pass its heap.
+ * row's final place: experts' rows lie in ascending (source rank, token, k) order. Many rows of its
+ * own a rank takes from the caller's tensor; only their headers pass its heap.
  *
  * Combine. Rows return to the slot token * K + k of the source (rank-major: k is the first k that
  * chose the rank). Rows whose source is this rank stay where they are; the reducer reads them
  * there.
  *
- * Roles. Ranks [first, first + H) hold experts, and ranks [first, first + S) may bring tokens; as a rule
- * both are all. Counts, headers, rows, and what a handle notes of a received row have places for the S
- * alone, by a rank's number among them (its source), rows by its number among those of its node.
+ * Roles. Ranks [first, first + H) hold experts, and ranks [first, first + S) may bring tokens; as a
+ * rule both are all. Counts, headers, rows, and what a handle notes of a received row have places
+ * for the S alone, by a rank's number among them (its source), rows by its number among those of
+ * its node.
  *
  * Remote peers. A channel's block stages up to EP_LL_STAGE_ROWS rows, each once, and then its
  * warps post them, each warp to its own peers: the headers, the rows, and a signal. Rows that go as
@@ -107,10 +108,10 @@ struct ep_ll_areas {
 	uint64_t flag_off;
 	uint64_t row_off;
 	uint64_t remote_row_off;
-	uint64_t
-		stage_header_off; /* from the start of a side: headers of remote ranks [][STAGE_ROWS] */
-	uint64_t post_off;        /* in a heap: what goes out on the control queue, for each rank */
-	uint64_t post_stride;     /* EP_LL_CTRL_BYTES, then 8 * L bytes */
+	/* from the start of a side: headers of remote ranks [][STAGE_ROWS] */
+	uint64_t stage_header_off;
+	uint64_t post_off;    /* in a heap: what goes out on the control queue, for each rank */
+	uint64_t post_stride; /* EP_LL_CTRL_BYTES, then 8 * L bytes */
 };
 
 /* Handle memory, as device addresses. Filled once, with the handle. */
@@ -159,8 +160,9 @@ struct ep_ll_common {
 	uint32_t span;           /* dispatch: tokens whose routing a block holds at a time */
 	uint32_t channel_tokens; /* our tokens of a channel, at least 1 */
 	/*
-	 * Who holds experts, as far as this rank sends to them: none unless it may bring tokens. And who
-	 * may bring tokens, as far as this rank receives them: none unless it holds experts.
+	 * Who holds experts, as far as this rank sends to them: none unless it may bring tokens.
+	 * And who may bring tokens, as far as this rank receives them: none unless it holds
+	 * experts.
 	 */
 	struct ep_ll_peers to;
 	struct ep_ll_peers from;

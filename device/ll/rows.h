@@ -21,8 +21,8 @@ EP_DEV uint32_t ep_ll_source_of(const struct ep_ll_common &c, uint32_t r)
 }
 
 /*
- * The i-th item of work, when the sources take turns and turn j, which begins with another one each time,
- * is the j-th of each: returns its rank. `after`: which source is the first of turn 0.
+ * The i-th item of work, when the sources take turns and turn j, which begins with another one each
+ * time, is the j-th of each: returns its rank. `after`: which source is the first of turn 0.
  */
 EP_DEV uint32_t ep_ll_turn(const struct ep_ll_common &c, uint32_t i, uint32_t after, uint32_t *j)
 {
@@ -167,9 +167,9 @@ EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t 
 }
 
 /*
- * Waits until the batch of a dispatched row has arrived: loads all of it again, together, until it has. False when
- * `peer`, who sends it, has failed. One warp; its lanes poll in step, so what one decides holds for
- * all.
+ * Waits until the batch of a dispatched row has arrived: loads all of it again, together, until it
+ * has. False when `peer`, who sends it, has failed. One warp; its lanes poll in step, so what one
+ * decides holds for all.
  */
 template <int N>
 EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &op,

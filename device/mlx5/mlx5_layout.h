@@ -4,9 +4,9 @@
  * all of them.
  *
  * Part 1 is what an mlx5 NIC reads and writes. All of it is big endian, unless a comment states
- * otherwise; the types show only the width. Sources: Mellanox Adapters Programmer's Reference Manual (PRM),
- * rdma-core's public header <infiniband/mlx5dv.h> (test/gda/mlx5dv.c compares with it member by
- * member), rdma-core's providers/mlx5/mlx5.h for the layout of doorbells.
+ * otherwise; the types show only the width. Sources: Mellanox Adapters Programmer's Reference
+ * Manual (PRM), rdma-core's public header <infiniband/mlx5dv.h> (test/gda/mlx5dv.c compares with it
+ * member by member), rdma-core's providers/mlx5/mlx5.h for the layout of doorbells.
  *
  * Part 2 is our own state of a queue, in the byte order of the machine.
  */
@@ -20,10 +20,10 @@
 /* ------------------------------------------------------------------ Part 1: the NIC's formats */
 
 /*
- * A send queue is a circular buffer of basic blocks (WQEBB) of 64 bytes, a power of two. A work queue
- * element (WQE) is a list of 16-byte segments; DS counts them, the control segment included. Every
- * WQE that we post fits one basic block, so that the index of a WQE is its block, and the index in
- * a completion plus one is the first that has not completed.
+ * A send queue is a circular buffer of basic blocks (WQEBB) of 64 bytes, a power of two. A work
+ * queue element (WQE) is a list of 16-byte segments; DS counts them, the control segment included.
+ * Every WQE that we post fits one basic block, so that the index of a WQE is its block, and the
+ * index in a completion plus one is the first that has not completed.
  *
  * Indices count blocks since the queue was made. The NIC sees them modulo 65536, whatever the size
  * of the buffer; software keeps 64 bits. (PRM, "Send Queue"; WQE index in the control segment.)
@@ -260,8 +260,8 @@ enum ep_mlx5_signal_policy {
 };
 
 /*
- * A region that one key covers. `addr` is the address under which the NIC knows its first byte (the IOVA of
- * the registration, often but not always the address that kernels use).
+ * A region that one key covers. `addr` is the address under which the NIC knows its first byte (the
+ * IOVA of the registration, often but not always the address that kernels use).
  */
 struct ep_mlx5_region {
 	uint64_t addr;

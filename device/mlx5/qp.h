@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Posting to a send queue, waiting for its completions, and one-sided operations on the peer's memory. One
- * warp owns a queue for as long as it holds a `struct ep_mlx5_post`, equal in all lanes: no atomics, one
- * fence per doorbell. Another warp may own it in another kernel, or behind a barrier that both join.
- * Every function without "One lane" above it is called by all lanes of the warp together, with the same
- * arguments except where it has "per lane".
+ * Posting to a send queue, waiting for its completions, and one-sided operations on the peer's
+ * memory. One warp owns a queue for as long as it holds a `struct ep_mlx5_post`, equal in all
+ * lanes: no atomics, one fence per doorbell. Another warp may own it in another kernel, or behind a
+ * barrier that both join. Every function without "One lane" above it is called by all lanes of the
+ * warp together, with the same arguments except where it has "per lane".
  *
  * What the NIC may observe:
- *   - WQEs are handed over in index order without gaps. The doorbell follows all WQEs that it covers and all
- *     memory that the warp had written before posting (payload, too).
+ *   - WQEs are handed over in index order without gaps. The doorbell follows all WQEs that it
+ *     covers and all memory that the warp had written before posting (payload, too).
  *   - The doorbell record is written after the WQEs it covers and before the doorbell; neither ever
  *     goes back.
  *   - No slot is written before a completion has shown that the NIC is done with its former WQE.
@@ -163,9 +163,9 @@ EP_DEV bool ep_mlx5_wait(struct ep_mlx5_post *post, uint64_t index, uint32_t tim
 /*
  * For a queue that is out of use: waits until the NIC reads nothing any more of what was posted
  * below `index`, since that has completed or the queue pair has ended. An error that the NIC has
- * reported means that; one that a wait came to by itself does not, until the host, which gets a record of
- * it, has ended the queue pair: what was posted is flushed then, which reports an error. False: not
- * within that time, or the kernel's work is aborted.
+ * reported means that; one that a wait came to by itself does not, until the host, which gets a
+ * record of it, has ended the queue pair: what was posted is flushed then, which reports an error.
+ * False: not within that time, or the kernel's work is aborted.
  */
 EP_DEV bool ep_mlx5_wait_end(const struct ep_mlx5_post *post, uint64_t index, uint64_t timeout_ns)
 {
@@ -222,7 +222,8 @@ EP_DEV void ep_mlx5_doorbell(struct ep_mlx5_qp *qp, uint64_t next)
 }
 
 /*
- * Waits until there is room for n more WQEs; n is 1..EP_MLX5_MAX_BATCH. post->status shows whether there is.
+ * Waits until there is room for n more WQEs; n is 1..EP_MLX5_MAX_BATCH. post->status shows whether
+ * there is.
  */
 EP_DEV void mlx5_reserve(struct ep_mlx5_post *post, uint32_t n)
 {
@@ -319,8 +320,8 @@ EP_DEV struct ep_mlx5_post ep_mlx5_open(struct ep_mlx5_qp *qp, const uint32_t *a
 }
 
 /*
- * Posts, in lane order, one WQE per lane that `want`s (wqe and ds per lane, built for index 0 without
- * completion), and then the tail, if tail_ds is not 0 (equal in all lanes). One doorbell.
+ * Posts, in lane order, one WQE per lane that `want`s (wqe and ds per lane, built for index 0
+ * without completion), and then the tail, if tail_ds is not 0 (equal in all lanes). One doorbell.
  *
  * `more`: another call by this warp follows soon, which will ring for these WQEs as well. They may
  * stay unknown to the NIC until a call without `more` or ep_mlx5_quiet(); one of
@@ -430,8 +431,8 @@ EP_DEV bool ep_mlx5_put_inline(struct ep_mlx5_post *post, bool want, struct ep_m
  *
  * Sole writer: no other warp, rank or queue ever changes the slot, and `before` is its value now
  * (what was set last). The connection's policy decides whether the value travels as a WRITE or as
- * an atomic of the difference: the peer sees no difference. Otherwise the slot is a sum of what anybody
- * adds, and always an atomic.
+ * an atomic of the difference: the peer sees no difference. Otherwise the slot is a sum of what
+ * anybody adds, and always an atomic.
  */
 struct ep_mlx5_signal {
 	struct ep_mlx5_mem slot;
@@ -489,8 +490,8 @@ EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *post, const struct ep_mlx5_s
 }
 
 /*
- * One lane alone, of a queue that no warp holds meanwhile: writes `value` to an aligned
- * word of 8 bytes, if there is room for that now. It waits for nothing. A wait that ended because the
+ * One lane alone, of a queue that no warp holds meanwhile: writes `value` to an aligned word of 8
+ * bytes, if there is room for that now. It waits for nothing. A wait that ended because the
  * kernel's work is aborted has left the queue as it was, and words may still be posted.
  */
 EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, uint64_t offset,
@@ -518,9 +519,10 @@ EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, u
 }
 
 /*
- * Waits until everything that was ever posted to the queue has completed. Then local memory may be written again, what was fetched can be read by all
- * lanes, and the data has arrived at the peer's NIC, which acknowledged it; that the peer's GPU can
- * see it is shown by a signal only. Also the place where errors of the connection show up.
+ * Waits until everything that was ever posted to the queue has completed. Then local memory may be
+ * written again, what was fetched can be read by all lanes, and the data has arrived at the peer's
+ * NIC, which acknowledged it; that the peer's GPU can see it is shown by a signal only. Also the
+ * place where errors of the connection show up.
  */
 EP_DEV bool ep_mlx5_quiet(struct ep_mlx5_post *post)
 {

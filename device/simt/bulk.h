@@ -13,14 +13,15 @@
  * Barriers: struct ep_mbar, in shared memory. It counts phases 0, 1, 2, ...; a phase ends when as
  * many warps have arrived as ep_mbar_init() was given and all bytes that they announced have come.
  *   ep_mbar_init(bar, nwarps)     phase 0 begins; each phase takes `nwarps` arrivals
- *   ep_mbar_fence_init()          after the last ep_mbar_init(), by the same warp; then a barrier of
- *                                 the block (or of the warp that uses it alone)
+ *   ep_mbar_fence_init()          after the last ep_mbar_init(), by the same warp; then a barrier
+ *                                 of the block (or of the warp that uses it alone)
  *   ep_mbar_arrive(bar)           the warp arrives
- *   ep_mbar_arrive_tx(bar, bytes) the warp arrives, and its loads of this phase bring `bytes`. First
- *                                 the loads, then this call. All loads of a phase: below 1 MiB
- *   ep_mbar_try_wait(bar, parity) -> bool, any thread: is the phase of that parity (phase & 1) over?
- *                                 It is false for the running phase, and for the one before it
- *                                 true, so a new barrier is true for parity 1. A thread that was
+ *   ep_mbar_arrive_tx(bar, bytes) the warp arrives, and its loads of this phase bring `bytes`.
+ *                                 First the loads, then this call. All loads of a phase: below 1
+ *                                 MiB
+ *   ep_mbar_try_wait(bar, parity) -> bool, any thread: is the phase of that parity (phase & 1)
+ *                                 over? It is false for the running phase, and for the one before
+ *                                 it true, so a new barrier is true for parity 1. A thread that was
  *                                 given true sees what the warps had done before they arrived, and
  *                                 the bytes of the loads. Must be asked again, in a bounded loop
  *   ep_mbar_wait(bar, parity, timeout_ns, site, peer) -> bool: such a loop, of a warp, which ends
@@ -35,7 +36,8 @@
  *                                         its own `to` and `from`; the others are as above
  *   ep_bulk_store(to, from, bytes)        shared to global. Until its group is waited for, `to`
  *                                         holds anything at all
- *   ep_bulk_commit()                      the stores since the last one are a group (it may be empty)
+ *   ep_bulk_commit()                      the stores since the last one are a group (it may be
+ *                                         empty)
  *   ep_bulk_wait_read(n)                  all but the last n groups have read their shared memory:
  *                                         it may be overwritten. n: 0 to EP_BULK_PENDING
  *   ep_bulk_wait(n)                       and their stores are done: a release that follows (a
@@ -44,19 +46,20 @@
  *   also a kernel that gives up has to. A kernel's end covers its stores.
  *
  * Fences between what threads do and what the engine does
- *   ep_bulk_fence_shared(p, bytes)  the warp has written [p, p + bytes) of shared memory by ordinary
- *                                   stores, and bulk stores may read it from now on. Where several
- *                                   warps wrote it, each calls this for its part; then a barrier
- *                                   (of the block, or an ep_mbar_arrive) before the warp that stores
+ *   ep_bulk_fence_shared(p, bytes)  the warp has written [p, p + bytes) of shared memory by
+ *                                   ordinary stores, and bulk stores may read it from now on. Where
+ *                                   several warps wrote it, each calls this for its part; then a
+ *                                   barrier (of the block, or an ep_mbar_arrive) before the warp
+ *                                   that stores
  *   ep_bulk_fence_global()          any thread: between an acquire (ep_ld_acquire_*, also one that
  *                                   finds nothing, also in a wait's look for failures) and the next
  *                                   bulk copies of the warps that learn of it, be it that they load
  *                                   what the flag announced or overwrite what it gave free. By the
  *                                   thread that acquired, or by lane 0 of the warp that copies
- *   Not needed: between a wait (ep_mbar_*, ep_bulk_wait) and what threads do then; before loads into
- *   shared memory that threads have read, as a load has returned its value before its lane comes to
- *   the warp barrier of the call; for what earlier kernels did, this GPU's or those that a progress
- *   word (ep_ld_retired_*) announces.
+ *   Not needed: between a wait (ep_mbar_*, ep_bulk_wait) and what threads do then; before loads
+ *   into shared memory that threads have read, as a load has returned its value before its lane
+ *   comes to the warp barrier of the call; for what earlier kernels did, this GPU's or those that a
+ *   progress word (ep_ld_retired_*) announces.
  *
  * Example: two buffers, one warp, row after row
  *   load(k): ep_bulk_load(buf[k & 1], row(k), n, &bar[k & 1]); ep_mbar_arrive_tx(&bar[k & 1], n);
@@ -67,16 +70,16 @@
  *   ep_bulk_wait(0); ep_release_fence_sys(); lane 0: ep_st_fenced_sys_u32(flag, ...)
  *
  * Why so (PTX ISA 9.0)
- *   9.7.9.25.2, Async Proxy: memory that both proxies access needs fence.proxy.async in between; the
- *     completion of a cp.async.bulk has such a fence, as soon as somebody observes it. So a wait is
- *     enough for threads, and, as release is cumulative (8.9.5), for those who acquire the flag of
- *     one that has waited, of this GPU or another one.
+ *   9.7.9.25.2, Async Proxy: memory that both proxies access needs fence.proxy.async in between;
+ *     the completion of a cp.async.bulk has such a fence, as soon as somebody observes it. So a
+ *     wait is enough for threads, and, as release is cumulative (8.9.5), for those who acquire the
+ *     flag of one that has waited, of this GPU or another one.
  *   9.7.9.25.6.2, cp.async.bulk.wait_group: without .read it waits until the writes are visible to
  *     the executing thread, with .read only until the source is read. A flag behind .read may
  *     overtake its data.
- *   8.9.5, Causality Order: two accesses are ordered without a fence only if both are generic or both
- *     of one other proxy in one block. So a row that a peer's engine has stored needs the fence
- *     before this engine loads it, too.
+ *   8.9.5, Causality Order: two accesses are ordered without a fence only if both are generic or
+ *     both of one other proxy in one block. So a row that a peer's engine has stored needs the
+ *     fence before this engine loads it, too.
  *   9.7.13.15, mbarrier: a phase ends when no arrivals and no bytes are outstanding. The count of
  *     bytes may be below zero meanwhile, so loads may land before arrive.expect_tx.
  */

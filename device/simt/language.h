@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Macros by which one header serves C, nvcc and the C++ compiler of the virtual cluster's kernels. */
+/*
+ * Macros by which one header serves C, nvcc and the C++ compiler of the virtual cluster's kernels.
+ */
 #ifndef EP_DEVICE_SIMT_LANGUAGE_H
 #define EP_DEVICE_SIMT_LANGUAGE_H
 

@@ -120,8 +120,8 @@ EP_DEV uint32_t ep_f32_bf16_pair(float lo, float hi)
 }
 
 /*
- * Sums of pairs, rounded once: the same as sums in fp32 that are rounded, as fp32 has more than twice
- * their digits.
+ * Sums of pairs, rounded once: the same as sums in fp32 that are rounded, as fp32 has more than
+ * twice their digits.
  */
 EP_DEV uint32_t ep_bf16_pair_add(uint32_t a, uint32_t b)
 {
@@ -416,8 +416,8 @@ EP_DEV uint32_t ep_permute(uint32_t lo, uint32_t hi, uint32_t select)
 #endif
 
 /*
- * Eight e2m1 values to floats, the lowest 4 bits first. Moved so that their exponents stand where those of
- * fp16 end, they are numbers of fp16, 2^14 times smaller.
+ * Eight e2m1 values to floats, the lowest 4 bits first. Moved so that their exponents stand where
+ * those of fp16 end, they are numbers of fp16, 2^14 times smaller.
  */
 EP_DEV void ep_e2m1x8_f32(uint32_t w, float *f)
 {
@@ -509,7 +509,10 @@ EP_DEV float ep_e8m0_f32(uint32_t byte)
 	return ep_bits_f32(byte == 255 ? 0x7fffffffu : b);
 }
 
-/* The scale of an NVFP4 row or tensor that `given` stands for: callers divide by the largest magnitude, also by 0. */
+/*
+ * The scale of an NVFP4 row or tensor that `given` stands for: callers divide by the largest
+ * magnitude, also by 0.
+ */
 EP_DEV float ep_nvfp4_global(float given)
 {
 	return given > EP_NVFP4_MOST_GLOBAL ? EP_NVFP4_MOST_GLOBAL : given;
@@ -522,8 +525,8 @@ EP_DEV uint32_t nvfp4_byte(float amax, float global)
 
 /*
  * e4m3 scale of a group of NVFP4 whose largest magnitude is `amax`, in a tensor with the scale
- * `global`: global * (amax / 6), saturating. *inverse, global / scale, multiplies the channels before
- * they become e2m1. A reader multiplies e2m1 by the scale and by 1 / global.
+ * `global`: global * (amax / 6), saturating. *inverse, global / scale, multiplies the channels
+ * before they become e2m1. A reader multiplies e2m1 by the scale and by 1 / global.
  *   amax 0, or so small that the scale is 0: *inverse is 0; the channels become zeros.
  *   Inf: the largest scale; an infinite channel becomes 6.
  *   NaN: scale 0x7f, which is NaN for every channel of the group.
@@ -543,7 +546,10 @@ EP_DEV uint32_t ep_nvfp4_scale(float amax, float global, float *inverse)
 	return byte;
 }
 
-/* The codes of 16 elements of bf16, two of lo's x in the lowest byte: e2m1 of their products with `inverse`. */
+/*
+ * The codes of 16 elements of bf16, two of lo's x in the lowest byte: e2m1 of their products with
+ * `inverse`.
+ */
 EP_DEV struct ep_vec8 nvfp4_multiply(struct ep_vec16 lo, struct ep_vec16 hi, float inverse)
 {
 	const uint32_t w[8] = { lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w };
@@ -587,8 +593,8 @@ EP_DEV_COLD struct ep_vec8 nvfp4_any(struct ep_vec16 lo, struct ep_vec16 hi, flo
 }
 
 /*
- * global / scale, rounded as IEEE 754 has it if all numbers on the way are normal: the error of the first
- * quotient is exact, and no quotient by a number of 4 bits is next to a tie.
+ * global / scale, rounded as IEEE 754 has it if all numbers on the way are normal: the error of the
+ * first quotient is exact, and no quotient by a number of 4 bits is next to a tie.
  */
 EP_DEV float nvfp4_divide(float global, float scale)
 {
@@ -612,8 +618,8 @@ struct nvfp4_rounding {
 };
 
 /*
- * Is the group one of those? Not if the scale has saturated, so that an element becomes 7 or more, or is no
- * number, nor where a number on the way could be none that is normal.
+ * Is the group one of those? Not if the scale has saturated, so that an element becomes 7 or more,
+ * or is no number, nor where a number on the way could be none that is normal.
  */
 EP_DEV bool nvfp4_rounding_make(float amax, float global, float least, uint32_t byte,
 				struct nvfp4_rounding *r)
@@ -631,8 +637,8 @@ EP_DEV bool nvfp4_rounding_make(float amax, float global, float least, uint32_t 
  * What is added to the product and comes off again is 2^22 times a number near it, or 1.05 to 1.25
  * if that is larger: the last digit of the sum is worth 0.5 below 2, 1 below 4 and 2 above, as e2m1
  * has it. By the near number, which is up to a ninth smaller than the product, 2 begins at 2 to
- * 2.25 and 4 at 4 to 4.5: there the coarser steps have the same value next to a product as the finer
- * ones. It has few digits, so that those of the product have room and ties stay even.
+ * 2.25 and 4 at 4 to 4.5: there the coarser steps have the same value next to a product as the
+ * finer ones. It has few digits, so that those of the product have room and ties stay even.
  */
 EP_DEV float nvfp4_round(struct nvfp4_rounding r, float x)
 {
@@ -676,8 +682,8 @@ EP_DEV struct ep_vec8 nvfp4_round_all(struct nvfp4_rounding r, struct ep_vec16 l
 #endif
 
 /*
- * Quantises a group, 16 elements of bf16: returns their codes, the first in the lowest 4 bits, and *scale.
- * `least`: ep_nvfp4_least().
+ * Quantises a group, 16 elements of bf16: returns their codes, the first in the lowest 4 bits, and
+ * *scale. `least`: ep_nvfp4_least().
  */
 EP_DEV struct ep_vec8 ep_nvfp4_quantise(struct ep_vec16 lo, struct ep_vec16 hi, float global,
 					float least, uint32_t *scale)

@@ -3,10 +3,10 @@
  * All that a kernel may ask of the machine.
  *
  * The kernels are written once and run on two machines: a GPU, where each primitive below is a PTX
- * instruction or two (device/simt/simt_cuda.h), and the CPU of the virtual cluster, where a block is an OS
- * thread, its threads are fibers of that thread, and C11 atomics stand for the memory model
- * (test/vcluster/simt/simt_cpu.h). What includes this file without nvcc says by its include path where the
- * CPU's half is.
+ * instruction or two (device/simt/simt_cuda.h), and the CPU of the virtual cluster, where a block
+ * is an OS thread, its threads are fibers of that thread, and C11 atomics stand for the memory
+ * model (test/vcluster/simt/simt_cpu.h). What includes this file without nvcc says by its include
+ * path where the CPU's half is.
  *
  * Conventions of a kernel source
  *
@@ -23,8 +23,8 @@
  *   ep_tid() ep_nthreads() ep_lane() ep_warp() ep_nwarps() ep_block() ep_nblocks()
  *
  * Registers
- *   ep_opaque_u32(v)    v, of which the compiler knows nothing: it computes anew what follows from v
- *                       rather than keep it in registers, or on the stack
+ *   ep_opaque_u32(v)    v, of which the compiler knows nothing: it computes anew what follows from
+ *                       v rather than keep it in registers, or on the stack
  *   ep_any_f32()        any number: what a variable held before is not kept, and nothing is done
  *
  * Warp collectives: `mask` names the lanes that take part; each of them must call with that mask.
@@ -35,7 +35,8 @@
  *   ep_or_u32(mask, v): all lanes' bits; all 32 lanes
  * Block barriers: ep_block_sync(); ep_bar_sync(id 1..15, nthreads) for a named subset of warps.
  * ep_bar_arrive(id, nthreads) counts as one of the nthreads and does not wait: what the thread did
- * before is seen by those that wait. It does not come to that barrier again before they are through.
+ * before is seen by those that wait. It does not come to that barrier again before they are
+ * through.
  *
  * Memory
  *   Plain C accesses follow the usual rules: two threads may share data only across a barrier or a
@@ -50,9 +51,10 @@
  *       by another thread need a barrier between the two.
  *   ep_st_retired_sys_u64(p, v), ep_ld_retired_sys_u64(p), and ep_ld_retired_sys_u32(p) of its half
  *       For progress words, and for words of a step that has started. Whoever sees the value may
- *       overwrite what earlier kernels of the storing stream read or wrote. The kernel boundary before the store has ordered those
- *       accesses already, so on a GPU these are relaxed (st.relaxed.sys, ld.relaxed.sys) and
- *       there is no fence. On the CPU they are a release and an acquire.
+ *       overwrite what earlier kernels of the storing stream read or wrote. The kernel boundary
+ *       before the store has ordered those accesses already, so on a GPU these are relaxed
+ *       (st.relaxed.sys, ld.relaxed.sys) and there is no fence. On the CPU they are a release and
+ *       an acquire.
  *   ep_multimem_st_retired_sys_u64(p, v), ep_multimem_st_release_sys_u64(p, v)
  *   ep_multimem_add_release_sys_u64(p, v)
  *       `p` is a multicast address: one store, or one addition, reaches the 8 bytes of every rank
@@ -60,7 +62,8 @@
  *       else may touch such an address. Whoever reads the memory reads it at its own address.
  *       Only where EP_MULTICAST is not 0 (a GPU of sm_90 or later); elsewhere they are traps.
  *   ep_atomic_add_gpu_u32/_u64, ep_atomic_max_gpu_u64, ep_atomic_cas_gpu_u32
- *                               relaxed; return the old value, and nobody waits for one that is not used
+ *                               relaxed; return the old value, and nobody waits for one that is
+ *                               not used
  *   ep_atomic_add_acq_rel_gpu_u32, ep_atomic_cas_acquire_gpu_u32
  *                               the same with an order
  *   ep_add_release_gpu_u32      returns nothing

@@ -7,8 +7,8 @@
 #define EP_DEV_COLD static __device__ __noinline__
 #define EP_SHARED(type, name) __shared__ type name
 /*
- * A kernel of sm_90 and later begins by waiting for the one before it in the stream: the host lets it start
- * while that one ends (ep_kernel_launch()). Without that leave it waits for nothing.
+ * A kernel of sm_90 and later begins by waiting for the one before it in the stream: the host lets
+ * it start while that one ends (ep_kernel_launch()). Without that leave it waits for nothing.
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define EP_KERNEL_WAIT() asm volatile("griddepcontrol.wait;" ::: "memory")

@@ -115,27 +115,28 @@ typedef struct {
 /*
  * Creates a group in which experts and tokens may be on different ranks.
  *
- * With `roles` NULL or all counts 0 this is ncclEpCreateGroup. Otherwise, with H holders and S senders,
- * L = num_experts / H, and expert e is expert e % L of rank first_holder + e / L. num_experts is a
- * multiple of H. All calls stay collective: each rank makes each of them, in the same order. What
- * changes, in the words of nccl_ep.h:
+ * With `roles` NULL or all counts 0 this is ncclEpCreateGroup. Otherwise, with H holders and S
+ * senders, L = num_experts / H, and expert e is expert e % L of rank first_holder + e / L.
+ * num_experts is a multiple of H. All calls stay collective: each rank makes each of them, in the
+ * same order. What changes, in the words of nccl_ep.h:
  *
- * Low latency's tensors of received rows are [L][S*B]... in expert-major and [S][B]... in rank-major, where
- * the s-th block is of rank first_sender + s; src_rank_counters is [S]. In high throughput up to S*B rows
- * come, and the order of sources is that of ranks. On a rank that holds no experts the first extent of each is
- * 0. Its tensors need no storage, and it may pass no counters; a recv_total_counter gets 0.
+ * Low latency's tensors of received rows are [L][S*B]... in expert-major and [S][B]... in
+ * rank-major, where the s-th block is of rank first_sender + s; src_rank_counters is [S]. In high
+ * throughput up to S*B rows come, and the order of sources is that of ranks. On a rank that holds
+ * no experts the first extent of each is 0. Its tensors need no storage, and it may pass no
+ * counters; a recv_total_counter gets 0.
  *
- * The topk_idx of a rank that may bring no tokens has an extent of 0, and so have its inputs->tokens in
- * dispatch and outputs->tokens in combine.
+ * The topk_idx of a rank that may bring no tokens has an extent of 0, and so have its
+ * inputs->tokens in dispatch and outputs->tokens in combine.
  *
- * Rows go from senders to holders and back alone, and no rank waits for a count of one that brings no tokens.
- * In low latency counts go to holders alone. In high throughput they go to all ranks, since the place of a row
- * depends on those of all senders. As ever, a rank begins an operation when all ranks have begun those of
- * which it uses the memory again: in low latency three operations before, on several nodes two; in high
- * throughput this one.
+ * Rows go from senders to holders and back alone, and no rank waits for a count of one that brings
+ * no tokens. In low latency counts go to holders alone. In high throughput they go to all ranks,
+ * since the place of a row depends on those of all senders. As ever, a rank begins an operation
+ * when all ranks have begun those of which it uses the memory again: in low latency three
+ * operations before, on several nodes two; in high throughput this one.
  *
- * In high throughput rows never go straight into windows, and zero_copy ON asks only ranks with rows for
- * one; the log has a line of it (INFO, COLL). ncclEpExtStartArrivals refuses such a group.
+ * In high throughput rows never go straight into windows, and zero_copy ON asks only ranks with
+ * rows for one; the log has a line of it (INFO, COLL). ncclEpExtStartArrivals refuses such a group.
  *
  * Collective: yes.
  * Threads: any, but one at a time per communicator.
@@ -144,8 +145,8 @@ typedef struct {
  * Memory: as ncclEpCreateGroup.
  * Logs: as ncclEpCreateGroup.
  * Returns: ncclSuccess, the codes of calls that use the GPU, or
- *   ncclInvalidArgument: As ncclEpCreateGroup would return. `roles` was not initialised, or a range does not lie in the communicator's ranks.
- *     Or ranks pass different ranges.
+ *   ncclInvalidArgument: As ncclEpCreateGroup would return. `roles` was not initialised, or a range
+ *     does not lie in the communicator's ranks. Or ranks pass different ranges.
  *   ncclInvalidUsage: As ncclEpCreateGroup would return.
  *   ncclRemoteError: As ncclEpCreateGroup would return.
  *   ncclSystemError: As ncclEpCreateGroup would return.
@@ -154,45 +155,46 @@ ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
 				  const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles);
 
 /*
- * Lets newcomers take the places of lost ranks, while the others keep the group. Low latency with masks.
+ * Lets newcomers take the places of lost ranks, while the others keep the group. Low latency with
+ * masks.
  *
  * A rank is lost: its process has ended, and all others have masked it. The program starts another
- * process in its place. All ranks make a communicator `comm`, in which each has the number that it has
- * in the group. Then, between two operations, the ranks of the group call ncclEpExtReplaceRanks, and
- * each newcomer calls ncclEpExtJoinGroup. When all have returned ncclSuccess, all ranks call
- * ncclEpMaskClean, which takes the newcomers in. Until then they stay masked, and the others may go on
- * with operations. doc/replace.md has the steps in order.
+ * process in its place. All ranks make a communicator `comm`, in which each has the number that it
+ * has in the group. Then, between two operations, the ranks of the group call
+ * ncclEpExtReplaceRanks, and each newcomer calls ncclEpExtJoinGroup. When all have returned
+ * ncclSuccess, all ranks call ncclEpMaskClean, which takes the newcomers in. Until then they stay
+ * masked, and the others may go on with operations. doc/replace.md has the steps in order.
  *
- * What stays: the group, its handles and handle memory, captured graphs, counters and statistics. The
- * newcomer's memory appears at the addresses where the others had the lost rank's. `comm` is the
- * group's communicator from then on. No operation uses the one before, which may be aborted; a tensor
- * in a window of it needs a window of `comm`. As after each ncclEpMaskClean, the next operation of a
- * handle is a dispatch.
+ * What stays: the group, its handles and handle memory, captured graphs, counters and statistics.
+ * The newcomer's memory appears at the addresses where the others had the lost rank's. `comm` is
+ * the group's communicator from then on. No operation uses the one before, which may be aborted; a
+ * tensor in a window of it needs a window of `comm`. As after each ncclEpMaskClean, the next
+ * operation of a handle is a dispatch.
  *
- * After a failure the group serves as before, and the places are masked. If other ranks have returned
- * ncclSuccess, no rank may call ncclEpMaskClean: the newcomers end, and all begin again with a new
- * communicator. The one that failed has to be aborted.
+ * After a failure the group serves as before, and the places are masked. If other ranks have
+ * returned ncclSuccess, no rank may call ncclEpMaskClean: the newcomers end, and all begin again
+ * with a new communicator. The one that failed has to be aborted.
  *
- * A lost rank's process must have ended, with all its threads, as /proc shows it to all others, since
- * it could still store to their memory. After SIGKILL that takes as long as the driver needs; waitpid()
- * returns then. All ranks are on one node, their memory is mapped by NCCL windows (NCCL 2.29.2 or later),
- * and without NVLink multicast.
+ * A lost rank's process must have ended, with all its threads, as /proc shows it to all others,
+ * since it could still store to their memory. After SIGKILL that takes as long as the driver needs;
+ * waitpid() returns then. All ranks are on one node, their memory is mapped by NCCL windows (NCCL
+ * 2.29.2 or later), and without NVLink multicast.
  *
  * Collective: yes, on all ranks of `comm`.
  * Threads: one at a time.
  * Capture: refused, of any stream of the device.
- * Blocks: until all ranks of `comm` have come, NCCL_EP_BOOTSTRAP_TIMEOUT_MS at most for each of four
- *   exchanges, and before that until the device is idle.
+ * Blocks: until all ranks of `comm` have come, NCCL_EP_BOOTSTRAP_TIMEOUT_MS at most for each of
+ *   four exchanges, and before that until the device is idle.
  * Memory: as before; the lost rank's is given back.
  * Logs: failures; each newcomer (INFO).
  * Returns: ncclSuccess, the codes of calls on a working group, or
- *   ncclInvalidArgument: `comm` is NULL, or this rank has another number, size or device there. Or the
- *     newcomers' config or roles are others, or ranks of different groups call it.
- *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. An operation
- *     is pending. A newcomer's place is active, or the process of the lost rank has not ended. Memory
- *     is not mapped by windows, is multicast, or ranks are on several nodes. A newcomer is in a process
- *     of a rank that stays, has fewer SMs, or lacks NVLink that the others have. No rank joins, or
- *     one calls ncclEpCreateGroup.
+ *   ncclInvalidArgument: `comm` is NULL, or this rank has another number, size or device there. Or
+ *     the newcomers' config or roles are others, or ranks of different groups call it.
+ *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. An
+ *     operation is pending. A newcomer's place is active, or the process of the lost rank has not
+ *     ended. Memory is not mapped by windows, is multicast, or ranks are on several nodes. A
+ *     newcomer is in a process of a rank that stays, has fewer SMs, or lacks NVLink that the others
+ *     have. No rank joins, or one calls ncclEpCreateGroup.
  *   ncclRemoteError: Another rank has failed or did not come; the text names it.
  *   ncclSystemError: Host memory is exhausted, no thread can be started, or the device stays busy.
  */
@@ -201,10 +203,10 @@ ncclResult_t ncclEpExtReplaceRanks(ncclEpGroup_t ep_group, ncclComm_t comm);
 /*
  * Joins a group in the place of a lost rank.
  *
- * A newcomer calls it while the ranks of the group call ncclEpExtReplaceRanks. `config` and `roles` are
- * those that the group was created with. The newcomer may then make handles and capture graphs. Its
- * first operation comes after ncclEpMaskClean. If its handles are of a larger top-k than any of the
- * others, the group's memory grows, as for any rank.
+ * A newcomer calls it while the ranks of the group call ncclEpExtReplaceRanks. `config` and `roles`
+ * are those that the group was created with. The newcomer may then make handles and capture graphs.
+ * Its first operation comes after ncclEpMaskClean. If its handles are of a larger top-k than any of
+ * the others, the group's memory grows, as for any rank.
  *
  * Collective: yes, on all ranks of `comm`.
  * Threads: any, but one at a time per communicator.
@@ -235,8 +237,10 @@ typedef struct {
 	/* Input: the ranks of the largest node. 0: all nodes are alike. High throughput assumes the
 	 * nodes to be as equal as possible; for others leave 0 and set NCCL_EP_NODE_SIZE. */
 	unsigned int node_ranks;
-	/* Input: as in ncclEpExtCreateGroup, or NULL. The ranks of a node are then taken to follow one
-	 * another. */
+	/*
+	 * Input: as in ncclEpExtCreateGroup, or NULL. The ranks of a node are then taken to follow
+	 * one another.
+	 */
 	const ncclEpExtRoles_t *roles;
 } ncclEpExtMemory_t;
 
@@ -455,13 +459,14 @@ typedef struct {
  * their scales and their weights. Padding is zero when the dispatch is over. nccl_ep/arrivals.h has
  * device functions that look and wait.
  *
- * If the dispatch fails on the device, `failed` becomes 1. If it was never launched, nothing does: a
- * wait needs a limit. A call of ncclEpDispatch or ncclEpUpdateHandle that returns a failure leaves
- * the counts to the next one. A kernel that waits must leave the SMs of the dispatch free, or both wait in vain. Give
- * the group a number of SMs, and the kernel at most the others.
+ * If the dispatch fails on the device, `failed` becomes 1. If it was never launched, nothing does:
+ * a wait needs a limit. A call of ncclEpDispatch or ncclEpUpdateHandle that returns a failure
+ * leaves the counts to the next one. A kernel that waits must leave the SMs of the dispatch free,
+ * or both wait in vain. Give the group a number of SMs, and the kernel at most the others.
  *
- * High throughput, expert-major handles, groups of one node without roles, not overflow policy DROP. All
- * ranks make this call for the same dispatches. A new routing of the handle forgets the call.
+ * High throughput, expert-major handles, groups of one node without roles, not overflow policy
+ * DROP. All ranks make this call for the same dispatches. A new routing of the handle forgets the
+ * call.
  *
  * Collective: yes.
  * Threads: one at a time.
@@ -472,8 +477,8 @@ typedef struct {
  * Returns: ncclSuccess, the codes of calls on a working group, or
  *   ncclInvalidArgument: `bytes` is NULL. `arrivals` is not aligned, or `*bytes` is less than is
  *     needed. The handle has no routing, or is not expert-major.
- *   ncclInvalidUsage: Low latency, several nodes, roles, or overflow policy DROP. Or `stream` belongs to
- *     another device.
+ *   ncclInvalidUsage: Low latency, several nodes, roles, or overflow policy DROP. Or `stream`
+ *     belongs to another device.
  */
 ncclResult_t ncclEpExtStartArrivals(ncclEpHandle_t handle, ncclEpExtArrivals_t *arrivals,
 				    size_t *bytes, cudaStream_t stream);

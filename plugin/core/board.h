@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The board of a group: what it shows of itself while it lives, to programs like ep_info --live. It is a shared file
- * (core/shared_file.h) of the prefix "nccl-ep-live.". The host writes what it calls, kernels write which peers they
- * wait for, and no writer waits for a reader: a reader sees each number as it was at some time, and no two of the
- * same time. The file goes with the group. The next group of the user removes the file of a process that was killed,
- * as does ep_info --live. Plain C, without CUDA and NCCL.
+ * The board of a group: what it shows of itself while it lives, to programs like ep_info --live. It
+ * is a shared file (core/shared_file.h) of the prefix "nccl-ep-live.". The host writes what it
+ * calls, kernels write which peers they wait for, and no writer waits for a reader: a reader sees
+ * each number as it was at some time, and no two of the same time. The file goes with the group.
+ * The next group of the user removes the file of a process that was killed, as does ep_info --live.
+ * Plain C, without CUDA and NCCL.
  */
 #ifndef EP_CORE_BOARD_H
 #define EP_CORE_BOARD_H
@@ -52,8 +53,8 @@ struct ep_board_call {
 };
 
 /*
- * Exchanges with the other ranks (core/bootstrap.h), by which a group is made, and by which its memory grows. All ranks
- * make the same ones, in the same order.
+ * Exchanges with the other ranks (core/bootstrap.h), by which a group is made, and by which its
+ * memory grows. All ranks make the same ones, in the same order.
  */
 struct ep_board_exchange {
 	uint64_t since_ns; /* when the last one began, or ended */
@@ -92,7 +93,10 @@ struct ep_board {
 	uint64_t calls; /* begun so far; the last ones are call[(number - 1) % EP_BOARD_CALLS] */
 	uint64_t waits_off; /* uint64_t [nranks], ep_wait_word() of device/group/wait_word.h */
 	uint64_t ranks_off; /* struct ep_board_rank [nranks] */
-	/* When a look of the group's own process last found a wait going on, and `calls` then: ep/ep.h. */
+	/*
+	 * When a look of the group's own process last found a wait going on, and `calls` then:
+	 * ep/ep.h.
+	 */
 	uint64_t seen_ns, seen_calls;
 	int32_t parent; /* process that started this one, of the same PID namespace */
 	uint32_t pad[3];
@@ -114,9 +118,9 @@ _Static_assert(sizeof(struct ep_board) == 640 + 64 * 64, "struct ep_board");
 size_t ep_board_bytes(int nranks);
 
 /*
- * Makes and maps one, zeroed but for its owner and the places of its parts; without a file if none can be made,
- * and then file->path is "" and errno has the reason. NULL: there is no memory. The caller removes the file
- * (ep_shared_file_remove()) and unmaps the board.
+ * Makes and maps one, zeroed but for its owner and the places of its parts; without a file if none
+ * can be made, and then file->path is "" and errno has the reason. NULL: there is no memory. The
+ * caller removes the file (ep_shared_file_remove()) and unmaps the board.
  */
 struct ep_board *ep_board_make(int nranks, struct ep_shared_file *file);
 

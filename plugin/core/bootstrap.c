@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exchanges of host bytes by ncclAllGather, each with a limit of time and a word for each way to fail. */
+/*
+ * Exchanges of host bytes by ncclAllGather, each with a limit of time and a word for each way to
+ * fail.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +15,8 @@
 #include "core/timed_call.h"
 
 /*
- * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core: naps of 50 us, and
- * what has taken long may take a sixteenth longer.
+ * Polls at once at first, an exchange takes tens of microseconds; later it need not burn a core:
+ * naps of 50 us, and what has taken long may take a sixteenth longer.
  */
 static void boot_pause(uint64_t waited_ns)
 {
@@ -267,8 +270,9 @@ static int boot_gather_ready(void *arg)
 }
 
 /*
- * Gives NCCL the collective. The first one may connect the ranks, for which NCCL lets its caller wait: for a rank that
- * has died, too, until the communicator is aborted. So it has a thread, if there is one. False: NCCL has not returned.
+ * Gives NCCL the collective. The first one may connect the ranks, for which NCCL lets its caller
+ * wait: for a rank that has died, too, until the communicator is aborted. So it has a thread, if
+ * there is one. False: NCCL has not returned.
  */
 static bool boot_call(struct ep_boot *boot, struct boot_gather *g, uint64_t start)
 {
@@ -291,8 +295,8 @@ static bool boot_call(struct ep_boot *boot, struct boot_gather *g, uint64_t star
 }
 
 /*
- * NCCL may still enqueue what it has, from a thread of its own, until the communicator is aborted; and nobody can ask
- * a communicator whether it is. So stream and buffers stay allocated.
+ * NCCL may still enqueue what it has, from a thread of its own, until the communicator is aborted;
+ * and nobody can ask a communicator whether it is. So stream and buffers stay allocated.
  */
 static void boot_keep(struct ep_boot *boot)
 {

@@ -16,7 +16,10 @@
 
 #define EP_BOOT_BYTES 1024 /* largest contribution of a rank */
 
-/* What an error says where a thread is left in NCCL's call: an abort may free the communicator under it. */
+/*
+ * What an error says where a thread is left in NCCL's call: an abort may free the communicator
+ * under it.
+ */
 #define EP_BOOT_IN_CALL                                                                            \
 	"NCCL's call still waits in a thread: keep the communicator, for NCCL can abort only one " \
 	"that does not block (ncclConfig_t)"
@@ -29,8 +32,8 @@ struct ep_boot {
 	cudaStream_t stream;       /* NULL: none could be made, and the default one serves */
 	/*
 	 * Buffers of an exchange, nranks * EP_BOOT_BYTES of host memory that the device reaches: so
-	 * nothing but the exchange itself can fail. A rank that cannot have it reports that through device
-	 * memory, `spare`, and receives nothing.
+	 * nothing but the exchange itself can fail. A rank that cannot have it reports that through
+	 * device memory, `spare`, and receives nothing.
 	 */
 	struct ep_pinned shared;
 	unsigned char *spare;
@@ -38,22 +41,27 @@ struct ep_boot {
 	uint64_t timeout_ns;
 	const struct ep_ident *idents; /* of all ranks; NULL until the caller has them */
 	struct ep_board *board;        /* shows its exchanges; NULL: nobody sees them */
-	/* Returns a rank that refuses to make an exchange, or -1. Asked while this one waits there; NULL: none. */
+	/*
+	 * Returns a rank that refuses to make an exchange, or -1. Asked while this one waits there;
+	 * NULL: none.
+	 */
 	int (*refused)(const void *arg);
 	const void *refused_arg;
 	struct ep_timed_call *call; /* NCCL's, which has not returned; NULL: none */
 	/*
-	 * NCCL still has what this rank has given it, on the stream or in another thread: what NCCL or
-	 * the device may use cannot be freed, and freeing anything else on the device may wait for ever.
-	 * Whoever has opened the bootstrap undoes all of it later (ep_boot_rest), nobody else anything.
+	 * NCCL still has what this rank has given it, on the stream or in another thread: what NCCL
+	 * or the device may use cannot be freed, and freeing anything else on the device may wait
+	 * for ever. Whoever has opened the bootstrap undoes all of it later (ep_boot_rest), nobody
+	 * else anything.
 	 */
 	bool stuck;
 	/*
-	 * Of a collective that has failed on this rank: others may still wait in it, and would take the
-	 * next one for it, so that there is none.
+	 * Of a collective that has failed on this rank: others may still wait in it, and would take
+	 * the next one for it, so that there is none.
 	 */
 	ncclResult_t failed;
-	bool unsent; /* and NCCL has not even begun it: no rank has received what this one sends there */
+	/* and NCCL has not even begun it: no rank has received what this one sends there */
+	bool unsent;
 	bool busy; /* the device does not get idle: what is freed on it would wait for that */
 	uint32_t exchanges;    /* so far, */
 	uint64_t exchanged_ns; /* how long they took, */
@@ -62,8 +70,9 @@ struct ep_boot {
 
 /*
  * The communicator's device must be current from open to close. A rank that lacks memory must be
- * able to report it, or the others wait for it in vain: *mine, if it is ncclSuccess, becomes the error
- * then, and the caller's first exchange carries it. Fails where no exchange is possible at all.
+ * able to report it, or the others wait for it in vain: *mine, if it is ncclSuccess, becomes the
+ * error then, and the caller's first exchange carries it. Fails where no exchange is possible at
+ * all.
  */
 ncclResult_t ep_boot_open(struct ep_boot *boot, ncclComm_t comm, uint64_t timeout_ns,
 			  ncclResult_t *mine);
@@ -81,14 +90,17 @@ void ep_boot_close(struct ep_boot *boot);
  */
 void ep_boot_rest(struct ep_boot *boot, int device);
 
-/* " (rank 3's process has ended)" for the first rank of this host of which that is known, else "". */
+/*
+ * " (rank 3's process has ended)" for the first rank of this host of which that is known, else "".
+ */
 #define EP_BOOT_GONE_TEXT 96
 const char *ep_boot_gone(const struct ep_boot *boot, char text[EP_BOOT_GONE_TEXT]);
 
 /*
- * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` is boot->all,
- * which serves until the next exchange, or the caller's. It may be NULL on a rank that has no memory
- * for it and whose contribution has that: the others do not wait for it. `mine` is not in boot->all.
+ * all[r * bytes ..] = rank r's contribution. `what` names the purpose in errors. `all` is
+ * boot->all, which serves until the next exchange, or the caller's. It may be NULL on a rank that
+ * has no memory for it and whose contribution has that: the others do not wait for it. `mine` is
+ * not in boot->all.
  */
 ncclResult_t ep_boot_allgather(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 			       const char *what);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls to CUDA and its driver: errors, contexts, pinned memory, and waits for the device that end. */
+/*
+ * Calls to CUDA and its driver: errors, contexts, pinned memory, and waits for the device that end.
+ */
 #include <cuda.h>
 #include <errno.h>
 #include <pthread.h>
@@ -8,7 +10,10 @@
 #include "core/cuda.h"
 #include "core/log.h"
 
-/* Before CUDA 12.5 one asks for the release of the runtime: what is asked for here is the same in all of CUDA 12. */
+/*
+ * Before CUDA 12.5 one asks for the release of the runtime: what is asked for here is the same in
+ * all of CUDA 12.
+ */
 #if CUDART_VERSION < 12050
 #define cudaGetDriverEntryPointByVersion(name, call, version, flags, found)                        \
 	cudaGetDriverEntryPoint(name, call, flags, found)
@@ -67,7 +72,10 @@ static void context_init(void)
 			      ep_driver_find("cuStreamGetCtx", &cu_stream_context);
 }
 
-/* *id: the number of the device's primary context; 0: it has none. False: the driver does not report it. */
+/*
+ * *id: the number of the device's primary context; 0: it has none. False: the driver does not
+ * report it.
+ */
 static bool context_primary(int device, unsigned long long *id)
 {
 	unsigned int flags;
@@ -113,7 +121,10 @@ bool ep_context_ended(const struct ep_context *context)
 	if (!context->id) {
 		return false;
 	}
-	/* Mostly it is this thread's. For a context that has been ended the driver reports no number. */
+	/*
+	 * Mostly it is this thread's. For a context that has been ended the driver reports no
+	 * number.
+	 */
 	if (cu_context_id(NULL, &id) == CUDA_SUCCESS && id == context->id) {
 		return false;
 	}
@@ -172,7 +183,9 @@ bool ep_pinned_alloc(struct ep_pinned *pinned, size_t bytes, struct ep_reason *w
 {
 	void *host;
 
-	/* Shared, so that a child of the program does not get these pages and the program others. */
+	/*
+	 * Shared, so that a child of the program does not get these pages and the program others.
+	 */
 	host = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (host == MAP_FAILED) {
 		return ep_reason_set(why, "no %zu bytes of host memory: %s", bytes,
@@ -240,8 +253,9 @@ int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state)
 }
 
 /*
- * The driver holds a lock of the context while a copy to such memory waits for the stream. A rank that shares
- * this GPU and process could not launch what the stream waits for, so nothing is copied before that has come.
+ * The driver holds a lock of the context while a copy to such memory waits for the stream. A rank
+ * that shares this GPU and process could not launch what the stream waits for, so nothing is copied
+ * before that has come.
  */
 ncclResult_t ep_device_read(void *host, const void *dev, size_t bytes, cudaStream_t stream)
 {

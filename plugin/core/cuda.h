@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all calls to CUDA share: errors in words, the device and its context, which the program may end by
- * cudaDeviceReset, and waits for the device that end. Of a context that was ended, memory, streams and events are gone:
- * they must not be touched any more, and an address may be that of something newer. (Mappings of the driver's memory
- * handles are of no context, and stay.) Host memory that must be readable even so is here, too.
+ * What all calls to CUDA share: errors in words, the device and its context, which the program may
+ * end by cudaDeviceReset, and waits for the device that end. Of a context that was ended, memory,
+ * streams and events are gone: they must not be touched any more, and an address may be that of
+ * something newer. (Mappings of the driver's memory handles are of no context, and stay.) Host
+ * memory that must be readable even so is here, too.
  */
 #ifndef EP_CORE_CUDA_H
 #define EP_CORE_CUDA_H
@@ -51,8 +52,8 @@ struct ep_context {
 struct ep_context ep_context_now(void);
 
 /*
- * Whether that context has been ended. Any thread, whatever its device; makes no context and changes
- * none. False if the driver does not report it.
+ * Whether that context has been ended. Any thread, whatever its device; makes no context and
+ * changes none. False if the driver does not report it.
  */
 bool ep_context_ended(const struct ep_context *context);
 
@@ -68,7 +69,10 @@ struct ep_pinned {
 /* Zeroed, and aligned to a page. Leaves nothing behind on failure. */
 bool ep_pinned_alloc(struct ep_pinned *pinned, size_t bytes, struct ep_reason *why);
 
-/* The same of a mapping that is there: it is unmapped by ep_pinned_free(), and stays as it is on failure. */
+/*
+ * The same of a mapping that is there: it is unmapped by ep_pinned_free(), and stays as it is on
+ * failure.
+ */
 bool ep_pinned_take(struct ep_pinned *pinned, void *host, size_t bytes, struct ep_reason *why);
 
 /* ended: the context is. Otherwise nothing may run on the device that uses the memory. */
@@ -80,8 +84,8 @@ void ep_pinned_free(struct ep_pinned *pinned, bool ended);
 
 /*
  * Waits until nothing runs on the device, the program's own work included. 0: *state is what the
- * device reports of its work, and one that has failed runs nothing either. ETIMEDOUT: not within that
- * time. Another errno value: no thread could be started that waits, and nobody knows.
+ * device reports of its work, and one that has failed runs nothing either. ETIMEDOUT: not within
+ * that time. Another errno value: no thread could be started that waits, and nobody knows.
  */
 int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state);
 

@@ -30,7 +30,9 @@ struct ep_error_slot {
 void ep_error_slot_init(struct ep_error_slot *slot);
 void ep_error_slot_destroy(struct ep_error_slot *slot);
 
-/* Errors of this thread also go to `slot` from now on; NULL: no longer. Returns the previous one. */
+/*
+ * Errors of this thread also go to `slot` from now on; NULL: no longer. Returns the previous one.
+ */
 struct ep_error_slot *ep_error_scope(struct ep_error_slot *slot);
 
 /* Text: what failed, the offending value, the limit or the peer, what to do next. */

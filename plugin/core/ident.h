@@ -53,8 +53,8 @@ ncclResult_t ep_nodes_assign(struct ep_ident *idents, const struct ep_param_list
 			     int nranks);
 
 /*
- * Data that reaches a node from a rank of another one through one of its ranks only goes through the rank
- * with this index, of `ranks`. `index`: of the sender in its own node.
+ * Data that reaches a node from a rank of another one through one of its ranks only goes through
+ * the rank with this index, of `ranks`. `index`: of the sender in its own node.
  */
 static inline uint32_t ep_nodes_forwarder(uint32_t index, uint32_t ranks)
 {
@@ -95,8 +95,8 @@ struct ep_nodes_most ep_nodes_most(const uint32_t *node, size_t stride, int nran
 				   const struct ep_roles *roles);
 
 /*
- * The same if all that is known are the first two: the nodes are as equal as they can be. How roles lie on
- * them is not known: as many as may be.
+ * The same if all that is known are the first two: the nodes are as equal as they can be. How roles
+ * lie on them is not known: as many as may be.
  */
 struct ep_nodes_most ep_nodes_alike(uint32_t near, uint32_t remote, int nranks,
 				    const struct ep_roles *roles);

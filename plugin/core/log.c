@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines as NCCL prints them, into NCCL's own file, or through the logger that NCCL lends to its plugins. */
+/*
+ * Log lines as NCCL prints them, into NCCL's own file, or through the logger that NCCL lends to its
+ * plugins.
+ */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>

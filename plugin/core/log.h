@@ -59,16 +59,17 @@ void ep_log_configure(struct ep_log_config *config, const char *debug, const cha
 bool ep_log_enabled(enum ep_log_level level, unsigned int subsys);
 
 /*
- * Texts quote the environment, peers and other users: what is not printable ASCII becomes '?', so that a line
- * stays one and no terminal takes a part of it for a command (in UTF-8, too, some bytes above 0x7f are one).
+ * Texts quote the environment, peers and other users: what is not printable ASCII becomes '?', so
+ * that a line stays one and no terminal takes a part of it for a command (in UTF-8, too, some bytes
+ * above 0x7f are one).
  */
 void ep_log_flatten(char *text);
 
 void ep_log(enum ep_log_level level, unsigned int subsys, const char *fmt, ...) EP_PRINTF(3, 4);
 
 /*
- * Lines go to `sink` from now on, in a library whose caller has a logger of its own; it decides what
- * is printed, or returns false: then the line goes where it would without. NULL: no longer.
+ * Lines go to `sink` from now on, in a library whose caller has a logger of its own; it decides
+ * what is printed, or returns false: then the line goes where it would without. NULL: no longer.
  */
 typedef bool ep_log_sink_fn(enum ep_log_level level, unsigned int subsys, const char *text);
 void ep_log_to(ep_log_sink_fn *sink);
@@ -107,8 +108,8 @@ int ep_log_format(char *line, size_t size, enum ep_log_level level,
 #define EP_NCCL_LOGGER_NAME "nccl_net_ep_log"
 
 /*
- * The function of that name. It stays callable, as the plugin is never unmapped; false: NCCL has given the
- * plugin no logger, or has finalized it.
+ * The function of that name. It stays callable, as the plugin is never unmapped; false: NCCL has
+ * given the plugin no logger, or has finalized it.
  */
 typedef bool ep_nccl_logger_fn(int level, unsigned int subsys, const char *text);
 

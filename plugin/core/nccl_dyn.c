@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's functions, found in the process: the library links none, and does not load an NCCL of its own. */
+/*
+ * NCCL's functions, found in the process: the library links none, and does not load an NCCL of its
+ * own.
+ */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -43,7 +46,9 @@ static struct ep_nccl_dyn nccl_calls;
 static bool nccl_found;
 static pthread_mutex_t nccl_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Loads NCCL's functions from `scope`. Returns the first that is missing and must not be, or NULL. */
+/*
+ * Loads NCCL's functions from `scope`. Returns the first that is missing and must not be, or NULL.
+ */
 static const char *nccl_take(void *scope, struct ep_nccl_dyn *calls)
 {
 	const char *missing = NULL;
@@ -52,7 +57,10 @@ static const char *nccl_take(void *scope, struct ep_nccl_dyn *calls)
 	for (size_t i = 0; i < EP_ARRAY_SIZE(nccl_names); i++) {
 		void *address = dlsym(scope, nccl_names[i].name);
 
-		/* ISO C does not convert object pointers to function pointers; their representations agree. */
+		/*
+		 * ISO C does not convert object pointers to function pointers; their
+		 * representations agree.
+		 */
 		memcpy((char *)calls + nccl_names[i].at, &address, sizeof(address));
 		if (!address && i < EP_NCCL_NEEDED && !missing) {
 			missing = nccl_names[i].name;
@@ -62,8 +70,9 @@ static const char *nccl_take(void *scope, struct ep_nccl_dyn *calls)
 }
 
 /*
- * First what the linker would take: of the program, of what it links or what was preloaded. Then the library that the
- * program has loaded for itself alone, as PyTorch does. None is loaded here: a communicator of another would not fit.
+ * First what the linker would take: of the program, of what it links or what was preloaded. Then
+ * the library that the program has loaded for itself alone, as PyTorch does. None is loaded here: a
+ * communicator of another would not fit.
  */
 static const char *nccl_load(struct ep_nccl_dyn *calls)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL's functions, looked up in the running process: one binary works with all releases, the library can be
- * preloaded into processes that have no NCCL, and the NCCL that it calls is the program's own, wherever that lies.
+ * NCCL's functions, looked up in the running process: one binary works with all releases, the
+ * library can be preloaded into processes that have no NCCL, and the NCCL that it calls is the
+ * program's own, wherever that lies.
  */
 #ifndef EP_CORE_NCCL_DYN_H
 #define EP_CORE_NCCL_DYN_H

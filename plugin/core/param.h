@@ -84,14 +84,14 @@ int64_t ep_param_or_initial(enum ep_param_id id);
 const char *ep_param_word(enum ep_param_id id, int64_t value, char buffer[EP_PARAM_WORD_MAX]);
 
 /*
- * One value from its text. Of a list: a number that distinguishes short lists, four decimal digits for
- * each item.
+ * One value from its text. Of a list: a number that distinguishes short lists, four decimal digits
+ * for each item.
  */
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value);
 
 /*
- * Whether an entry of the environment has a name that begins like ours and is neither ours nor one of
- * other implementations'. With the known name within a few typing errors of it, or NULL.
+ * Whether an entry of the environment has a name that begins like ours and is neither ours nor one
+ * of other implementations'. With the known name within a few typing errors of it, or NULL.
  */
 #define EP_PARAM_NAME_MAX 64
 bool ep_param_unknown(const char *entry, char name[EP_PARAM_NAME_MAX + 1], const char **nearest);

@@ -12,15 +12,16 @@
 ssize_t ep_file_read(const char *path, char *text, size_t size);
 
 /*
- * State letter and start time of a process, in clock ticks since the host's start; false, and errno, if they cannot
- * be read. The letter is Z or X only when the last thread has ended: after pthread_exit() in main() the others run on,
- * and after SIGKILL the driver may still be at work for one of them. Until then it is R.
+ * State letter and start time of a process, in clock ticks since the host's start; false, and
+ * errno, if they cannot be read. The letter is Z or X only when the last thread has ended: after
+ * pthread_exit() in main() the others run on, and after SIGKILL the driver may still be at work for
+ * one of them. Until then it is R.
  */
 bool ep_process_read(int pid, char *state, uint64_t *start_time);
 
 /*
- * Returns getpid(). Where the kernel can empty a page in children of fork(), it asks once: a system call takes up to a
- * quarter of a microsecond, and every call on a group wants to know.
+ * Returns getpid(). Where the kernel can empty a page in children of fork(), it asks once: a system
+ * call takes up to a quarter of a microsecond, and every call on a group wants to know.
  */
 int ep_process_self(void);
 

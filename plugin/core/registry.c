@@ -16,7 +16,9 @@ static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 static void *registry_tree; /* of entries; see tsearch(3) */
 
-/* A child of fork() asks for the objects, too: no other thread may hold the lock when it is made. */
+/*
+ * A child of fork() asks for the objects, too: no other thread may hold the lock when it is made.
+ */
 static void registry_fork(void)
 {
 	pthread_mutex_lock(&registry_lock);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The objects that callers have pointers to and have not destroyed: a set of this process. Asking it
- * does not look at the object, so a pointer that is none, or no longer one, is found out. (Memory of
- * a destroyed object may belong to a new one of the same kind; the old pointer then means that.)
+ * The objects that callers have pointers to and have not destroyed: a set of this process. Asking
+ * it does not look at the object, so a pointer that is none, or no longer one, is found out.
+ * (Memory of a destroyed object may belong to a new one of the same kind; the old pointer then
+ * means that.)
  */
 #ifndef EP_CORE_REGISTRY_H
 #define EP_CORE_REGISTRY_H
@@ -22,7 +23,10 @@ bool ep_registry_add(const void *object, enum ep_registry_kind kind);
 
 bool ep_registry_has(const void *object, enum ep_registry_kind kind);
 
-/* The process that has made it: after fork() the child's set has the objects of its parent. 0: it is not there. */
+/*
+ * The process that has made it: after fork() the child's set has the objects of its parent. 0: it
+ * is not there.
+ */
 int ep_registry_owner(const void *object, enum ep_registry_kind kind);
 
 /* An object that was being made is made. */

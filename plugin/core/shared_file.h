@@ -4,10 +4,10 @@
  *
  *     /dev/shm/<prefix><process id>.<random number, 16 hexadecimal digits>
  *
- * The process holds a lock on its file (flock(2)). The kernel drops the lock when the process ends, however it ends
- * and whatever its PID namespace is. So the lock, not the process id, decides whether a file is alive. Only the user of
- * the process may read the file. A child of fork() shares the lock until it ends or calls exec().
- * Plain C, without CUDA and NCCL.
+ * The process holds a lock on its file (flock(2)). The kernel drops the lock when the process ends,
+ * however it ends and whatever its PID namespace is. So the lock, not the process id, decides
+ * whether a file is alive. Only the user of the process may read the file. A child of fork() shares
+ * the lock until it ends or calls exec(). Plain C, without CUDA and NCCL.
  */
 #ifndef EP_CORE_SHARED_FILE_H
 #define EP_CORE_SHARED_FILE_H
@@ -27,9 +27,9 @@ struct ep_shared_file {
 };
 
 /*
- * Makes a file of so many bytes, all zero, and locks it. There is memory behind each byte: to write where /dev/shm is
- * full would be a bus error. Removes the files of this prefix that processes of this user have left behind.
- * Returns 0; otherwise a code of errno, and file->path is "".
+ * Makes a file of so many bytes, all zero, and locks it. There is memory behind each byte: to write
+ * where /dev/shm is full would be a bus error. Removes the files of this prefix that processes of
+ * this user have left behind. Returns 0; otherwise a code of errno, and file->path is "".
  */
 int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t bytes);
 
@@ -42,12 +42,16 @@ int ep_shared_file_grow(const struct ep_shared_file *file, size_t bytes);
 /* Removes the file. In a child of fork() the parent's file stays. Mappings stay in any case. */
 void ep_shared_file_remove(struct ep_shared_file *file);
 
-/* Whether a process holds the lock of an open file. A file without bytes is still being made: its process lives. */
+/*
+ * Whether a process holds the lock of an open file. A file without bytes is still being made: its
+ * process lives.
+ */
 bool ep_shared_file_held(int fd);
 
 /*
- * Calls visit() for each file of the prefix. `fd` is open for reading; -1: the file is of another user, and this one is
- * not root, or it is no regular file. visit() reads what it needs; the process may end at any time.
+ * Calls visit() for each file of the prefix. `fd` is open for reading; -1: the file is of another
+ * user, and this one is not root, or it is no regular file. visit() reads what it needs; the
+ * process may end at any time.
  */
 void ep_shared_file_each(const char *prefix,
 			 void (*visit)(void *arg, const char *path, int fd, const struct stat *st),

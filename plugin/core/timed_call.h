@@ -29,8 +29,9 @@ int ep_timed_call(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeo
 struct ep_timed_call;
 
 /*
- * The thread is there, and waits to be let go. `ready`, if it is not NULL, has been called in it with
- * the copy, and returned 0; what it wrote there comes back in any case. Returns 0, or an errno value.
+ * The thread is there, and waits to be let go. `ready`, if it is not NULL, has been called in it
+ * with the copy, and returned 0; what it wrote there comes back in any case. Returns 0, or an errno
+ * value.
  */
 int ep_timed_call_begin(struct ep_timed_call **out, int (*ready)(void *arg), void (*fn)(void *arg),
 			void *arg, size_t bytes);
@@ -38,7 +39,10 @@ int ep_timed_call_begin(struct ep_timed_call **out, int (*ready)(void *arg), voi
 /* Lets it go, and waits. 0: the copy has come back; ETIMEDOUT: it may be waited for again. */
 int ep_timed_call_go(struct ep_timed_call *call, void *arg, size_t bytes, uint64_t timeout_ns);
 
-/* One that was not let go never calls fn; one that has not returned is left to itself. NULL: nothing. */
+/*
+ * One that was not let go never calls fn; one that has not returned is left to itself. NULL:
+ * nothing.
+ */
 void ep_timed_call_end(struct ep_timed_call *call);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Device memory that only this rank's kernels use: the caller's allocator, and a pool of what destroyed handles had. */
+/*
+ * Device memory that only this rank's kernels use: the caller's allocator, and a pool of what
+ * destroyed handles had.
+ */
 #include <stdlib.h>
 #include "ep/ep.h"
 

@@ -34,8 +34,8 @@ ncclResult_t ncclEpTensorDestroy(ncclEpTensor_t *tensor)
 }
 
 /*
- * A capture that is under way forbids this thread, or all threads, to allocate memory, and is void if
- * one does: unless the thread is in relaxed mode. To end, call it again with what it returns.
+ * A capture that is under way forbids this thread, or all threads, to allocate memory, and is void
+ * if one does: unless the thread is in relaxed mode. To end, call it again with what it returns.
  */
 static enum cudaStreamCaptureMode capture_mode(enum cudaStreamCaptureMode mode)
 {

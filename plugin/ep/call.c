@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every call on a group begins and ends here: the lock, the device, failures to look for, and calls that are refused. */
+/*
+ * Every call on a group begins and ends here: the lock, the device, failures to look for, and calls
+ * that are refused.
+ */
 #include <errno.h>
 #include "core/board.h"
 #include "core/cuda.h"
@@ -14,8 +17,8 @@
 static pthread_mutex_t call_gate = PTHREAD_MUTEX_INITIALIZER;
 
 /*
- * A child of fork() has a copy of the object's memory, and shares descriptors, but has none of the threads: whatever it
- * did with the object would harm its parent's.
+ * A child of fork() has a copy of the object's memory, and shares descriptors, but has none of the
+ * threads: whatever it did with the object would harm its parent's.
  */
 static ncclResult_t call_check_process(int owner, const char *name)
 {
@@ -42,8 +45,8 @@ static ncclResult_t call_check_group(const struct ncclEpGroup *group)
 }
 
 /*
- * Takes call_gate if it is a group. The first look comes without the gate: in a child of fork() another
- * thread may have had it, whom the child lacks.
+ * Takes call_gate if it is a group. The first look comes without the gate: in a child of fork()
+ * another thread may have had it, whom the child lacks.
  */
 static ncclResult_t call_take_gate(const struct ncclEpGroup *group)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of the API, from the structs of a caller to what a group shows: the interface inside this room. */
+/*
+ * The calls of the API, from the structs of a caller to what a group shows: the interface inside
+ * this room.
+ */
 #ifndef EP_EP_EP_H
 #define EP_EP_EP_H
 
@@ -112,7 +115,8 @@ struct ep_group_config {
 	uint32_t rdma_depth;
 	uint32_t rdma_mode;   /* enum ep_gda_mode */
 	int64_t direct_bytes; /* zero_copy AUTO is direct from so many bytes on; -1: never */
-	int lines_choice; /* rows travel as lines: 0 no, 1 yes, -1 if all GPUs are joined by NVLink */
+	/* rows travel as lines: 0 no, 1 yes, -1 if all GPUs are joined by NVLink */
+	int lines_choice;
 	ncclEpZeroCopyMode_t zero_copy;
 	ncclEpAllocConfig_t alloc;
 	struct ep_shape shape;
@@ -132,13 +136,19 @@ struct ep_algo {
 	ncclResult_t (*handle_check)(const struct ep_group_config *config, ncclEpLayout_t layout,
 				     const ncclEpHandleConfig_t *handle, uint32_t topk);
 
-	/* The heap for handles of up to `topk`, memory of the group alone (NULL: none), and of one handle. */
+	/*
+	 * The heap for handles of up to `topk`, memory of the group alone (NULL: none), and of one
+	 * handle.
+	 */
 	struct ep_group_heap (*heap)(const struct ep_shape *shape, uint32_t topk);
 	uint64_t (*group_bytes)(const struct ep_shape *shape);
 	uint64_t (*handle_bytes)(const struct ep_shape *shape, ncclEpLayout_t layout,
 				 uint32_t topk);
 
-	/* Rows of outputs->tokens when it holds whatever may come, or what the config limits that to. */
+	/*
+	 * Rows of outputs->tokens when it holds whatever may come, or what the config limits that
+	 * to.
+	 */
 	uint64_t (*most_rows)(const struct ep_shape *shape, ncclEpLayout_t layout, uint32_t topk,
 			      uint64_t alignment);
 
@@ -163,7 +173,9 @@ struct ep_algo {
 	/* Check what operation.c leaves to them, and launch: one half if send_only. */
 	ncclResult_t (*dispatch)(const struct ep_dispatch *dispatch, cudaStream_t stream);
 	ncclResult_t (*combine)(const struct ep_combine *combine, cudaStream_t stream);
-	/* Launches the receive half of the handle's pending operation; NULL: there are no halves. */
+	/*
+	 * Launches the receive half of the handle's pending operation; NULL: there are no halves.
+	 */
 	ncclResult_t (*complete)(struct ncclEpHandle *handle, cudaStream_t stream);
 
 	/* Fills all but args->rows: what the handle's routing selects. */
@@ -184,16 +196,17 @@ extern const struct ep_algo ep_ht_algo;
 /* ---- makes a group's config, with all choices, and compares those of ranks ---- */
 
 /*
- * Checks the fields and makes the choices. `roles` NULL, or its size 0: all ranks do all. sm_count 0: unknown,
- * checks against it are left out.
+ * Checks the fields and makes the choices. `roles` NULL, or its size 0: all ranks do all. sm_count
+ * 0: unknown, checks against it are left out.
  */
 ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroupConfig_t *config,
 				  const ncclEpExtRoles_t *roles, const struct ep_params *params,
 				  int nranks, uint32_t sm_count);
 
 /*
- * For peers' memory in the host: fewer SMs, where the program has left them to the library. Each look of a warp that
- * waits crosses PCIe, where many delay what they wait for. The budget of an operation, and all of them:
+ * For peers' memory in the host: fewer SMs, where the program has left them to the library. Each
+ * look of a warp that waits crosses PCIe, where many delay what they wait for. The budget of an
+ * operation, and all of them:
  */
 uint32_t ep_group_config_host_sms(const struct ep_budget *budget);
 void ep_group_config_spare_bus(struct ep_group_config *config);
@@ -209,17 +222,18 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *conf
 ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks);
 
 /*
- * Which share of a GPU's SMs the kernels of a group may hold while they wait for peers. Blocks that wait
- * are never preempted, so groups of one process that run on different streams can keep each other from
- * the SMs that their peers wait for. With S SMs, n groups of low latency whose receivers hold at most r
- * each, and groups of high throughput that hold at most H together, no order of launches on any rank
- * locks up if
+ * Which share of a GPU's SMs the kernels of a group may hold while they wait for peers. Blocks that
+ * wait are never preempted, so groups of one process that run on different streams can keep each
+ * other from the SMs that their peers wait for. With S SMs, n groups of low latency whose receivers
+ * hold at most r each, and groups of high throughput that hold at most H together, no order of
+ * launches on any rank locks up if
  *
  *     H <= S            all blocks of high throughput wait for all of their peers' blocks
- *     H + (n - 1) r < S    an SM is left for the senders of each group of low latency, which wait for
- *                          nothing; its receivers come after its senders
+ *     H + (n - 1) r < S    an SM is left for the senders of each group of low latency, which wait
+ *                          for nothing; its receivers come after its senders
  *
- * Operations whose budget is AUTO share what others leave. Groups of other processes are not known here.
+ * Operations whose budget is AUTO share what others leave. Groups of other processes are not known
+ * here.
  */
 
 /* A live group's part. */
@@ -266,8 +280,8 @@ uint32_t ep_dtype_bytes(ncclDataType_t datatype);
 const char *ep_dtype_name(ncclDataType_t datatype);
 
 /*
- * Checks that the tensor is an intact descriptor of `ndim` dimensions with storage, and finds the storage:
- * `data`, or the window's address on this rank. `name` is how errors call it.
+ * Checks that the tensor is an intact descriptor of `ndim` dimensions with storage, and finds the
+ * storage: `data`, or the window's address on this rank. `name` is how errors call it.
  */
 ncclResult_t ep_view_make(struct ep_view *view, ncclComm_t comm, const ncclEpTensor_t *tensor,
 			  unsigned int ndim, const char *name);
@@ -435,8 +449,8 @@ struct ncclEpHandle {
 	bool combined;              /* since the last dispatch */
 	uint32_t dispatched_tokens; /* num_tokens then, */
 	uint32_t dispatch_cleans;   /* and number of MaskCleans before */
-	uint64_t
-		secret; /* random: distinguishes this handle's memory from that of others before it */
+	/* random: distinguishes this handle's memory from that of others before it */
+	uint64_t secret;
 	uint32_t num_tokens; /* if routed */
 	uint32_t id_bytes;   /* low latency: this and the next */
 	const void *topk_idx;
@@ -487,8 +501,9 @@ ncclResult_t ep_call_begin_handle(struct ep_call *call, struct ncclEpHandle *han
 				  bool even_failed);
 
 /*
- * For the group's end: the same, and it is possible also after the device was reset. Of several threads
- * one begins it; another may after ep_call_stay(), by which a group is not destroyed after all.
+ * For the group's end: the same, and it is possible also after the device was reset. Of several
+ * threads one begins it; another may after ep_call_stay(), by which a group is not destroyed after
+ * all.
  */
 ncclResult_t ep_call_begin_end(struct ep_call *call, struct ncclEpGroup *group);
 void ep_call_stay(struct ncclEpGroup *group);
@@ -521,8 +536,8 @@ ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result);
 ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);
 
 /*
- * Where the time goes in which a group is made: this rank's own work by its kind, and the exchanges,
- * in which it waits for NCCL and for the other ranks. For the log.
+ * Where the time goes in which a group is made: this rank's own work by its kind, and the
+ * exchanges, in which it waits for NCCL and for the other ranks. For the log.
  */
 
 enum ep_time {
@@ -552,7 +567,10 @@ void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot,
 /* Which library this is. The line is the thread's, until its next call. */
 ncclResult_t ep_version_text(const char **text);
 
-/* Logs that line once in a process: with NCCL_DEBUG=INFO on every rank, with less on rank 0, as NCCL's own version. */
+/*
+ * Logs that line once in a process: with NCCL_DEBUG=INFO on every rank, with less on rank 0, as
+ * NCCL's own version.
+ */
 void ep_version_log(int rank);
 
 /* ---- makes and ends groups ---- */
@@ -585,23 +603,23 @@ struct ep_meeting {
 };
 
 /*
- * Collective: the first exchange. `g` is NULL on a rank that has failed without memory for it. From here on all ranks
- * know the same, so checks of what was exchanged fail on all or on none.
+ * Collective: the first exchange. `g` is NULL on a rank that has failed without memory for it. From
+ * here on all ranks know the same, so checks of what was exchanged fail on all or on none.
  */
 ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct ep_meeting *meeting,
 			   ncclResult_t mine);
 
 /*
- * Collective. *ep_group is written on success. `roles` may be NULL. `part`: EP_PART_CREATE, or EP_PART_JOIN while ranks
- * of a group call ep_group_replace().
+ * Collective. *ep_group is written on success. `roles` may be NULL. `part`: EP_PART_CREATE, or
+ * EP_PART_JOIN while ranks of a group call ep_group_replace().
  */
 ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 			     const ncclEpGroupConfig_t *config, const ncclEpExtRoles_t *roles,
 			     enum ep_part part);
 
 /*
- * Collective: ranks of `comm` that join take the places of lost ones. They are masked until MaskClean. The communicator
- * is the group's from then on.
+ * Collective: ranks of `comm` that join take the places of lost ones. They are masked until
+ * MaskClean. The communicator is the group's from then on.
  */
 ncclResult_t ep_group_replace(struct ncclEpGroup *group, ncclComm_t comm);
 
@@ -632,11 +650,11 @@ static inline void ep_handle_delist(struct ncclEpHandle *handle)
 /* ---- remains of a group that could not be made, or of its growth ---- */
 
 /*
- * Ends the bootstrap, and gives back what was made with it: `group`, one that was being made, or NULL;
- * `heap`, that a group should have grown to, or NULL. Collective as ep_heap_close is, where there is
- * a heap and boot has not failed. If a collective holds the device up, a thread of the library gives
- * all of it back when the device is at rest, which the program sees to by aborting the communicator.
- * Where none can be started ep_group_give_up_again tries again.
+ * Ends the bootstrap, and gives back what was made with it: `group`, one that was being made, or
+ * NULL; `heap`, that a group should have grown to, or NULL. Collective as ep_heap_close is, where
+ * there is a heap and boot has not failed. If a collective holds the device up, a thread of the
+ * library gives all of it back when the device is at rest, which the program sees to by aborting
+ * the communicator. Where none can be started ep_group_give_up_again tries again.
  */
 void ep_group_give_up(struct ep_boot *boot, int device, struct ncclEpGroup *group,
 		      struct ep_heap *heap);
@@ -685,8 +703,8 @@ void ep_group_heap_refuse(struct ncclEpGroup *group);
 /* ---- callers' tensors in NCCL windows, as peers of the node see them ---- */
 
 /*
- * at[R]: where every rank has the tensor of `view`, if all ranks pass the same offset in the same window. Returns NULL,
- * or why peers cannot store to it. It waits for nothing and uses no stream.
+ * at[R]: where every rank has the tensor of `view`, if all ranks pass the same offset in the same
+ * window. Returns NULL, or why peers cannot store to it. It waits for nothing and uses no stream.
  */
 const char *ep_window_places(unsigned char **at, struct ncclEpGroup *g,
 			     const ncclEpTensor_t *tensor, const struct ep_view *view);
@@ -740,14 +758,20 @@ ncclResult_t ep_received_expect(const struct ep_received *received, const struct
 
 /* ---- operations that two launches send and receive: what is sent and not received yet ---- */
 
-/* That no operation of the handle has been sent and not received: outside of captures, and in that of `stream`. */
+/*
+ * That no operation of the handle has been sent and not received: outside of captures, and in that
+ * of `stream`.
+ */
 ncclResult_t ep_halves_check_received(const struct ncclEpHandle *handle, const char *name);
 ncclResult_t ep_halves_check_idle(const struct ncclEpHandle *handle, const char *name,
 				  cudaStream_t stream);
 /* The same, and the group has a bank for an operation on `stream`, send_only or whole. */
 ncclResult_t ep_halves_check(const struct ncclEpHandle *handle, bool send_only, const char *name,
 			     cudaStream_t stream);
-/* That no bank of the device holds an operation, before the heap is replaced. The device is at rest. */
+/*
+ * That no bank of the device holds an operation, before the heap is replaced. The device is at
+ * rest.
+ */
 ncclResult_t ep_halves_check_device(const struct ncclEpGroup *group, uint32_t topk);
 
 /* The operation is launched on `stream`, or its send half if send_only. */
@@ -793,7 +817,7 @@ size_t ep_format_token_extent(const struct ep_format *format, size_t elements);
 uint64_t ep_format_scale_bytes(const struct ep_format *format, size_t elements);
 uint64_t ep_format_bytes(const struct ep_format *format, size_t elements);
 
-/* ---- limits of rows of a dispatch: for dispatches, and for the question whether one is possible ---- */
+/* ---- limits of rows of a dispatch, also for the question whether one is possible ---- */
 
 /* Types of inputs->tokens and outputs->tokens. */
 bool ep_dtype_is_token(ncclDataType_t type);
@@ -830,8 +854,8 @@ struct ep_dispatch {
 };
 
 /*
- * Imports the arguments and checks what is the same for all algorithms. The algorithm's own dispatch checks the
- * rest and launches. Expert ids are checked by the kernel.
+ * Imports the arguments and checks what is the same for all algorithms. The algorithm's own
+ * dispatch checks the rest and launches. Expert ids are checked by the kernel.
  */
 ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchInputs_t *inputs,
 			     const ncclEpDispatchOutputs_t *outputs,
@@ -856,16 +880,16 @@ struct ep_combine {
 };
 
 /*
- * Imports the arguments and checks what is the same for all algorithms. The algorithm's own combine checks the
- * rest and launches.
+ * Imports the arguments and checks what is the same for all algorithms. The algorithm's own combine
+ * checks the rest and launches.
  */
 ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInputs_t *inputs,
 			    const ncclEpCombineOutputs_t *outputs,
 			    const ncclEpCombineConfig_t *config, cudaStream_t stream);
 
 /*
- * Signatures, of all that ranks must pass to an operation alike: made at each launch, compared by kernels
- * (device/group/signature.h), and put into words where two ranks differ.
+ * Signatures, of all that ranks must pass to an operation alike: made at each launch, compared by
+ * kernels (device/group/signature.h), and put into words where two ranks differ.
  */
 
 struct ep_signature ep_signature_update(const struct ncclEpHandle *handle);
@@ -901,8 +925,9 @@ void ep_signature_explain(const struct ep_signature *theirs, int rank,
 ncclResult_t ep_record_poll(struct ncclEpGroup *group);
 
 /*
- * Does what ep_record_poll() leaves to be done on the group's device, which must be current: records that were
- * taken can be written again, lost ranks are masked. A thread of any device, or none, may look.
+ * Does what ep_record_poll() leaves to be done on the group's device, which must be current:
+ * records that were taken can be written again, lost ranks are masked. A thread of any device, or
+ * none, may look.
  */
 void ep_group_settle(struct ncclEpGroup *group);
 
@@ -938,8 +963,8 @@ void ep_show_end(struct ep_call *call, ncclResult_t result);
 void ep_show_failure(struct ep_show *show, const char *text);
 
 /*
- * Watches the waits of the process's groups while their callers wait: a thread checks them, a few times a second. A wait that
- * lasts for a tenth of the timeout goes to the log once.
+ * Watches the waits of the process's groups while their callers wait: a thread checks them, a few
+ * times a second. A wait that lasts for a tenth of the timeout goes to the log once.
  */
 
 /* Watches a group, if it shows its waits. */
@@ -991,21 +1016,21 @@ ncclResult_t ep_group_remote_bind(struct ncclEpGroup *group, struct ep_boot *boo
 void ep_group_remote_unbind(struct ncclEpGroup *group);
 
 /*
- * Waits until the NICs have done all that this rank has posted. farewell: posts it to the remote ranks
- * after it that this rank leaves. No kernel of this rank runs. Bounded by `timeout_ns`.
+ * Waits until the NICs have done all that this rank has posted. farewell: posts it to the remote
+ * ranks after it that this rank leaves. No kernel of this rank runs. Bounded by `timeout_ns`.
  */
 ncclResult_t ep_group_remote_drain(struct ncclEpGroup *group, bool farewell, uint64_t timeout_ns);
 
 /*
- * This rank leaves the group: posts that to the remote ranks, and hands the connections over to *heap_remote,
- * for ep_heap_leave(), which cuts them.
+ * This rank leaves the group: posts that to the remote ranks, and hands the connections over to
+ * *heap_remote, for ep_heap_leave(), which cuts them.
  */
 void ep_group_remote_leave(struct ncclEpGroup *group, struct ep_heap_remote *heap_remote,
 			   uint64_t timeout_ns);
 
 /*
- * Takes failures of connections before a kernel finds them. Without masks it returns an error, which fails the
- * group. With masks it masks the peer.
+ * Takes failures of connections before a kernel finds them. Without masks it returns an error,
+ * which fails the group. With masks it masks the peer.
  */
 ncclResult_t ep_group_remote_poll(struct ncclEpGroup *group);
 
@@ -1038,17 +1063,24 @@ static inline bool ep_group_is_remote(const struct ncclEpGroup *group, uint32_t 
 /* Loads kernels, which also shows whether there are any for this GPU. */
 ncclResult_t ep_kernels_load(const void *const *kernels, size_t count);
 
-/* Lets blocks of the kernels have all shared memory of the device. *bytes: besides what the compiler gave any. */
+/*
+ * Lets blocks of the kernels have all shared memory of the device. *bytes: besides what the
+ * compiler gave any.
+ */
 ncclResult_t ep_kernels_share(const void *const *kernels, size_t count, int device,
 			      uint32_t *bytes);
 
-/* *programmatic: kernels, of which `kernel` is one, may start while those before them in a stream end. */
+/*
+ * *programmatic: kernels, of which `kernel` is one, may start while those before them in a stream
+ * end.
+ */
 ncclResult_t ep_kernels_programmatic(const struct ep_params *params, const void *kernel,
 				     bool *programmatic);
 
 /*
- * `args` is the kernel's one argument struct; `what` is for errors. A programmatic launch has its blocks on the SMs
- * when the last block of the kernel before it has ended, and waits there until its memory is visible.
+ * `args` is the kernel's one argument struct; `what` is for errors. A programmatic launch has its
+ * blocks on the SMs when the last block of the kernel before it has ended, and waits there until
+ * its memory is visible.
  */
 ncclResult_t ep_kernel_launch(const struct ncclEpGroup *g, const void *kernel, void *args,
 			      uint32_t blocks, uint32_t threads, uint32_t shared_bytes,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Formats of rows and the recipes that name them: what a caller gives and gets, what ranks compare, and
- * what a row takes. How an algorithm packs a row for its way is the algorithm's own.
+ * Formats of rows and the recipes that name them: what a caller gives and gets, what ranks compare,
+ * and what a row takes. How an algorithm packs a row for its way is the algorithm's own.
  */
 #include <stdio.h>
 #include "ep/ep.h"

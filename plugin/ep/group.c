@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group is made: all ranks exchange who they are, each sets up its part, and the log gets what came of it. */
+/*
+ * A group is made: all ranks exchange who they are, each sets up its part, and the log gets what
+ * came of it.
+ */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,7 +271,9 @@ static ncclResult_t meeting_check_group(const struct group_handshake *all, int n
 	return ncclSuccess;
 }
 
-/* Who joins can be where the lost rank was: in a process of its own, on a GPU that has as many SMs. */
+/*
+ * Who joins can be where the lost rank was: in a process of its own, on a GPU that has as many SMs.
+ */
 static ncclResult_t meeting_check_newcomer(const struct group_handshake *all, int nranks, int host,
 					   int newcomer)
 {
@@ -335,7 +340,10 @@ static ncclResult_t meeting_check_parts(const struct group_handshake *all, int n
 	return ncclSuccess;
 }
 
-/* Newcomers are mapped at the addresses of those who were there before, which needs windows and one node. */
+/*
+ * Newcomers are mapped at the addresses of those who were there before, which needs windows and one
+ * node.
+ */
 static ncclResult_t meeting_check_memory(const struct ep_meeting *m, int nranks)
 {
 	for (int r = 1; r < nranks; r++) {
@@ -444,8 +452,8 @@ static ncclResult_t group_introduce(struct ncclEpGroup *g, struct ep_boot *boot,
 }
 
 /*
- * Rows travel as lines if all ranks see NVLink to all of their node, or by the config; never in host
- * memory.
+ * Rows travel as lines if all ranks see NVLink to all of their node, or by the config; never in
+ * host memory.
  */
 static ncclResult_t group_choose_lines(struct ncclEpGroup *g, struct ep_boot *boot)
 {
@@ -465,7 +473,10 @@ static ncclResult_t group_choose_lines(struct ncclEpGroup *g, struct ep_boot *bo
 	return ncclSuccess;
 }
 
-/* That this rank can be in a group whose rows travel as lines because all GPUs are joined by NVLink. */
+/*
+ * That this rank can be in a group whose rows travel as lines because all GPUs are joined by
+ * NVLink.
+ */
 static ncclResult_t group_check_lines(const struct ncclEpGroup *g)
 {
 	if (g->lines && g->config.lines_choice < 0 &&
@@ -565,7 +576,9 @@ static void group_reside(struct ncclEpGroup *g)
 	ep_resident_add(&g->resident);
 }
 
-/* The communicator's; if it cannot be had the current one, by which the others shall learn of that. */
+/*
+ * The communicator's; if it cannot be had the current one, by which the others shall learn of that.
+ */
 static ncclResult_t group_select_device(ncclComm_t comm, int *device, const char *call,
 					ncclResult_t mine)
 {
@@ -642,7 +655,10 @@ ncclResult_t ep_group_create(struct ncclEpGroup **ep_group, ncclComm_t comm,
 		mine = EP_IMPORT_OPTIONAL(&own_roles, roles, NCCL_EP_EXT_ROLES);
 	}
 	mine = group_select_device(comm, &device, call, mine);
-	/* An error of the environment reaches all ranks by the exchange itself, which needs a time limit. */
+	/*
+	 * An error of the environment reaches all ranks by the exchange itself, which needs a time
+	 * limit.
+	 */
 	timeout_ns = (uint64_t)ep_param_or_initial(EP_PARAM_BOOTSTRAP_TIMEOUT_MS) * 1000000;
 	EP_CHECK(ep_boot_open(&boot, comm, timeout_ns, &mine));
 	ep_version_log(boot.rank);

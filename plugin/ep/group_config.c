@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group's config: the fields are checked, choices made, the group sized, and what ranks must pass alike compared. */
+/*
+ * A group's config: the fields are checked, choices made, the group sized, and what ranks must pass
+ * alike compared.
+ */
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
@@ -125,7 +128,9 @@ static ncclResult_t config_check_sizes(const ncclEpGroupConfig_t *c, const struc
 	return ncclSuccess;
 }
 
-/* The number of SMs that a variable asks for; 0: none that this device can give, which is logged. */
+/*
+ * The number of SMs that a variable asks for; 0: none that this device can give, which is logged.
+ */
 static uint32_t config_variable_sms(const struct ep_params *params, enum ep_param_id id,
 				    uint32_t sm_count)
 {
@@ -173,7 +178,10 @@ static ncclResult_t config_choose_sms(struct ep_group_config *out, const ncclEpG
 	return ncclSuccess;
 }
 
-/* Of two H200, for one token, for 64 and for 4096: with fewer bytes go slower, with more all else does. */
+/*
+ * Of two H200, for one token, for 64 and for 4096: with fewer bytes go slower, with more all else
+ * does.
+ */
 #define EP_HOST_SMS 8
 
 uint32_t ep_group_config_host_sms(const struct ep_budget *budget)
@@ -188,7 +196,9 @@ void ep_group_config_spare_bus(struct ep_group_config *config)
 	}
 }
 
-/* 146 years, so that kernels may add and subtract times; who never wants to give up asks for more. */
+/*
+ * 146 years, so that kernels may add and subtract times; who never wants to give up asks for more.
+ */
 #define EP_TIMEOUT_MOST_NS (UINT64_C(1) << 62)
 
 static uint64_t config_timeout(const ncclEpGroupConfig_t *c, const struct ep_params *params)
@@ -271,7 +281,10 @@ ncclResult_t ep_group_config_make(struct ep_group_config *out, const ncclEpGroup
 
 #define EP_GROUP_ROW_QUEUES 256
 
-/* 256 queue pairs for rows per rank, as far as they go: 1 to 8 per peer, unless the algorithm knows better. */
+/*
+ * 256 queue pairs for rows per rank, as far as they go: 1 to 8 per peer, unless the algorithm knows
+ * better.
+ */
 static uint32_t config_channels(const struct ep_group_config *config, uint32_t remote)
 {
 	if (!remote || config->algo->channels) {
@@ -310,7 +323,10 @@ void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most n
 
 /* ---- what all ranks must pass alike ---- */
 
-/* Each row: the value, its name in an error, and words for its values from 0 on; others are printed as numbers. */
+/*
+ * Each row: the value, its name in an error, and words for its values from 0 on; others are printed
+ * as numbers.
+ */
 #define AGREED(FIELD)                                                                              \
 	FIELD(c->algorithm, "config->algorithm", "LOW_LATENCY", "HIGH_THROUGHPUT")                 \
 	FIELD(c->num_experts, "config->num_experts", NULL)                                         \

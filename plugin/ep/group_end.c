@@ -82,8 +82,8 @@ static ncclResult_t group_rest(struct ncclEpGroup *g)
 }
 
 /*
- * Leaves the group: writes farewells to its peers, unmaps their heaps, and gives up its own heap and its
- * connections, which the process frees when nobody can write to them any more.
+ * Leaves the group: writes farewells to its peers, unmaps their heaps, and gives up its own heap
+ * and its connections, which the process frees when nobody can write to them any more.
  */
 static void group_depart(struct ncclEpGroup *g)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The heap of a group: the areas that every heap begins with, and the collective replacement of a heap by a larger one. */
+/*
+ * The heap of a group: the areas that every heap begins with, and the collective replacement of a
+ * heap by a larger one.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,7 +78,10 @@ ncclResult_t ep_group_heap_bind(struct ncclEpGroup *g, struct ep_boot *boot)
 			    : ncclSuccess;
 }
 
-/* Waits until nothing uses the heap on this rank, before it is replaced. *busy: its GPU may run something. */
+/*
+ * Waits until nothing uses the heap on this rank, before it is replaced. *busy: its GPU may run
+ * something.
+ */
 static ncclResult_t group_settle_heap(struct ncclEpGroup *g, uint32_t topk, uint64_t timeout_ns,
 				      bool *busy)
 {
@@ -107,7 +113,10 @@ static ncclResult_t group_keep_rounds(const struct ncclEpGroup *g, struct ep_hea
 			    EP_CLEAN_BYTES(g->nranks), "copying the rounds of MaskClean");
 }
 
-/* All ranks have the new heap, and none has anything on its way to the old one: now it takes its place. */
+/*
+ * All ranks have the new heap, and none has anything on its way to the old one: now it takes its
+ * place.
+ */
 static ncclResult_t group_replace_heap(struct ncclEpGroup *g, struct ep_boot *boot,
 				       struct ep_heap *grown, const struct ep_group_heap *heap)
 {
@@ -218,7 +227,10 @@ static ncclResult_t group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_
 	boot.board = NULL;
 	ep_group_give_up(&boot, g->device, NULL, &grown);
 	if (boot.stuck || boot.failed) {
-		/* Other ranks have failed, too, and the device may not be idle: do not come here again. */
+		/*
+		 * Other ranks have failed, too, and the device may not be idle: do not come here
+		 * again.
+		 */
 		result = result == ncclSuccess ? boot.failed : result;
 		ep_group_fail(g);
 	}

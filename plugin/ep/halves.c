@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The host counts halves that run as they are called. Of a captured half the host does not know whether its
- * graph runs, or how often. So it counts there only inside that capture, where the halves of an operation must
- * pair. Beyond that the device knows: kernels refuse a half that finds no bank, or nothing to receive.
+ * The host counts halves that run as they are called. Of a captured half the host does not know
+ * whether its graph runs, or how often. So it counts there only inside that capture, where the
+ * halves of an operation must pair. Beyond that the device knows: kernels refuse a half that finds
+ * no bank, or nothing to receive.
  */
 #include <string.h>
 #include "core/cuda.h"
@@ -33,7 +34,10 @@ static const char *halves_kind(const struct ncclEpHandle *handle)
 	return handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine";
 }
 
-/* Whether the host knows that the operation is sent and not received: handle->group->pending counts it. */
+/*
+ * Whether the host knows that the operation is sent and not received: handle->group->pending counts
+ * it.
+ */
 static bool halves_counted(const struct ncclEpHandle *handle)
 {
 	return handle->pending && !handle->sent_capture && !handle->received_capture;
@@ -63,7 +67,9 @@ ncclResult_t ep_halves_check_idle(const struct ncclEpHandle *handle, const char 
 		       name, halves_kind(handle));
 }
 
-/* The operations that are pending where the stream goes: in its capture, else as the host counts. */
+/*
+ * The operations that are pending where the stream goes: in its capture, else as the host counts.
+ */
 static uint32_t halves_pending(const struct ncclEpGroup *g, cudaStream_t stream)
 {
 	bool any = g->pending || g->captured;
@@ -166,8 +172,9 @@ void ep_halves_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, 
 /* ---- the receive half ---- */
 
 /*
- * Returns the capture that the receive half on *stream is in, or 0. In the capture of the send half an event
- * takes the stream there. The legacy stream cannot be captured: then it follows the send half.
+ * Returns the capture that the receive half on *stream is in, or 0. In the capture of the send half
+ * an event takes the stream there. The legacy stream cannot be captured: then it follows the send
+ * half.
  */
 static unsigned long long halves_capture(const struct ncclEpHandle *handle, cudaStream_t *stream)
 {
@@ -184,9 +191,9 @@ static unsigned long long halves_capture(const struct ncclEpHandle *handle, cuda
 }
 
 /*
- * The receive half on `stream` comes after the send half. *join: events order them, and have to do so
- * behind the receive half. The stream of the send half may have been destroyed: then what was on it is
- * waited for.
+ * The receive half on `stream` comes after the send half. *join: events order them, and have to do
+ * so behind the receive half. The stream of the send half may have been destroyed: then what was on
+ * it is waited for.
  */
 static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream,
 				unsigned long long capture, bool *join)
@@ -201,8 +208,8 @@ static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream
 	cudaError_t err;
 
 	/*
-	 * Events can order the two halves if both run now, or both go into one graph. Otherwise only the caller
-	 * who launches the graphs can.
+	 * Events can order the two halves if both run now, or both go into one graph. Otherwise
+	 * only the caller who launches the graphs can.
 	 */
 	*join = stream != handle->sent_on && capture == handle->sent_capture &&
 		stream_capture(handle->sent_on) == handle->sent_capture;
@@ -223,8 +230,8 @@ static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream
 }
 
 /*
- * Whether the device holds the handle's operation, sent and not received, behind what is on the stream: as
- * step_pends() of the kernels.
+ * Whether the device holds the handle's operation, sent and not received, behind what is on the
+ * stream: as step_pends() of the kernels.
  */
 static ncclResult_t halves_read(const struct ncclEpHandle *handle, cudaStream_t stream, bool *pends)
 {

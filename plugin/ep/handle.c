@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handles: made with or without memory of the caller, routed, asked for their routing, and destroyed. */
+/*
+ * Handles: made with or without memory of the caller, routed, asked for their routing, and
+ * destroyed.
+ */
 #include <stdlib.h>
 #include "core/log.h"
 #include "core/process.h"
@@ -112,8 +115,8 @@ static ncclResult_t handle_new(struct ncclEpHandle **out, struct ncclEpGroup *g,
 }
 
 /*
- * Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap, and then
- * the other ranks get to know what is wrong on this one, `mine` being what is so already.
+ * Memory of the handle: handle_mem, or the library's if that is NULL. May enlarge the heap, and
+ * then the other ranks get to know what is wrong on this one, `mine` being what is so already.
  */
 static ncclResult_t handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g,
 				ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,

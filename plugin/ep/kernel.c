@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels are loaded, given shared memory, launched, and waited for: the same for those of every algorithm. */
+/*
+ * Kernels are loaded, given shared memory, launched, and waited for: the same for those of every
+ * algorithm.
+ */
 #include <errno.h>
 #include "core/cuda.h"
 #include "core/util.h"

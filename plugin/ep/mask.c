@@ -49,7 +49,9 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 				"launching MaskUpdate");
 }
 
-/* Logs who did not come, and who does not come back. `gone`: whose process is known to have ended. */
+/*
+ * Logs who did not come, and who does not come back. `gone`: whose process is known to have ended.
+ */
 static ncclResult_t mask_log_missing(struct ncclEpGroup *g, const struct ep_ranks *gone,
 				     cudaStream_t stream)
 {

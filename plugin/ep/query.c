@@ -20,7 +20,9 @@ ncclResult_t ep_query_error(struct ep_error_slot *slot, ncclResult_t *code, cons
 	return ncclSuccess;
 }
 
-/* The nodes: those of the caller, with roles as ranks follow one another; else of the environment. */
+/*
+ * The nodes: those of the caller, with roles as ranks follow one another; else of the environment.
+ */
 static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks,
 				const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
 {
@@ -62,7 +64,10 @@ out:
 	return result;
 }
 
-/* Of a group, and of a handle unless layout is UNSET: fills the sizes of *memory, by the nodes that it has. */
+/*
+ * Of a group, and of a handle unless layout is UNSET: fills the sizes of *memory, by the nodes that
+ * it has.
+ */
 static ncclResult_t query_size(struct ep_group_config *made, const ncclEpGroupConfig_t *config,
 			       int nranks, ncclEpLayout_t layout, int num_topk,
 			       const ncclEpHandleConfig_t *handle, ncclEpExtMemory_t *memory)
@@ -233,7 +238,10 @@ static ncclResult_t feasible_row(const struct ep_group_config *config,
 	return ep_row_check_budget(config, NULL, row->results);
 }
 
-/* Of the rank that needs most: with what a holder of experts has, what a rank with tokens has, or both. */
+/*
+ * Of the rank that needs most: with what a holder of experts has, what a rank with tokens has, or
+ * both.
+ */
 static uint64_t feasible_tensors(const struct ep_roles *roles, uint64_t holds, uint64_t sends)
 {
 	bool apart = roles->first_holder + roles->holders <= roles->first_sender ||

@@ -89,8 +89,8 @@ static void record_read(void *arg)
 
 /*
  * Copies from the heap of rank r, which is mapped here. False: it failed, or did not end in time.
- * The copy that did not end owns the pinned memory for good, which is freed once the device rests. None
- * follows it: a group explains one failure, and gives up at the first copy that fails.
+ * The copy that did not end owns the pinned memory for good, which is freed once the device rests.
+ * None follows it: a group explains one failure, and gives up at the first copy that fails.
  */
 static bool record_copy(struct ncclEpGroup *group, void *to, uint32_t r, uint64_t off, size_t bytes)
 {
@@ -128,8 +128,8 @@ static void record_stragglers(struct ncclEpGroup *group, uint32_t step, char *te
 }
 
 /*
- * Whether the rank has destroyed its group, as far as its farewell in this rank's heap shows: by windows and
- * within a process there is none.
+ * Whether the rank has destroyed its group, as far as its farewell in this rank's heap shows: by
+ * windows and within a process there is none.
  */
 static bool record_left(struct ncclEpGroup *group, uint32_t r)
 {

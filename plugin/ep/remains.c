@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is left of a group that could not be made, or of its growth: it is given back at once, or by a thread when the
- * device is at rest.
+ * What is left of a group that could not be made, or of its growth: it is given back at once, or by
+ * a thread when the device is at rest.
  */
 #include <errno.h>
 #include <pthread.h>

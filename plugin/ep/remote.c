@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A group's connections with ranks of other nodes: opened, bound to a heap, drained, looked after and left behind. */
+/*
+ * A group's connections with ranks of other nodes: opened, bound to a heap, drained, looked after
+ * and left behind.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -181,7 +184,9 @@ static void remote_suspects_read(struct ncclEpGroup *g)
 	}
 }
 
-/* A rank that may not answer any more: a masked one, and any remote one in a group that has failed. */
+/*
+ * A rank that may not answer any more: a masked one, and any remote one in a group that has failed.
+ */
 static bool remote_suspect(const struct ncclEpGroup *g, int r)
 {
 	return g->failed ? ep_group_is_remote(g, (uint32_t)r) : g->mask_host[r] == 0;

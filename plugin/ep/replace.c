@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of a group that are lost are replaced by others: what those do who stay. The newcomers make their part as
- * ranks that create a group (group.c), and all meet on another communicator.
+ * Ranks of a group that are lost are replaced by others: what those do who stay. The newcomers make
+ * their part as ranks that create a group (group.c), and all meet on another communicator.
  *
- * Who stays keeps its heap, and what it has mapped of the others who stay. A newcomer's heap takes the place of the
- * lost rank's at the same address, which handles and captured graphs go on to use. The newcomer stays masked. Nothing
- * of that is seen by kernels, so that a failure at any point leaves a group that serves as before. MaskClean then
- * finds a step and a round for all, as it does for any rank that was away.
+ * Who stays keeps its heap, and what it has mapped of the others who stay. A newcomer's heap takes
+ * the place of the lost rank's at the same address, which handles and captured graphs go on to use.
+ * The newcomer stays masked. Nothing of that is seen by kernels, so that a failure at any point
+ * leaves a group that serves as before. MaskClean then finds a step and a round for all, as it does
+ * for any rank that was away.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +59,10 @@ static ncclResult_t replace_check(const struct ncclEpGroup *g, const struct ep_b
 	return ncclSuccess;
 }
 
-/* Waits until nothing runs on the device: kernels store to the addresses that will show other memory. */
+/*
+ * Waits until nothing runs on the device: kernels store to the addresses that will show other
+ * memory.
+ */
 static ncclResult_t replace_settle(struct ncclEpGroup *g, struct ep_boot *boot,
 				   struct ep_terms *terms)
 {
@@ -126,7 +130,10 @@ static ncclResult_t replace_forget(struct ncclEpGroup *g, uint32_t r)
 	return ncclSuccess;
 }
 
-/* Each newcomer can be reached, and has nobody's place; what its place still has of the lost rank goes. */
+/*
+ * Each newcomer can be reached, and has nobody's place; what its place still has of the lost rank
+ * goes.
+ */
 static ncclResult_t replace_prepare(struct ncclEpGroup *g, const struct ep_meeting *m)
 {
 	EP_CHECK(ep_peer_check(g->memory.mapping, m->idents, g->nranks, g->rank));

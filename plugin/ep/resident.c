@@ -28,8 +28,8 @@ static uint32_t resident_minus(uint32_t a, uint32_t b)
 }
 
 /*
- * Groups of low latency need to be limited from the second one on; then those of high throughput leave
- * them half of what nobody has chosen.
+ * Groups of low latency need to be limited from the second one on; then those of high throughput
+ * leave them half of what nobody has chosen.
  */
 static void resident_divide(struct resident_sum *sum, uint32_t most_shared)
 {

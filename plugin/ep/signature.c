@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signatures: what a rank passes to an operation, in the words that kernels compare, and in words where two ranks differ. */
+/*
+ * Signatures: what a rank passes to an operation, in the words that kernels compare, and in words
+ * where two ranks differ.
+ */
 #include <stdio.h>
 #include <string.h>
 #include "ep/ep.h"

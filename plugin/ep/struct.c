@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structs of callers of any API version are copied in, and results out, by the size that the caller's struct has. */
+/*
+ * Structs of callers of any API version are copied in, and results out, by the size that the
+ * caller's struct has.
+ */
 #include <string.h>
 #include "ep/ep.h"
 

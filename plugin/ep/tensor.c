@@ -10,8 +10,9 @@
 #define EP_TENSOR_MOST_DIMS 8 /* calls have tensors of 3 at most; so many extents are read */
 
 /*
- * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which distinguishes it
- * from one whose `sizes` was replaced; a copy of the struct is no registered object.
+ * A descriptor of ncclEpTensorAlloc. Its `sizes` points into the same allocation, which
+ * distinguishes it from one whose `sizes` was replaced; a copy of the struct is no registered
+ * object.
  */
 struct tensor {
 	ncclEpTensor_t pub;
@@ -145,7 +146,9 @@ static ncclResult_t tensor_check(const ncclEpTensor_t *tensor, unsigned int ndim
 	return ncclSuccess;
 }
 
-/* Does the window end before the view does? NCCL reports it, if it knows where this one is at all. */
+/*
+ * Does the window end before the view does? NCCL reports it, if it knows where this one is at all.
+ */
 static bool tensor_beyond(ncclComm_t comm, const ncclEpTensor_t *tensor, const struct ep_view *view)
 {
 	const struct ep_nccl_dyn *nccl = ep_nccl_dyn();

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which library this is, in one line: for callers, for the log, and with NCCL_EP_DEBUG=1 as soon as it is loaded. */
+/*
+ * Which library this is, in one line: for callers, for the log, and with NCCL_EP_DEBUG=1 as soon as
+ * it is loaded.
+ */
 #include <dlfcn.h>
 #include <limits.h>
 #include <stdatomic.h>
@@ -41,7 +44,10 @@ static void version_path(char path[PATH_MAX])
 	}
 }
 
-/* Which library this is, in one line: its build, what it is for, the API, the process's NCCL, and its file. */
+/*
+ * Which library this is, in one line: its build, what it is for, the API, the process's NCCL, and
+ * its file.
+ */
 static void version_describe(char *line, size_t size)
 {
 	char nccl[40] = "no NCCL yet", path[PATH_MAX];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits that last long are logged while they last: one thread of the process looks at the boards of all groups. */
+/*
+ * Waits that last long are logged while they last: one thread of the process looks at the boards of
+ * all groups.
+ */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,8 +71,8 @@ static void watch_log(const struct ncclEpGroup *g, const struct watch_late *late
 }
 
 /*
- * A wait goes on if its word has changed since the last look. The board has when that last was, for readers that find a
- * word unchanged.
+ * A wait goes on if its word has changed since the last look. The board has when that last was, for
+ * readers that find a word unchanged.
  */
 static void watch_check(struct ep_watch *watch)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the other ranks have the tensor that this rank has in an NCCL window; the last windows are remembered. */
+/*
+ * Where the other ranks have the tensor that this rank has in an NCCL window; the last windows are
+ * remembered.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include "core/nccl_dyn.h"
@@ -13,7 +16,10 @@ static void windows_promote(struct ep_windows *windows, int i)
 	windows->known[0] = found;
 }
 
-/* Asks NCCL for the window's start on all ranks: it becomes the latest one that is known. Returns NULL, or why not. */
+/*
+ * Asks NCCL for the window's start on all ranks: it becomes the latest one that is known. Returns
+ * NULL, or why not.
+ */
 static const char *window_learn(struct ncclEpGroup *g, ncclWindow_t win)
 {
 	struct ep_window *oldest = &g->windows.known[EP_WINDOWS - 1];
@@ -50,7 +56,10 @@ static uint64_t window_last(const ncclEpTensor_t *tensor, const struct ep_view *
 	return tensor->win_offset + ep_max_u64(ep_view_bytes(view), 1) - 1;
 }
 
-/* Does the view lie where the tensor's window has it? *end: its last byte, in the window as this rank's peers see it. */
+/*
+ * Does the view lie where the tensor's window has it? *end: its last byte, in the window as this
+ * rank's peers see it.
+ */
 static const char *window_check(const struct ncclEpGroup *g, const ncclEpTensor_t *tensor,
 				const struct ep_view *view, void **end)
 {

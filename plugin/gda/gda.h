@@ -57,30 +57,35 @@ ncclResult_t ep_gda_open(struct ep_gda **out, struct ep_boot *boot,
 ncclResult_t ep_gda_bind(struct ep_gda *gda, struct ep_boot *boot, void *heap, uint64_t bytes,
 			 ncclResult_t mine);
 
-/* Takes the heap's registration back. No kernel of this rank may run, no peer may post to the heap. */
+/*
+ * Takes the heap's registration back. No kernel of this rank may run, no peer may post to the heap.
+ */
 void ep_gda_unbind(struct ep_gda *gda);
 
 /*
- * Ends everything, whatever state NICs, peers and queues are in, within the config's timeout as long as
- * firmware answers, otherwise within the kernel driver's limit for firmware. Work that kernels have posted
- * is completed first, while it makes progress. No kernel of this rank may run. Afterwards no NIC writes
- * this rank's heap. `gda` may be NULL.
+ * Ends everything, whatever state NICs, peers and queues are in, within the config's timeout as
+ * long as firmware answers, otherwise within the kernel driver's limit for firmware. Work that
+ * kernels have posted is completed first, while it makes progress. No kernel of this rank may run.
+ * Afterwards no NIC writes this rank's heap. `gda` may be NULL.
  */
 void ep_gda_close(struct ep_gda *gda);
 
 /*
- * Returns the device memory of a rank with so many remote peers and one NIC. A further NIC adds less than
- * 2 MiB if queues are in GPU memory.
+ * Returns the device memory of a rank with so many remote peers and one NIC. A further NIC adds
+ * less than 2 MiB if queues are in GPU memory.
  */
 uint64_t ep_gda_device_bytes(int nranks, uint32_t remote, uint32_t queues, uint32_t depth,
 			     bool queues_in_gpu);
 
-/* Returns the device address of the queues, [nranks][queues]; those of ranks of this node are zero. */
+/*
+ * Returns the device address of the queues, [nranks][queues]; those of ranks of this node are zero.
+ */
 struct ep_mlx5_qp *ep_gda_queues(const struct ep_gda *gda);
 
 /*
- * Returns the device address of a word per rank, in host memory. It is not 0 once the connection with that
- * rank has failed: kernels then give up their waits for it (it is also the `stop` of its queues).
+ * Returns the device address of a word per rank, in host memory. It is not 0 once the connection
+ * with that rank has failed: kernels then give up their waits for it (it is also the `stop` of its
+ * queues).
  */
 const uint32_t *ep_gda_down(const struct ep_gda *gda);
 
@@ -91,15 +96,15 @@ struct ep_gda_failure {
 };
 
 /*
- * Takes the next failure that was found since the last call. Returns false if there is none. Never blocks;
- * any thread. By then ep_gda_down of the peers concerned is set.
+ * Takes the next failure that was found since the last call. Returns false if there is none. Never
+ * blocks; any thread. By then ep_gda_down of the peers concerned is set.
  */
 bool ep_gda_poll(struct ep_gda *gda, struct ep_gda_failure *failure);
 
 /*
- * Writes to *failure why the connection with `peer` has failed, for the message of an error that a kernel
- * found. Reads error records and, if the cause was overwritten, asks the NIC. Returns false if no failure
- * is known. Bounded; may take a millisecond.
+ * Writes to *failure why the connection with `peer` has failed, for the message of an error that a
+ * kernel found. Reads error records and, if the cause was overwritten, asks the NIC. Returns false
+ * if no failure is known. Bounded; may take a millisecond.
  */
 bool ep_gda_explain(struct ep_gda *gda, int peer, struct ep_gda_failure *failure);
 

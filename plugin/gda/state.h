@@ -3,8 +3,8 @@
  * State behind plugin/gda/gda.h, for the files of this directory: NICs that GPUs post to, and
  * connections, each a queue pair by DevX or by verbs.
  *
- * Functions that concern this rank only return false with a struct ep_reason: in automatic mode the next
- * mode is tried, so that a refusal is not an error yet. open.c makes it one.
+ * Functions that concern this rank only return false with a struct ep_reason: in automatic mode the
+ * next mode is tried, so that a refusal is not an error yet. open.c makes it one.
  */
 #ifndef EP_GDA_STATE_H
 #define EP_GDA_STATE_H
@@ -44,8 +44,8 @@ struct ep_gda_caps {
 	bool ece;            /* queue pairs report what they can beyond the standard */
 	bool reports_tier;   /* QUERY_QP reports the order of placement, */
 	bool reports_order;  /* or at least whether data is placed in order */
-	uint32_t
-		ts_format; /* of timestamps: firmware refuses another one, though no reader uses them */
+	/* of timestamps: firmware refuses another one, though no reader uses them */
+	uint32_t ts_format;
 };
 
 /* A port that is a bond of several (RoCE LAG). */
@@ -64,8 +64,9 @@ struct ep_gda_nic {
 
 	struct ep_gda_queue_memory queue_memory;
 	/*
-	 * Memory of modes that were refused. Freeing it waits for all that runs on the GPU, where a rank that is ahead
-	 * may have a kernel of NCCL's that waits for this rank: it is kept until the group ends.
+	 * Memory of modes that were refused. Freeing it waits for all that runs on the GPU, where a
+	 * rank that is ahead may have a kernel of NCCL's that waits for this rank: it is kept until
+	 * the group ends.
 	 */
 	struct ep_gda_queue_memory refused[EP_GDA_CPU_PROXY]; /* each mode is tried once at most */
 	int nrefused;
@@ -137,8 +138,8 @@ struct ep_gda_queue {
 	uint8_t patience; /* of the next question, if nothing moves; 0: nothing is late */
 	bool due;
 	uint64_t ask_at;
-	uint64_t
-		suspect; /* when the NIC first reported, with no reason, that it failed; under `ask` */
+	/* when the NIC first reported, with no reason, that it failed; under `ask` */
+	uint64_t suspect;
 };
 
 struct ep_gda {
@@ -213,7 +214,10 @@ static inline int ep_gda_nic_index(const struct ep_gda *g, const struct ep_gda_n
 	return (int)(nic - g->nic);
 }
 
-/* Regions of our NIC `nic`, and of NIC `nic` of `peer`, in the tables regions and regions_dev of struct ep_gda. */
+/*
+ * Regions of our NIC `nic`, and of NIC `nic` of `peer`, in the tables regions and regions_dev of
+ * struct ep_gda.
+ */
 static inline size_t ep_gda_local_regions(int nic)
 {
 	return (size_t)nic * EP_MLX5_REGIONS;
@@ -243,13 +247,21 @@ bool ep_gda_devx_open(struct ep_gda_nic *nic, struct ep_reason *why);
 
 /* Asks firmware whether the port is a bond. `caps`: the device's general capabilities. */
 void ep_gda_lag_query(struct ep_gda_nic *nic, const unsigned char *caps);
-/* Returns the member of the bond that a queue pair is to send by, from 1; 0: it does not choose one. */
+/*
+ * Returns the member of the bond that a queue pair is to send by, from 1; 0: it does not choose
+ * one.
+ */
 uint32_t ep_gda_lag_port(const struct ep_gda_queue *queue);
-/* Writes how many queue pairs each member has: " bond of 2 ports (36, 36 queue pairs)"; "": no bond. */
+/*
+ * Writes how many queue pairs each member has: " bond of 2 ports (36, 36 queue pairs)"; "": no
+ * bond.
+ */
 void ep_gda_lag_describe(const struct ep_gda *g, const struct ep_gda_nic *nic, char *text,
 			 size_t size);
 
-/* Writes a failure in words: peer, local device and port, queue, syndrome and meaning, what to do. */
+/*
+ * Writes a failure in words: peer, local device and port, queue, syndrome and meaning, what to do.
+ */
 void ep_gda_cause_text(const struct ep_gda_queue *queue, const struct ep_gda_cause *cause,
 		       char *text, size_t size);
 
@@ -273,14 +285,16 @@ bool ep_gda_verbs_connect(struct ep_gda_queue *queue, const struct ep_nic_end *e
 			  struct ep_reason *why);
 void ep_gda_verbs_halt(struct ep_gda_queue *queue);
 
-/* RoCE: keeps the port's own GID in use until ep_gda_address_release(), even if the port loses it. */
+/*
+ * RoCE: keeps the port's own GID in use until ep_gda_address_release(), even if the port loses it.
+ */
 bool ep_gda_address_hold(struct ep_gda_nic *nic, struct ep_reason *why);
 void ep_gda_address_release(struct ep_gda_nic *nic);
 /* After an event: warns if the port's GID is no longer the one that its queue pairs have. */
 void ep_gda_address_check(struct ep_gda_nic *nic);
 /*
- * For a queue whose packets are not answered: returns whether the peer has another hardware address by
- * now, and writes from which to which.
+ * For a queue whose packets are not answered: returns whether the peer has another hardware address
+ * by now, and writes from which to which.
  */
 bool ep_gda_address_moved(const struct ep_gda_queue *queue, char *text, size_t size);
 
@@ -306,10 +320,10 @@ bool ep_gda_synchronize(struct ep_gda *g, uint64_t timeout_ns);
 bool ep_gda_ordering_check(const struct ep_gda *g, struct ep_reason *why);
 
 /*
- * Callers' memory that NICs read from: registers the allocation that holds [p, p + bytes) with all NICs,
- * unless it is registered, and writes the name that kernels use to *out. Returns NULL, or why that is not
- * possible; the text is good until the next call. The call waits for no work and uses no stream. One
- * thread at a time.
+ * Callers' memory that NICs read from: registers the allocation that holds [p, p + bytes) with all
+ * NICs, unless it is registered, and writes the name that kernels use to *out. Returns NULL, or why
+ * that is not possible; the text is good until the next call. The call waits for no work and uses
+ * no stream. One thread at a time.
  */
 const char *ep_gda_user_mr_find(struct ep_gda *gda, void *p, uint64_t bytes,
 				struct ep_mlx5_source *out);
@@ -319,7 +333,9 @@ void ep_gda_user_mrs_free(struct ep_gda *gda);
 
 /* ---- connect.c: the queues of all ranks ---- */
 
-/* Connects all queues. Returns a result that all ranks share; this rank's own errors go to *mine. */
+/*
+ * Connects all queues. Returns a result that all ranks share; this rank's own errors go to *mine.
+ */
 ncclResult_t ep_gda_connect(struct ep_gda *g, struct ep_boot *boot, uint32_t queues,
 			    ncclResult_t *mine);
 /* Calls fn for all queues, from several threads if there are many. Returns false if a call did. */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * NCCL's interface to network plugins, versions 8 to 12: what a struct ncclNetPlugin_v<n> holds, as
- * NCCL 2.20 to 2.32 read it, and what the tables for collectives and GIN do. Written down from the order,
- * types and sizes of the members that NCCL's
- * documentation of plugins gives (NCCL's repository, plugins/net); a program reads these tables by
- * position, so that nothing here may move.
+ * NCCL 2.20 to 2.32 read it, and what the tables for collectives and GIN do. Written down from the
+ * order, types and sizes of the members that NCCL's documentation of plugins gives (NCCL's
+ * repository, plugins/net); a program reads these tables by position, so that nothing here may
+ * move.
  */
 #ifndef EP_NET_ABI_H
 #define EP_NET_ABI_H

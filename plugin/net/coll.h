@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives between hosts, on request (NCCL_EP_COLLNET=1): all-gather, which only moves data. Each rank has a
- * connection to every rank, itself included, and one from each. It receives from each rank what that one has, and
- * sends its own data to each. There is nothing here that reduces.
+ * Collectives between hosts, on request (NCCL_EP_COLLNET=1): all-gather, which only moves data.
+ * Each rank has a connection to every rank, itself included, and one from each. It receives from
+ * each rank what that one has, and sends its own data to each. There is nothing here that reduces.
  */
 #ifndef EP_NET_COLL_H
 #define EP_NET_COLL_H

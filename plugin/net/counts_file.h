@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Counts of what connections have done. With NCCL_EP_NET_COUNTS=1 a process keeps them in a shared file
- * (core/shared_file.h) of the prefix "nccl-ep-net.", which ep_info reads: a head, and entries of
- * connections, as many as there were at once. Only the process writes; a reader sees each number as it
- * was at some time, and no two of the same time. The file goes when the process ends in order. The next
- * process of the user that counts removes the file of a process that was killed.
+ * Counts of what connections have done. With NCCL_EP_NET_COUNTS=1 a process keeps them in a shared
+ * file (core/shared_file.h) of the prefix "nccl-ep-net.", which ep_info reads: a head, and entries
+ * of connections, as many as there were at once. Only the process writes; a reader sees each number
+ * as it was at some time, and no two of the same time. The file goes when the process ends in
+ * order. The next process of the user that counts removes the file of a process that was killed.
  */
 #ifndef EP_NET_COUNTS_FILE_H
 #define EP_NET_COUNTS_FILE_H
@@ -49,8 +49,8 @@ struct ep_net_counts {
 struct ep_net_counts_file {
 	uint64_t magic;
 	uint32_t version, entries, entry_bytes, pid;
-	uint64_t
-		started; /* the process, as /proc/<pid>/stat has it: in ticks since the machine's start */
+	/* the process, as /proc/<pid>/stat has it: in ticks since the machine's start */
+	uint64_t started;
 	char program[64];
 	struct ep_net_counts entry[];
 };

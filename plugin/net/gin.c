@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts and signals. A rank has a queue pair to every rank, itself included, so that what goes to a rank arrives in
- * order. A put is posted piece by piece, as the queue has room, and is done when the NIC has reported all of it. One
- * thread of NCCL's at a time makes these calls for the ranks of a handle; memory is registered by any.
+ * Puts and signals. A rank has a queue pair to every rank, itself included, so that what goes to a
+ * rank arrives in order. A put is posted piece by piece, as the queue has room, and is done when
+ * the NIC has reported all of it. One thread of NCCL's at a time makes these calls for the ranks of
+ * a handle; memory is registered by any.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -86,7 +87,10 @@ static ncclResult_t failed_before(const struct gin *gin)
 	return gin->failed.code == ncclSuccess ? ncclSuccess : ep_fail_again(&gin->failed);
 }
 
-/* Ends the handle's work for good, with an error that has the queue pair's two ends. Returns `code`. */
+/*
+ * Ends the handle's work for good, with an error that has the queue pair's two ends. Returns
+ * `code`.
+ */
 EP_PRINTF(4, 5)
 static ncclResult_t gin_fail(struct gin *gin, const struct link *link, ncclResult_t code,
 			     const char *fmt, ...)
@@ -112,7 +116,10 @@ static ncclResult_t gin_fail(struct gin *gin, const struct link *link, ncclResul
 	return code;
 }
 
-/* The same for this rank's NIC or its path to a peer: ranks that wait for this one learn of it, too. */
+/*
+ * The same for this rank's NIC or its path to a peer: ranks that wait for this one learn of it,
+ * too.
+ */
 static ncclResult_t gin_lost(struct gin *gin, const struct link *link, ncclResult_t code,
 			     const char *why)
 {
@@ -184,7 +191,10 @@ static ncclResult_t op_push(struct gin *gin, struct op *op, uint32_t number, boo
 	if (at == op->size && op->signal) {
 		sge[n] = (struct ibv_sge){ (uintptr_t)gin->scratch, 8, gin->scratch_mr->lkey };
 		wr[n].opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-		/* A NIC may place data out of order without reporting it: the fence keeps the signal behind the data. */
+		/*
+		 * A NIC may place data out of order without reporting it: the fence keeps the
+		 * signal behind the data.
+		 */
 		wr[n].send_flags = gin->mesh->dev->nic.fences ? IBV_SEND_FENCE : 0;
 		wr[n].wr.atomic.remote_addr = op->signal_at;
 		wr[n].wr.atomic.compare_add = op->add;
@@ -533,7 +543,9 @@ static ncclResult_t queues_make(struct gin *gin)
 	return ncclSuccess;
 }
 
-/* Every rank sends every other one the numbers of its queue pairs, by rank. `code`: of making them. */
+/*
+ * Every rank sends every other one the numbers of its queue pairs, by rank. `code`: of making them.
+ */
 static ncclResult_t queues_agree(struct gin *gin, ncclResult_t code)
 {
 	struct ep_net_mesh *mesh = gin->mesh;
@@ -606,8 +618,8 @@ static void gin_free(void *object)
 /* ---- ranks ---- */
 
 /*
- * Declines in an NCCL that has its own GIN, which it would not look at then. Fails where there is no device
- * for it: NICs that do not reach GPUs, or have no atomics.
+ * Declines in an NCCL that has its own GIN, which it would not look at then. Fails where there is
+ * no device for it: NICs that do not reach GPUs, or have no atomics.
  */
 static ncclResult_t gin_init(void **instance, uint64_t comm_id, ep_net_log_fn *log)
 {

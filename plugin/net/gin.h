@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GIN for NCCL 2.28, which takes it from the network plugin or has none; later releases have their own. Each rank
- * puts into memory that other ranks have registered, and adds to signals there, for NCCL's proxy.
+ * GIN for NCCL 2.28, which takes it from the network plugin or has none; later releases have their
+ * own. Each rank puts into memory that other ranks have registered, and adds to signals there, for
+ * NCCL's proxy.
  */
 #ifndef EP_NET_GIN_H
 #define EP_NET_GIN_H
@@ -45,7 +46,10 @@ struct ep_net_mesh {
 /* Begins to listen for ranks. Fills in the handle that NCCL brings to all of them. */
 ncclResult_t ep_net_mesh_listen(int dev, int tc, void *handle, void **listen_comm);
 ncclResult_t ep_net_mesh_close_listen(void *listen_comm);
-/* Connects all ranks, which all call it, and waits for them. The caller has the mesh's one reference. */
+/*
+ * Connects all ranks, which all call it, and waits for them. The caller has the mesh's one
+ * reference.
+ */
 ncclResult_t ep_net_mesh_connect(void *const *handles, int nranks, int rank,
 				 const void *listen_comm, struct ep_net_mesh **mesh);
 /* Makes a mesh whose connections are still missing. */
@@ -56,8 +60,8 @@ void ep_net_mesh_get(struct ep_net_mesh *mesh);
 void ep_net_mesh_put(struct ep_net_mesh *mesh);
 
 /*
- * All ranks call it: all[r] has what rank r gave, `bytes` each. A rank that could not do its part sends
- * so by its `code`: then the call fails on every rank, on others with that rank's name.
+ * All ranks call it: all[r] has what rank r gave, `bytes` each. A rank that could not do its part
+ * sends so by its `code`: then the call fails on every rank, on others with that rank's name.
  */
 ncclResult_t ep_net_mesh_exchange(struct ep_net_mesh *mesh, enum ep_net_round round,
 				  ncclResult_t code, const void *own, size_t bytes, void *all);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks that meet over TCP, for GIN. Each rank listens, and has the handles of all. It dials the ranks below
- * its own and sends which rank it is, and those above do the same to it. Over these connections they agree on
- * queue pairs and memory, and learn that one of them has failed or ended.
+ * Ranks that meet over TCP, for GIN. Each rank listens, and has the handles of all. It dials the
+ * ranks below its own and sends which rank it is, and those above do the same to it. Over these
+ * connections they agree on queue pairs and memory, and learn that one of them has failed or ended.
  */
 #include <errno.h>
 #include <poll.h>
@@ -186,7 +186,9 @@ void ep_net_mesh_lose(struct ep_net_mesh *mesh, const char *text)
 	lost_send(mesh);
 }
 
-/* Peeks at rank r's report that it has failed, if there is one; takes nothing from the connection. */
+/*
+ * Peeks at rank r's report that it has failed, if there is one; takes nothing from the connection.
+ */
 static bool mesh_lost(const struct ep_net_mesh *mesh, uint32_t r, char text[EP_NET_LOST_TEXT])
 {
 	struct lost msg;
@@ -311,8 +313,8 @@ static ncclResult_t exchange_step(struct exchange *exchange, uint32_t r)
 		return exchange_gone(exchange, r, sent);
 	}
 	/*
-	 * An end that has closed may have sent something before. And where this rank waits for room to send
-	 * more, the other one may wait until this rank receives.
+	 * An end that has closed may have sent something before. And where this rank waits for room
+	 * to send more, the other one may wait until this rank receives.
 	 */
 	if (exchange->received[r] < sizeof(struct exchange_head)) {
 		state = ep_net_take(fd, in, sizeof(struct exchange_head), &exchange->received[r]);

@@ -180,7 +180,9 @@ static bool pending_receive(struct ep_net_acceptor *g, struct ep_net_pending *pe
 	return false;
 }
 
-/* Finds a free place, else the oldest connection if that has been silent for long; NULL: neither. */
+/*
+ * Finds a free place, else the oldest connection if that has been silent for long; NULL: neither.
+ */
 static struct ep_net_pending *pending_find(struct ep_net_acceptor *g)
 {
 	struct ep_net_pending *oldest = &g->pending[0];

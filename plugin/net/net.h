@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all of the plugin stands on: devices and NICs, the thread that listens while NCCL does not call, handles
- * that NCCL holds, registrations, queue pairs; and TCP between two ends, where no call waits.
+ * What all of the plugin stands on: devices and NICs, the thread that listens while NCCL does not
+ * call, handles that NCCL holds, registrations, queue pairs; and TCP between two ends, where no
+ * call waits.
  */
 #ifndef EP_NET_NET_H
 #define EP_NET_NET_H
@@ -30,8 +31,10 @@ struct ep_net_dev {
 	char label[EP_NET_LABEL]; /* unique: with ":port" where a device has several */
 	char path[PATH_MAX];      /* in sysfs; "": it has no PCI address */
 	uint64_t guid;            /* of the adapter */
-	/* Counted through all functions of the adapter: NCCL takes ports of equal GUID and number for
-	 * one, whose bandwidth is to be shared. */
+	/*
+	 * Counted through all functions of the adapter: NCCL takes ports of equal GUID and number
+	 * for one, whose bandwidth is to be shared.
+	 */
 	int adapter_port;
 	int ptr_support, max_comms;
 	int rail, plane; /* of NCCL_IB_HCA; -1: not given */
@@ -50,8 +53,8 @@ struct ep_net_dev {
 /* ---- devices: ports of RDMA devices ---- */
 
 /*
- * Returns whether the machine has devices that may be used, and which; the first call looks for them and reads the
- * environment. False: *why says what was found.
+ * Returns whether the machine has devices that may be used, and which; the first call looks for
+ * them and reads the environment. False: *why says what was found.
  */
 bool ep_net_devs(struct ep_net_dev **dev, int *n, struct ep_reason *why);
 /* Returns the environment as it was then. */
@@ -59,9 +62,15 @@ const struct ep_ib_env *ep_net_env(void);
 /* Returns in words what GIN needs and the device lacks, or NULL if it has all. */
 const char *ep_net_dev_lacks(const struct ep_net_dev *dev);
 
-/* Adds a user of the device, and opens it for the first one. `even_down`: a port that is down is no error. */
+/*
+ * Adds a user of the device, and opens it for the first one. `even_down`: a port that is down is no
+ * error.
+ */
 ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
-/* Finds how peers reach the port now: that may have changed while it was down. Returns whether they do. */
+/*
+ * Finds how peers reach the port now: that may have changed while it was down. Returns whether they
+ * do.
+ */
 bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
 /* Returns whether the port has been up for `ns`. */
 bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns);
@@ -72,12 +81,15 @@ void ep_net_dev_hold_too(struct ep_net_dev *dev);
 /* Removes a user. The last one closes the device. */
 void ep_net_dev_drop(struct ep_net_dev *dev);
 
-/* Reads the NIC's asynchronous events: ports that go down or come up, devices and queues that failed. */
+/*
+ * Reads the NIC's asynchronous events: ports that go down or come up, devices and queues that
+ * failed.
+ */
 void ep_net_dev_events(struct ep_net_dev *dev);
 
 /*
- * Writes the path in sysfs of an RDMA device's PCI device, or "" if it has none. `root`: the directory of the RDMA
- * device's files (EP_NIC_SYSFS, except in tests).
+ * Writes the path in sysfs of an RDMA device's PCI device, or "" if it has none. `root`: the
+ * directory of the RDMA device's files (EP_NIC_SYSFS, except in tests).
  */
 void ep_net_pci_path(const char *root, const char *name, char path[PATH_MAX]);
 /* Compares devices for qsort(): by PCI address, those without one last, then by name and port. */
@@ -92,7 +104,10 @@ struct ep_net_async;
 /* Reads an object's socket. The object stays until this returns. */
 typedef void ep_net_async_fn(const struct ep_net_async *a, void *object);
 
-/* From now on the thread calls `fn` when the socket has something to read, as long as the handle has its object. */
+/*
+ * From now on the thread calls `fn` when the socket has something to read, as long as the handle
+ * has its object.
+ */
 ncclResult_t ep_net_async_add(const void *handle, int fd, ep_net_async_fn *fn);
 /* For `fn`: the thread leaves this socket alone from now on. */
 void ep_net_async_skip(const struct ep_net_async *a, int fd);
@@ -100,7 +115,7 @@ void ep_net_async_skip(const struct ep_net_async *a, int fd);
 void ep_net_async_remove(int fd);
 
 /*
- * ---- NICs, which stay for good: those with one port, whose indices are the devices', then the merged ones ----
+ * ---- NICs, which stay for good: first those with one port, numbered as devices, then merged ----
  */
 
 /* What NCCL calls a device: a port, or several that it has had merged. */
@@ -113,8 +128,8 @@ struct ep_net_nic {
 /* Finds a NIC by NCCL's number. An error: there is none. */
 ncclResult_t ep_net_nic_get(int index, const struct ep_net_nic **nic);
 /*
- * The tables by which NCCL merges NICs, each for itself. NCCL 2.27 and before takes what a table counts before
- * anything is merged for the number of ports.
+ * The tables by which NCCL merges NICs, each for itself. NCCL 2.27 and before takes what a table
+ * counts before anything is merged for the number of ports.
  */
 enum ep_net_table {
 	EP_NET_TABLE_NET,
@@ -123,7 +138,10 @@ enum ep_net_table {
 };
 /* Returns how many NICs a table has. */
 int ep_net_nic_count(enum ep_net_table table);
-/* Merges n NICs of one port each, `most` at most, into NIC *index. Merging the same ones again gives the same NIC. */
+/*
+ * Merges n NICs of one port each, `most` at most, into NIC *index. Merging the same ones again
+ * gives the same NIC.
+ */
 ncclResult_t ep_net_nic_merge(enum ep_net_table table, const int *indices, int n, int most,
 			      int *index);
 /* Adds a user of all ports, of which some may be down. */
@@ -133,9 +151,10 @@ void ep_net_nic_drop(const struct ep_net_nic *nic);
 /*
  * ---- handles ----
  *
- * NCCL holds numbers as `void *` in place of addresses: of a slot in a table, and of how often the slot was used. So
- * a wrong pointer, one of another kind and one to a closed object are found without a look at memory behind it. A
- * look-up takes no lock, because the data path makes one for each message.
+ * NCCL holds numbers as `void *` in place of addresses: of a slot in a table, and of how often the
+ * slot was used. So a wrong pointer, one of another kind and one to a closed object are found
+ * without a look at memory behind it. A look-up takes no lock, because the data path makes one for
+ * each message.
  */
 
 enum ep_net_kind {
@@ -173,7 +192,10 @@ static inline uint32_t ep_net_slot_of(const void *handle)
 	return (uint32_t)((uintptr_t)handle >> EP_NET_KIND_BITS) & ((1u << EP_NET_SLOT_BITS) - 1);
 }
 
-/* A request: 4 bits of kind, 16 of the slot of what it is of, 20 of its number, and 24 of its use, which is odd. */
+/*
+ * A request: 4 bits of kind, 16 of the slot of what it is of, 20 of its number, and 24 of its use,
+ * which is odd.
+ */
 #define EP_NET_REQUEST_BITS 20
 #define EP_NET_USE_BITS 24
 #define EP_NET_USE_MASK ((1u << EP_NET_USE_BITS) - 1)
@@ -183,7 +205,10 @@ static inline uint32_t ep_net_use_next(uint32_t use)
 	return (use + 1) & EP_NET_USE_MASK;
 }
 
-/* Returns where a slot's uses begin: a request of a closed object is never one of the object that has its slot now. */
+/*
+ * Returns where a slot's uses begin: a request of a closed object is never one of the object that
+ * has its slot now.
+ */
 static inline uint32_t ep_net_use_first(void)
 {
 	return (uint32_t)ep_now_ns() * 2654435761u & EP_NET_USE_MASK & ~1u;
@@ -212,7 +237,10 @@ static inline bool ep_net_request_is(const void *handle, uint32_t use)
 						       EP_NET_REQUEST_BITS);
 }
 
-/* Returns the object that a request of this kind belongs to, and the object's kind; NULL if it is no request. */
+/*
+ * Returns the object that a request of this kind belongs to, and the object's kind; NULL if it is
+ * no request.
+ */
 void *ep_net_request_owner(enum ep_net_kind kind, const void *request, enum ep_net_kind *owner);
 /* Returns ncclInvalidArgument: the handle is no request, or the request has ended. */
 ncclResult_t ep_net_request_fail(const void *request);
@@ -221,14 +249,20 @@ ncclResult_t ep_net_request_fail(const void *request);
 ncclResult_t ep_net_handle_new(enum ep_net_kind kind, void *object, void **handle);
 /* Returns the handle's object, or NULL if there is none of that kind. */
 void *ep_net_handle_get(enum ep_net_kind kind, const void *handle);
-/* Returns the handle's object; where there is none, NULL, and the text of an ncclInvalidArgument is set. */
+/*
+ * Returns the handle's object; where there is none, NULL, and the text of an ncclInvalidArgument is
+ * set.
+ */
 void *ep_net_handle_find(enum ep_net_kind kind, const void *handle);
 /* Ends the handle. Returns its object to the first caller, and NULL to all others. */
 void *ep_net_handle_drop(enum ep_net_kind kind, const void *handle);
 /* Ends the handle and frees its object. A handle without object is an error; NULL does nothing. */
 ncclResult_t ep_net_handle_close(enum ep_net_kind kind, const void *handle,
 				 void (*object_free)(void *object));
-/* Ends the handle of one object of the kind for which `of` is true, and returns the object; NULL if there is none. */
+/*
+ * Ends the handle of one object of the kind for which `of` is true, and returns the object; NULL if
+ * there is none.
+ */
 void *ep_net_handle_drop_one(enum ep_net_kind kind,
 			     bool (*of)(const void *object, const void *what), const void *what);
 
@@ -261,14 +295,18 @@ struct ep_net_memory {
 	}
 
 /*
- * Registers memory with all ports of a NIC that the caller holds; ep_net_mr_free() ends that, and holds the NIC until
- * then. A failure is logged at INFO alone, because NCCL can do without registration of its users' memory.
+ * Registers memory with all ports of a NIC that the caller holds; ep_net_mr_free() ends that, and
+ * holds the NIC until then. A failure is logged at INFO alone, because NCCL can do without
+ * registration of its users' memory.
  */
 ncclResult_t ep_net_mr_new(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
 			   struct ep_net_mr **mr);
 void ep_net_mr_free(struct ep_net_mr *mr);
 
-/* Finds the registration that a handle means. An error: it is of another NIC, or lacks some of the bytes. */
+/*
+ * Finds the registration that a handle means. An error: it is of another NIC, or lacks some of the
+ * bytes.
+ */
 ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, const void *data,
 			    size_t size, const struct ep_net_mr **out);
 
@@ -283,7 +321,9 @@ ncclResult_t ep_net_mr_find(const struct ep_net_nic *nic, const void *handle, co
 /* Makes a completion queue. *lost becomes 1 when the NIC reports that it has lost completions. */
 ncclResult_t ep_net_cq_new(struct ep_net_dev *dev, uint64_t cqes, uint32_t *lost,
 			   struct ibv_cq **cq);
-/* Returns a new queue pair in state INIT, with `room` as the NIC has it; NULL and errno on failure. */
+/*
+ * Returns a new queue pair in state INIT, with `room` as the NIC has it; NULL and errno on failure.
+ */
 struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room,
 				unsigned int access);
 /* Registers memory of the plugin's own. */
@@ -296,7 +336,10 @@ uint8_t ep_net_service_level(const struct ep_nic_end *end, int tc);
 /* Connects as ep_net_queue_connect() does. Returns 0 or errno, and sets no error text. */
 int ep_net_queue_try(struct ep_net_dev *dev, struct ibv_qp *qp, const struct ep_rc_path *path,
 		     uint32_t remote);
-/* Connects to queue pair `remote` of the path's other end. Each one's PSN begins at its port's psn plus its number. */
+/*
+ * Connects to queue pair `remote` of the path's other end. Each one's PSN begins at its port's psn
+ * plus its number.
+ */
 ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 				  const struct ep_rc_path *path, uint32_t remote);
 
@@ -326,10 +369,16 @@ ncclResult_t ep_net_init(ep_net_log_fn *log);
 bool ep_net_log_for_ep(int level, unsigned int subsys, const char *text);
 /* The same for a context. `traffic_class` -1: the environment's. */
 ncclResult_t ep_net_context_new(ep_net_log_fn *log, int traffic_class, void **ctx);
-/* Ends a context. One that never was, or has ended, is no error: NCCL finalizes what has failed, too. */
+/*
+ * Ends a context. One that never was, or has ended, is no error: NCCL finalizes what has failed,
+ * too.
+ */
 ncclResult_t ep_net_context_free(void *ctx);
 ncclResult_t ep_net_context_get(const void *ctx, int *traffic_class);
-/* `sweep` runs at the end of each context, while no other one can be made. `ctx` NULL: it is the last one. */
+/*
+ * `sweep` runs at the end of each context, while no other one can be made. `ctx` NULL: it is the
+ * last one.
+ */
 void ep_net_sweep_with(void (*sweep)(const void *ctx));
 
 /* Counts NICs, merged ones included; and those with one port. */
@@ -366,8 +415,8 @@ const char *ep_net_addr_print(const union ep_net_addr *addr, char text[EP_NET_AD
 ncclResult_t ep_net_listen_at(union ep_net_addr *addr, int *fd);
 
 /*
- * Accepts a connection; *fd is -1 while none has come. Fails if this process or its machine lacks a descriptor or
- * memory for it. `where`: the listener, for the error.
+ * Accepts a connection; *fd is -1 while none has come. Fails if this process or its machine lacks a
+ * descriptor or memory for it. `where`: the listener, for the error.
  */
 ncclResult_t ep_net_accept_one(int listen_fd, const char *where, int *fd);
 
@@ -381,7 +430,10 @@ enum ep_net_io_state {
 /* Begins to connect. Returns the socket, or -1 and errno. */
 int ep_net_dial(const union ep_net_addr *addr);
 
-/* Sends, or receives, the next bytes of a message of `size` bytes. *at: how many are done; it grows. */
+/*
+ * Sends, or receives, the next bytes of a message of `size` bytes. *at: how many are done; it
+ * grows.
+ */
 enum ep_net_io_state ep_net_put(int fd, const void *message, size_t size, size_t *at);
 enum ep_net_io_state ep_net_take(int fd, void *message, size_t size, size_t *at);
 
@@ -391,12 +443,16 @@ bool ep_net_gone(int fd);
 /* ---- the interface at which peers meet: the one that NCCL's own transport would take ---- */
 
 /*
- * Finds the address to be reached by. NCCL_SOCKET_IFNAME ([^][=]name,...) decides if it is set. Without it the
- * first of these counts that has a running interface: names that begin with "ib"; the subnet of
- * NCCL_COMM_ID; all but docker, lo and virbr; these three in turn. NCCL_SOCKET_FAMILY chooses the family.
+ * Finds the address to be reached by. NCCL_SOCKET_IFNAME ([^][=]name,...) decides if it is set.
+ * Without it the first of these counts that has a running interface: names that begin with "ib";
+ * the subnet of NCCL_COMM_ID; all but docker, lo and virbr; these three in turn. NCCL_SOCKET_FAMILY
+ * chooses the family.
  */
 ncclResult_t ep_net_addr_find(union ep_net_addr *addr);
-/* Gives the address that the first call of this process found, as NCCL does: all connections use one interface. */
+/*
+ * Gives the address that the first call of this process found, as NCCL does: all connections use
+ * one interface.
+ */
 ncclResult_t ep_net_addr_own(union ep_net_addr *addr);
 /* Returns whether an interface's name fits the text of NCCL_SOCKET_IFNAME. */
 bool ep_net_ifname_match(const char *text, const char *name);
@@ -416,14 +472,14 @@ struct ep_net_dialing {
 void ep_net_dialing_begin(struct ep_net_dialing *dialing, const union ep_net_addr *addr,
 			  const char *who, uint64_t until);
 /*
- * Goes on dialing. *fd: the connection, which the caller owns, or -1: call again. A try that is refused, finds no
- * route or gets no answer is followed by others, NCCL_SOCKET_RETRY_CNT at most, after 1, 2, 3, ... times
- * NCCL_SOCKET_RETRY_SLEEP_MSEC.
+ * Goes on dialing. *fd: the connection, which the caller owns, or -1: call again. A try that is
+ * refused, finds no route or gets no answer is followed by others, NCCL_SOCKET_RETRY_CNT at most,
+ * after 1, 2, 3, ... times NCCL_SOCKET_RETRY_SLEEP_MSEC.
  */
 ncclResult_t ep_net_dialing_step(struct ep_net_dialing *dialing, int *fd);
 void ep_net_dialing_end(struct ep_net_dialing *dialing);
 
-/* ---- messages: their head is the same in all versions, so that ends of two versions notice it ---- */
+/* ---- messages: their head is the same in all versions, so that ends of two notice it ---- */
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull
 #define EP_NET_VERSION 8u /* any change of what ends send each other, or of a connection's memory */
@@ -437,9 +493,9 @@ struct ep_net_head {
 };
 
 /*
- * Sends, or receives, more of a message. *done: all of it has gone, or come; *at: how many bytes. `who`: the other
- * end, for errors. A received message begins with a head of this version and magic. ep_net_message_end() turns the
- * state of a message without head into the same.
+ * Sends, or receives, more of a message. *done: all of it has gone, or come; *at: how many bytes.
+ * `who`: the other end, for errors. A received message begins with a head of this version and
+ * magic. ep_net_message_end() turns the state of a message without head into the same.
  */
 ncclResult_t ep_net_message_end(enum ep_net_io_state state, const char *who, bool *done);
 ncclResult_t ep_net_message_send(int fd, const void *msg, size_t bytes, size_t *at, const char *who,
@@ -451,8 +507,8 @@ ncclResult_t ep_net_message_recv(int fd, struct ep_net_head *msg, size_t bytes, 
 uint64_t ep_net_setup_ns(void);
 
 /*
- * Return whether the other end's values of a port and its queue pairs are possible, as a question and as an error.
- * `qpn` NULL: it has sent no queue pairs.
+ * Return whether the other end's values of a port and its queue pairs are possible, as a question
+ * and as an error. `qpn` NULL: it has sent no queue pairs.
  */
 bool ep_net_end_good(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps);
 ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn, uint32_t nqps,
@@ -461,8 +517,9 @@ ncclResult_t ep_net_end_check(const struct ep_nic_end *end, const uint32_t *qpn,
 /*
  * ---- listeners ----
  *
- * A connection is pending until it has sent a head with the listener's nonce; others are rejected. When all places
- * are taken, the connection that has been silent for longest makes room for a new one.
+ * A connection is pending until it has sent a head with the listener's nonce; others are rejected.
+ * When all places are taken, the connection that has been silent for longest makes room for a new
+ * one.
  */
 
 #define EP_NET_MAX_PENDING 32
@@ -486,7 +543,10 @@ struct ep_net_acceptor {
 	char named[EP_NET_NAMED][EP_NET_ADDR_TEXT];
 };
 
-/* A connection that has sent this head, with the nonce. The rest of its message is still to be received. */
+/*
+ * A connection that has sent this head, with the nonce. The rest of its message is still to be
+ * received.
+ */
 struct ep_net_accepted {
 	int fd; /* -1: none yet */
 	struct ep_net_head head;
@@ -509,9 +569,15 @@ ncclResult_t ep_net_place_check(const struct ep_net_place *place, uint64_t magic
 				const char *whose);
 /* Closes the listener and its pending connections. */
 void ep_net_acceptor_close(struct ep_net_acceptor *g);
-/* Accepts a connection; accepted->fd is -1 while none is complete. Fails if this process cannot accept. */
+/*
+ * Accepts a connection; accepted->fd is -1 while none is complete. Fails if this process cannot
+ * accept.
+ */
 ncclResult_t ep_net_acceptor_poll(struct ep_net_acceptor *g, struct ep_net_accepted *accepted);
-/* Ends a wait for `whom`: one line names rejected connections, and silent ones if `whom` did not come. */
+/*
+ * Ends a wait for `whom`: one line names rejected connections, and silent ones if `whom` did not
+ * come.
+ */
 void ep_net_acceptor_report(struct ep_net_acceptor *g, bool connected, const char *whom);
 
 /* ---- for tables ---- */

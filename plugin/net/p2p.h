@@ -2,15 +2,16 @@
 /*
  * A connection: one end sends, the other receives.
  *
- * Its queue pairs belong to paths: a path leads from a port of this end's NIC to a port of the other
- * end's, as many as the end with more ports has ports. Where there are several, what is under way on one
- * that fails goes over the others (p2p_paths.c).
+ * Its queue pairs belong to paths: a path leads from a port of this end's NIC to a port of the
+ * other end's, as many as the end with more ports has ports. Where there are several, what is under
+ * way on one that fails goes over the others (p2p_paths.c).
  *
  * The receiver writes into the sender's memory where it wants data: a slot for each group of up to
- * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to the address in the slot, each message
- * over one or several queue pairs, and ends its part on each of them with a WRITE with immediate
- * data. That tells the receiver which receive it is of, and in how many parts the message comes. If these
- * writes carry the data, their lengths add up to the message's; if they follow it, they carry a record with the length.
+ * EP_NET_MAX_RECVS receives, in turn. The sender writes the data to the address in the slot, each
+ * message over one or several queue pairs, and ends its part on each of them with a WRITE with
+ * immediate data. That tells the receiver which receive it is of, and in how many parts the message
+ * comes. If these writes carry the data, their lengths add up to the message's; if they follow it,
+ * they carry a record with the length.
  *
  * One thread at a time uses a connection, except for registration of memory. A thread of the plugin
  * (device.c) uses those with several paths, too, and both take the connection's lock.
@@ -60,7 +61,9 @@ struct ep_net_shared {
 
 _Static_assert(sizeof(struct ep_net_slot_entry) == 64, "entries do not cross lines");
 
-/* Immediate data: slot, receive of the group, parts of the message - 1, whether a record follows. */
+/*
+ * Immediate data: slot, receive of the group, parts of the message - 1, whether a record follows.
+ */
 #define EP_NET_IMM(slot, entry, parts, record)                                                     \
 	((uint32_t)(slot) << 24 | (uint32_t)(entry) << 20 | ((uint32_t)(parts)-1) << 12 |          \
 	 (uint32_t)(record))
@@ -76,8 +79,8 @@ struct ep_net_part {
 };
 
 /*
- * A queue pair. p2p_qp.c makes it, and p2p_paths.c replaces it. p2p_data.c counts what it posts, and
- * p2p_completions.c counts what ends.
+ * A queue pair. p2p_qp.c makes it, and p2p_paths.c replaces it. p2p_data.c counts what it posts,
+ * and p2p_completions.c counts what ends.
  */
 struct ep_net_qp {
 	struct ibv_qp *qp;
@@ -126,7 +129,8 @@ struct ep_net_request {
 struct ep_net_flush_qp {
 	struct ibv_qp *qp; /* NULL: none was asked for yet */
 	uint32_t room, depth;
-	bool ended; /* no path goes by the port any more: what it was to read has come back, or does */
+	/* no path goes by the port any more: what it was to read has come back, or does */
+	bool ended;
 };
 
 /* A port of this end's NIC, and what the connection has there. */
@@ -149,10 +153,14 @@ struct ep_net_remote {
 	uint32_t rkey; /* of the shared memory */
 };
 
-/* Both ends go through the generations of a path in step: no end begins the next one before both have closed this. */
+/*
+ * Both ends go through the generations of a path in step: no end begins the next one before both
+ * have closed this.
+ */
 enum ep_net_path_state {
 	EP_NET_PATH_OPEN,
-	EP_NET_PATH_CLOSING, /* this end has closed it, and the other one has not sent that it has */
+	/* this end has closed it, and the other one has not sent that it has */
+	EP_NET_PATH_CLOSING,
 	EP_NET_PATH_CLOSED,
 	/* on its way back: */
 	EP_NET_PATH_OFFERED, /* it has new queue pairs, whose numbers were sent to the other end, */
@@ -221,7 +229,10 @@ struct ep_net_groups {
 	uint32_t request[EP_NET_SLOTS];
 };
 
-/* How the receiver announces groups. p2p_data.c writes slots; p2p_completions.c notes their arrival. */
+/*
+ * How the receiver announces groups. p2p_data.c writes slots; p2p_completions.c notes their
+ * arrival.
+ */
 struct ep_net_slots {
 	uint32_t qp;                            /* which slots are written over */
 	uint64_t posted;                        /* groups whose slot was written; */
@@ -248,7 +259,10 @@ struct ep_net_paths {
 	bool async;               /* the plugin's thread looks after them */
 };
 
-/* When this end last looked for the other one: p2p_calls.c, and p2p_paths.c where there are several. */
+/*
+ * When this end last looked for the other one: p2p_calls.c, and p2p_paths.c where there are
+ * several.
+ */
 struct ep_net_watch {
 	uint32_t idle;
 	uint64_t checked, gone;
@@ -306,8 +320,8 @@ static inline uint32_t ep_net_paths(uint32_t ports, uint32_t others)
 }
 
 /*
- * Traffic class and service level, -1: none given; the environment may overrule them. A sender's are those of its
- * communicator, which NCCL gives as one number. A receiver's are its sender's.
+ * Traffic class and service level, -1: none given; the environment may overrule them. A sender's
+ * are those of its communicator, which NCCL gives as one number. A receiver's are its sender's.
  */
 struct ep_net_class {
 	int tc, sl;
@@ -336,7 +350,9 @@ enum ep_net_work {
 /* In place of a queue pair, for flushes: a port. */
 #define EP_NET_WR_FLUSH_QP(local) (EP_NET_MAX_QPS + (local))
 
-/* Takes the connection's lock, if it has one, from the look at its handle to the end of the call. */
+/*
+ * Takes the connection's lock, if it has one, from the look at its handle to the end of the call.
+ */
 static inline void ep_net_enter(struct ep_net_comm *c)
 {
 	if (c->path) {
@@ -351,7 +367,10 @@ static inline void ep_net_leave(struct ep_net_comm *c)
 	}
 }
 
-/* Returns whether what comes by a path counts: the path is open, or the other end may use it already. */
+/*
+ * Returns whether what comes by a path counts: the path is open, or the other end may use it
+ * already.
+ */
 static inline bool ep_net_path_lives(const struct ep_net_comm *c, uint32_t path)
 {
 	return !c->path || c->path[path].state == EP_NET_PATH_OPEN ||
@@ -363,7 +382,7 @@ static inline bool ep_net_path_is_open(const struct ep_net_comm *c, uint32_t pat
 	return !c->path || c->path[path].state == EP_NET_PATH_OPEN;
 }
 
-/* ---- control messages: what ends with several paths send each other over TCP once they are connected ---- */
+/* ---- control messages: what connected ends with several paths send each other over TCP ---- */
 
 #define EP_NET_CTRL_MAGIC 0x64726f77u
 
@@ -382,11 +401,16 @@ struct ep_net_ctrl_msg {
 	uint8_t why;           /* CLOSED: enum ep_net_path_why */
 	uint8_t port, pad;     /* OFFER: by which port of this end, */
 	struct ep_nic_end end; /* as it is now */
-	/* CLOSED: parts of messages that each queue pair has brought; OFFER: numbers of queue pairs */
+	/*
+	 * CLOSED: parts of messages that each queue pair has brought; OFFER: numbers of queue pairs
+	 */
 	uint32_t number[EP_NET_MAX_QPS];
 };
 
-/* An end sends up to four messages in a generation, and is never two generations ahead of the other end. */
+/*
+ * An end sends up to four messages in a generation, and is never two generations ahead of the other
+ * end.
+ */
 #define EP_NET_CTRL_MSGS (EP_NET_NIC_PORTS * 8u)
 
 struct ep_net_ctrl {
@@ -422,7 +446,10 @@ struct ep_net_connect_rep {
 	char text[EP_NET_TEXT];
 };
 
-/* What NCCL brings from listen() to connect(). It is zero from `parked` on when connect() is first called. */
+/*
+ * What NCCL brings from listen() to connect(). It is zero from `parked` on when connect() is first
+ * called.
+ */
 struct ep_net_handle {
 	struct ep_net_place place; /* its number: ports of the receiver's NIC */
 	void *parked;              /* the sender's own: what it has begun */
@@ -437,12 +464,18 @@ _Static_assert(offsetof(struct ep_net_connect_req, shared) == sizeof(struct ep_n
 
 /* Returns the error with which the connection failed before. */
 ncclResult_t ep_net_comm_failed(struct ep_net_comm *c);
-/* Ends the connection for good with an error that names queue pair `qp`, or what ep_net_port_qp() returns. */
+/*
+ * Ends the connection for good with an error that names queue pair `qp`, or what ep_net_port_qp()
+ * returns.
+ */
 ncclResult_t ep_net_comm_fail(struct ep_net_comm *c, ncclResult_t code, uint32_t qp,
 			      const char *fmt, ...) EP_PRINTF(4, 5);
 ncclResult_t ep_net_comm_fail_wc(struct ep_net_comm *c, const struct ibv_wc *wc);
 
-/* Returns a queue pair that goes by this port of the own NIC, else the number of the port's flushes. */
+/*
+ * Returns a queue pair that goes by this port of the own NIC, else the number of the port's
+ * flushes.
+ */
 uint32_t ep_net_port_qp(const struct ep_net_comm *c, uint32_t local);
 /* Writes a queue pair of the connection as ep_net_which_print() does. Returns text. */
 const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[EP_NET_WHICH]);
@@ -477,9 +510,15 @@ ncclResult_t ep_net_close_recv(void *recv_comm);
 
 /* ---- the receiver's end of a connection in the making ---- */
 
-/* NCCL's calls. NCCL repeats ep_net_accept() while *recv_comm is NULL: the connection is still being made. */
+/*
+ * NCCL's calls. NCCL repeats ep_net_accept() while *recv_comm is NULL: the connection is still
+ * being made.
+ */
 ncclResult_t ep_net_listen(int dev, int tc, void *handle, void **listen_comm);
-/* Finds the NIC that a listener is of, the traffic class that it was given, and the nonce of its handle. */
+/*
+ * Finds the NIC that a listener is of, the traffic class that it was given, and the nonce of its
+ * handle.
+ */
 ncclResult_t ep_net_listener(const void *listen_comm, const struct ep_net_nic **nic, int *tc,
 			     uint64_t *nonce);
 ncclResult_t ep_net_accept(void *listen_comm, void **recv_comm);
@@ -508,7 +547,9 @@ ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **com
 
 /* Announces groups of receives, unless the sender knows of enough for now. */
 ncclResult_t ep_net_slots_post(struct ep_net_comm *c);
-/* Has slots written over queue pair `qp` from now on: first those again that may not have arrived. */
+/*
+ * Has slots written over queue pair `qp` from now on: first those again that may not have arrived.
+ */
 void ep_net_slots_restart(struct ep_net_comm *c, uint32_t qp);
 
 /* ---- messages, which are posted in parts ---- */
@@ -517,7 +558,9 @@ void ep_net_slots_restart(struct ep_net_comm *c, uint32_t qp);
 bool ep_net_message_divide(const struct ep_net_comm *c, struct ep_net_message *message);
 /* Posts all parts of a message. */
 ncclResult_t ep_net_message_post(struct ep_net_comm *c, const struct ep_net_message *message);
-/* Takes the parts that a closed path has brought for sent, and keeps the others to be posted again. */
+/*
+ * Takes the parts that a closed path has brought for sent, and keeps the others to be posted again.
+ */
 ncclResult_t ep_net_parts_settle(struct ep_net_comm *c, uint32_t path);
 /* Posts again the parts that a closed path has not brought, as far as queues have room. */
 ncclResult_t ep_net_parts_resend(struct ep_net_comm *c);
@@ -553,7 +596,10 @@ void ep_net_flush_ended(struct ep_net_comm *c, uint32_t local, uint32_t request)
 void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local);
 /* Ends reading by a port that no path goes by any more. What is under way comes back as failed. */
 void ep_net_flush_stop(struct ep_net_local *port);
-/* Permits reading by the port again. Returns false if what was under way has not come back: it may, later. */
+/*
+ * Permits reading by the port again. Returns false if what was under way has not come back: it may,
+ * later.
+ */
 bool ep_net_flush_restart(struct ep_net_local *port);
 /* Destroys the port's queue pair for flushes, if it has one. */
 void ep_net_flush_close(struct ep_net_local *port);
@@ -575,9 +621,10 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c);
 /* ---- paths of a connection that has several ---- */
 
 /*
- * Closes a path that is open or on its way back. Both ends first see to it that nothing comes from it any more. Then
- * they send each other, over TCP, which parts of messages it has brought, and the rest goes over the other paths. So
- * each part comes once, and nothing comes late. `what`: why, for the log.
+ * Closes a path that is open or on its way back. Both ends first see to it that nothing comes from
+ * it any more. Then they send each other, over TCP, which parts of messages it has brought, and the
+ * rest goes over the other paths. So each part comes once, and nothing comes late. `what`: why, for
+ * the log.
  */
 ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char *what);
 
@@ -592,7 +639,10 @@ void ep_net_paths_close(struct ep_net_comm *c);
 
 /* ---- the part of a connection in the file of counts ---- */
 
-/* Gives the connection an entry in the file of counts and describes it there. Without a file it counts for itself. */
+/*
+ * Gives the connection an entry in the file of counts and describes it there. Without a file it
+ * counts for itself.
+ */
 void ep_net_counts_open(struct ep_net_comm *c);
 /* Writes the ports that a path goes by, and that it is open. */
 void ep_net_counts_path(struct ep_net_comm *c, uint32_t path);

@@ -5,8 +5,8 @@
 #include "net/p2p.h"
 
 /*
- * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing under
- * way, so that what is under way here will never end.
+ * A NIC reports a dead peer only to a sender. An end that has closed its end in order has nothing
+ * under way, so that what is under way here will never end.
  */
 static ncclResult_t poll_slow(struct ep_net_comm *c)
 {
@@ -18,7 +18,9 @@ static ncclResult_t poll_slow(struct ep_net_comm *c)
 	c->watch.checked = now;
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		ep_net_dev_events(c->local[i].dev);
-		/* (a device that has failed is what its paths fail with: no overrun is the cause) */
+		/*
+		 * (a device that has failed is what its paths fail with: no overrun is the cause)
+		 */
 		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED) &&
 		    !__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
 			return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, i),
@@ -94,7 +96,10 @@ static ncclResult_t slot_get(struct ep_net_comm *c, const struct ep_net_slot_ent
 	return ncclSuccess;
 }
 
-/* The first receive of the group with this tag that has no message; the group's number of them: none. */
+/*
+ * The first receive of the group with this tag that has no message; the group's number of them:
+ * none.
+ */
 static uint32_t match(const struct ep_net_comm *c, const struct ep_net_slot_entry *slot, int tag)
 {
 	uint32_t i = 0;
@@ -107,7 +112,9 @@ static uint32_t match(const struct ep_net_comm *c, const struct ep_net_slot_entr
 
 /* ---- for NCCL ---- */
 
-/* A message for a receive of the group at the head. *request NULL: no request is free, or no room. */
+/*
+ * A message for a receive of the group at the head. *request NULL: no request is free, or no room.
+ */
 static ncclResult_t send_to(struct ep_net_comm *c, const struct ep_net_slot_entry *slot,
 			    struct ep_net_message *message, void **request)
 {

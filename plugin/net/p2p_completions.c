@@ -134,8 +134,8 @@ static ncclResult_t failed_one(struct ep_net_comm *c, const struct ibv_wc *wc)
 		return ncclSuccess;
 	}
 	/*
-	 * A flush fails for all paths of its port. It has shown what it was to show: a path that fails has
-	 * waited for all that was received.
+	 * A flush fails for all paths of its port. It has shown what it was to show: a path that
+	 * fails has waited for all that was received.
 	 */
 	local = qp - EP_NET_WR_FLUSH_QP(0);
 	for (uint32_t i = 0; i < c->npaths; i++) {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ends give their queue pairs to do: the receiver announces receives, the sender posts parts of messages. */
+/*
+ * What ends give their queue pairs to do: the receiver announces receives, the sender posts parts
+ * of messages.
+ */
 #include <endian.h>
 #include <string.h>
 #include "core/log.h"
@@ -60,7 +63,10 @@ ncclResult_t ep_net_recv_get(const void *handle, int n, struct ep_net_comm **com
 #define EP_NET_AHEAD 8
 #define EP_NET_TOGETHER 8 /* slots, of one WRITE */
 
-/* The slots of n groups, which lie one behind the other. What lies between them is old, there and here. */
+/*
+ * The slots of n groups, which lie one behind the other. What lies between them is old, there and
+ * here.
+ */
 static ncclResult_t slots_write(struct ep_net_comm *c, uint32_t n)
 {
 	struct ep_net_slot_entry *first = c->shared->slot[c->slots.posted % EP_NET_SLOTS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a connection fails: its first error is kept, which names the queue pair, both of its ends and what the device
- * reports. All later calls return it.
+ * How a connection fails: its first error is kept, which names the queue pair, both of its ends and
+ * what the device reports. All later calls return it.
  */
 #include <stdarg.h>
 #include <stdio.h>

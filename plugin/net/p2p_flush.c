@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flushes of GPU memory. Data that a NIC has written to a GPU is there when a read that the same NIC makes
- * afterwards has come back: PCIe lets no read pass writes. So a flush reads by each port that data may have come
- * from, over a queue pair of the port that is connected to itself.
+ * Flushes of GPU memory. Data that a NIC has written to a GPU is there when a read that the same
+ * NIC makes afterwards has come back: PCIe lets no read pass writes. So a flush reads by each port
+ * that data may have come from, over a queue pair of the port that is connected to itself.
  */
 #include <errno.h>
 #include <string.h>
@@ -115,7 +115,10 @@ void ep_net_flushes_give_up(struct ep_net_comm *c, uint32_t local)
 	}
 }
 
-/* The ports that data may come from. (The sender uses a path that is back before this end learns that it does.) */
+/*
+ * The ports that data may come from. (The sender uses a path that is back before this end learns
+ * that it does.)
+ */
 static uint32_t flush_ports(const struct ep_net_comm *c)
 {
 	uint32_t ports = 0;
@@ -140,7 +143,10 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 				continue;
 			}
 			if (!(open >> p & 1)) {
-				/* (all that was received by a port has been waited for when it failed) */
+				/*
+				 * (all that was received by a port has been waited for when it
+				 * failed)
+				 */
 				r->flush.ports &= ~(1u << p);
 				r->left--;
 				continue;

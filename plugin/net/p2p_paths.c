@@ -66,14 +66,14 @@ static enum ep_net_io_state ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_
  * only what they acknowledge. If it wrote again at once, a message could come twice, and a packet
  * that was late could change memory which its receiver had long used for something else. So
  *
- *   1. an end that notices the failure, or is notified of it, moves its queue pairs of the path to the error
- *      state: its NIC drops what comes for them from then on. The receiver takes up the completions of
- *      all its receives, and so knows how many parts each queue pair has brought.
- *   2. It notifies the other end, with these numbers. Parts of a queue pair come in the order in which they
- *      were posted: the first so many have come, the others have not.
- *   3. When both have sent this, the sender takes the parts that were received for sent and posts the others
- *      to queue pairs of open paths. If it was the path by which the receiver announced its receives, it
- *      writes those slots again that may not have arrived.
+ *   1. an end that notices the failure, or is notified of it, moves its queue pairs of the path to
+ *      the error state: its NIC drops what comes for them from then on. The receiver takes up the
+ *      completions of all its receives, and so knows how many parts each queue pair has brought.
+ *   2. It notifies the other end, with these numbers. Parts of a queue pair come in the order in
+ *      which they were posted: the first so many have come, the others have not.
+ *   3. When both have sent this, the sender takes the parts that were received for sent and posts
+ *      the others to queue pairs of open paths. If it was the path by which the receiver announced
+ *      its receives, it writes those slots again that may not have arrived.
  *
  * A receiver that closes sends its count in the same way: the sender may miss its acknowledgements.
  */
@@ -135,7 +135,10 @@ static ncclResult_t path_drain(struct ep_net_comm *c, uint32_t path)
 	for (uint32_t i = path; i < c->nqps; i += c->npaths) {
 		EP_CHECK(qp_stop(c, i));
 	}
-	/* A device that is broken gives nothing back any more, but what it has reported has arrived. */
+	/*
+	 * A device that is broken gives nothing back any more, but what it has reported has
+	 * arrived.
+	 */
 	do {
 		EP_CHECK(ep_net_poll(c, l, &any));
 	} while (receives_left(c, path) &&
@@ -180,8 +183,8 @@ static ncclResult_t path_settle(struct ep_net_comm *c, uint32_t path)
 }
 
 /*
- * When it may be tried again: soon after the first failure, later and later after those that follow it
- * soon. So a port that comes and goes does not take up the connection.
+ * When it may be tried again: soon after the first failure, later and later after those that follow
+ * it soon. So a port that comes and goes does not take up the connection.
  */
 static void path_rest(struct ep_net_path *path, bool was_open)
 {
@@ -236,19 +239,21 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char 
 }
 
 /*
- * How a path that was closed comes back. Both ends know what it has brought (see above). Each of them, when
- * its port has been up for a while,
+ * How a path that was closed comes back. Both ends know what it has brought (see above). Each of
+ * them, when its port has been up for a while,
  *
  *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on
  *      their way find nobody, and sends their numbers to the other end;
  *   2. connects them when it has received the other end's numbers, and confirms it;
- *   3. When both have sent that, the sender writes nothing, zero bytes, over each of them. When that has been
- *      acknowledged, which needs the path there and back, it sends that, and both use the path:
- *      until then messages go over the others, and wait for nothing.
+ *   3. When both have sent that, the sender writes nothing, zero bytes, over each of them. When
+ *      that has been acknowledged, which needs the path there and back, it sends that, and both use
+ *      the path: until then messages go over the others, and wait for nothing.
  *
- * What fails on the way closes the path again, as if it had been open. Each time it rests for longer.
+ * What fails on the way closes the path again, as if it had been open. Each time it rests for
+ * longer.
  *
- * A connection whose last path fails has failed: ports that are not opposite to each other are not tried.
+ * A connection whose last path fails has failed: ports that are not opposite to each other are not
+ * tried.
  */
 
 /* ---- 1. offers ---- */
@@ -357,8 +362,9 @@ static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_
 	}
 	recovery_replace(c, path, qp);
 	/*
-	 * What the old queue pairs have completed until they were destroyed may still be there: mlx5
-	 * takes it away, soft-RoCE does not. It must not take up the room of what the new ones complete.
+	 * What the old queue pairs have completed until they were destroyed may still be there:
+	 * mlx5 takes it away, soft-RoCE does not. It must not take up the room of what the new ones
+	 * complete.
 	 */
 	EP_CHECK(port_empty(c, l));
 	r->state = EP_NET_PATH_OFFERED;
@@ -545,8 +551,8 @@ static ncclResult_t recovery_check(struct ep_net_comm *c, uint64_t now)
 }
 
 /*
- * Looks after the paths of a connection: acts on what p2p_completions.c has noted, receives control messages, sees
- * how ports are.
+ * Looks after the paths of a connection: acts on what p2p_completions.c has noted, receives control
+ * messages, sees how ports are.
  */
 
 /* ---- failures ---- */
@@ -585,7 +591,9 @@ ncclResult_t ep_net_paths_act(struct ep_net_comm *c)
 			if (r->noted.probed && r->state == EP_NET_PATH_PROBING) {
 				struct ep_net_ctrl_msg msg = { 0 };
 
-				/* Both ends know from now on that there is a path there and back. */
+				/*
+				 * Both ends know from now on that there is a path there and back.
+				 */
 				r->proved = true;
 				EP_CHECK(ctrl_send(c, EP_NET_PROVED, i, &msg));
 			}
@@ -758,7 +766,9 @@ void ep_net_paths_close(struct ep_net_comm *c)
 	if (c->fd < 0 || !c->handle) {
 		return; /* it was never made */
 	}
-	/* (what the peer has sent and nobody has read would make the kernel reset what is sent now) */
+	/*
+	 * (what the peer has sent and nobody has read would make the kernel reset what is sent now)
+	 */
 	if (c->failed.code == ncclSuccess) {
 		(void)ep_net_paths_check(c);
 	}

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs of a connection: they are made, connected and given receives, and those of open paths are chosen. */
+/*
+ * Queue pairs of a connection: they are made, connected and given receives, and those of open paths
+ * are chosen.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,8 +68,8 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 		return ep_fail(ncclSystemError, "out of host memory for a connection");
 	}
 	/*
-	 * Room for all that can complete at once: each entry of each queue, and flushes. Queue pairs
-	 * that are replaced leave nothing there: see recovery_begin() in p2p_paths.c.
+	 * Room for all that can complete at once: each entry of each queue, and flushes. Queue
+	 * pairs that are replaced leave nothing there: see recovery_begin() in p2p_paths.c.
 	 */
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		struct ep_net_local *l = &c->local[i];
@@ -126,7 +129,10 @@ ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n
 
 ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 {
-	/* what both ends can is agreed for each pair of ports: a port of several pairs keeps to the standard */
+	/*
+	 * what both ends can is agreed for each pair of ports: a port of several pairs keeps to the
+	 * standard
+	 */
 	bool pairs = c->nlocals == c->nremotes;
 
 	for (uint32_t i = 0; i < c->nqps; i++) {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What NCCL asks of a plugin as a whole: NICs of one port or merged, its logger, contexts, memory. */
+/*
+ * What NCCL asks of a plugin as a whole: NICs of one port or merged, its logger, contexts, memory.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -290,7 +292,10 @@ ncclResult_t ep_net_context_free(void *ctx)
 		sweep_all(last ? NULL : ctx);
 	}
 	if (last) {
-		/* NCCL forgets merged NICs: only those of one port count until it merges some again. */
+		/*
+		 * NCCL forgets merged NICs: only those of one port count until it merges some
+		 * again.
+		 */
 		pthread_mutex_lock(&nics_lock);
 		memset(nics_counted, 0, sizeof(nics_counted));
 		pthread_mutex_unlock(&nics_lock);
@@ -372,8 +377,8 @@ static int plane_number(int plane)
 }
 
 /*
- * As NCCL's own transport has them: ports that are merged have the rail that all of them have, and a bit
- * for each of their planes, beside one that marks them as bits.
+ * As NCCL's own transport has them: ports that are merged have the rail that all of them have, and
+ * a bit for each of their planes, beside one that marks them as bits.
  */
 static void properties_place(const struct ep_net_nic *nic, struct ep_net_props_v12 *props)
 {

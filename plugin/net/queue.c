@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queue pairs of the plugin, whoever posts to them: made, connected, and described when they fail. */
+/*
+ * Queue pairs of the plugin, whoever posts to them: made, connected, and described when they fail.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

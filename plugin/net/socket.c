@@ -75,8 +75,8 @@ static void sock_tune(int fd)
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	/*
-	 * A machine that has vanished sends nothing: the kernel asks, and then it is gone. By itself the
-	 * kernel begins after two hours.
+	 * A machine that has vanished sends nothing: the kernel asks, and then it is gone. By
+	 * itself the kernel begins after two hours.
 	 */
 	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
 	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
@@ -197,7 +197,9 @@ static const char *const iface_pass[] = {
 
 /* ---- what variables choose ---- */
 
-/* An item is a name, or the beginning of one; NCCL passes over what follows a colon. No item: all. */
+/*
+ * An item is a name, or the beginning of one; NCCL passes over what follows a colon. No item: all.
+ */
 bool ep_net_ifname_match(const char *text, const char *name)
 {
 	bool exclude = *text == '^', exact, found = false, none = true;
@@ -224,7 +226,9 @@ static int iface_family(void)
 					       : 0;
 }
 
-/* "10.1.2.3:4567", "host:4567" or "[fe80::1%eth0]:4567"; of the interface only the address counts. */
+/*
+ * "10.1.2.3:4567", "host:4567" or "[fe80::1%eth0]:4567"; of the interface only the address counts.
+ */
 static bool id_parse(const char *text, union ep_net_addr *addr)
 {
 	const struct addrinfo hints = { .ai_family = *text == '[' ? AF_INET6 : AF_UNSPEC,
@@ -280,7 +284,10 @@ static bool iface_subnet(const struct ifaddrs *ifaddr, const union ep_net_addr *
 	return !differ;
 }
 
-/* Smaller is better. A link-local address means nothing to other hosts but on a link of the same number. */
+/*
+ * Smaller is better. A link-local address means nothing to other hosts but on a link of the same
+ * number.
+ */
 static int iface_rank(const struct ifaddrs *ifaddr)
 {
 	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)(const void *)ifaddr->ifa_addr;

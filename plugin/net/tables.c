@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables for the network and for collectives that NCCL looks up: thin, over one implementation. */
+/*
+ * The tables for the network and for collectives that NCCL looks up: thin, over one implementation.
+ */
 #include <string.h>
 #include "core/error.h"
 #include "core/log.h"

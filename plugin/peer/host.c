@@ -98,8 +98,8 @@ static void host_give_back(void *base)
 }
 
 /*
- * Puts memory behind each byte of the file, and returns 0 or an errno value: no bus error comes later. By pieces, since
- * a signal undoes the call that it interrupts, and a profiler sends many.
+ * Puts memory behind each byte of the file, and returns 0 or an errno value: no bus error comes
+ * later. By pieces, since a signal undoes the call that it interrupts, and a profiler sends many.
  */
 static int host_fill(int fd, uint64_t bytes)
 {

@@ -177,7 +177,8 @@ static bool departed_lost(const struct ep_heap_entry *entry, int r, bool ask)
 		return true;
 	}
 	if (local && entry->lasting) {
-		return true; /* it writes none: its own mapping keeps the memory that it stores to */
+		/* It writes none: its own mapping keeps the memory that it stores to. */
+		return true;
 	}
 	return ask && (ep_ident_gone(&entry->idents[entry->rank], &entry->idents[r]) ||
 		       (!local && entry->remote.lost(entry->remote.arg, r)));

@@ -127,7 +127,8 @@ static ncclResult_t check_pair(const struct ep_ident *self, int self_rank,
 			peer_rank, peer->mig ? " (a MIG instance)" : "");
 	}
 	if (!ordinal(self, peer, &device)) {
-		return ncclSuccess; /* this process does not see it; opening its memory will show it */
+		/* This process does not see it; opening its memory will show it. */
+		return ncclSuccess;
 	}
 	if (device == self->device) {
 		return ncclSuccess;
@@ -326,7 +327,8 @@ enum mapping_kind {
 	EP_KIND_PLAIN, /* no rank of a node is in another process */
 	EP_KIND_WINDOW,
 	EP_KIND_IPC,
-	EP_KIND_HOST, /* all offer it to a rank whose user asks for it, and which offers nothing else */
+	/* all offer it to a rank whose user asks for it, and which offers nothing else */
+	EP_KIND_HOST,
 	EP_KINDS
 };
 

@@ -10,28 +10,30 @@
 #include "peer/peer_state.h"
 
 /*
- * Collective. Allocates and zeroes `bytes`, exchanges and maps, by the next mapping if the chosen one
- * fails. All ranks succeed or none does. `mine` is this rank's result so far: a failure makes every
- * rank fail. Nothing is left to close then, unless boot is stuck.
+ * Collective. Allocates and zeroes `bytes`, exchanges and maps, by the next mapping if the chosen
+ * one fails. All ranks succeed or none does. `mine` is this rank's result so far: a failure makes
+ * every rank fail. Nothing is left to close then, unless boot is stuck.
  */
 ncclResult_t ep_heap_open(struct ep_heap *heap, struct ep_boot *boot, const struct ep_ident *idents,
 			  struct ep_peer_choice *choice, uint64_t team, uint64_t bytes,
 			  ncclResult_t mine);
 
 /*
- * Collective, together with ranks that call ep_heap_open(), by the same mapping: those of `newcomers`, whose processes
- * are not this one. Maps their heaps at the addresses of the heaps that these ranks had before. This rank's heap stays,
- * and what it has mapped of the others. `mine` as there. All ranks succeed, or the heap is as useful as before: an
- * address of a newcomer shows memory that nobody else uses, until the next time. If even that has failed its base is
- * NULL. *late: what is to be closed where boot is stuck.
+ * Collective, together with ranks that call ep_heap_open(), by the same mapping: those of
+ * `newcomers`, whose processes are not this one. Maps their heaps at the addresses of the heaps
+ * that these ranks had before. This rank's heap stays, and what it has mapped of the others. `mine`
+ * as there. All ranks succeed, or the heap is as useful as before: an address of a newcomer shows
+ * memory that nobody else uses, until the next time. If even that has failed its base is NULL.
+ * *late: what is to be closed where boot is stuck.
  */
 ncclResult_t ep_heap_admit(struct ep_heap *heap, struct ep_boot *boot,
 			   const struct ep_ident *idents, const bool *newcomers, ncclResult_t mine,
 			   struct ep_heap *late);
 
 /*
- * Copies `bytes` of this rank's heap `from`, from byte `from_off` on, to byte `off` of `heap`, and waits for that.
- * A copy that could not be waited for goes on: it is on the stream of `heap`, for which giving that up waits.
+ * Copies `bytes` of this rank's heap `from`, from byte `from_off` on, to byte `off` of `heap`, and
+ * waits for that. A copy that could not be waited for goes on: it is on the stream of `heap`, for
+ * which giving that up waits.
  */
 ncclResult_t ep_heap_copy(struct ep_heap *heap, uint64_t off, const struct ep_heap *from,
 			  uint64_t from_off, uint64_t bytes, const char *what);
@@ -50,10 +52,16 @@ void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot);
  */
 void ep_heap_farewell(struct ep_heap *heap);
 
-/* Writes a word where the farewell will be, in the heaps of all peers of this node. A failure is no error. */
+/*
+ * Writes a word where the farewell will be, in the heaps of all peers of this node. A failure is no
+ * error.
+ */
 void ep_heap_notify(const struct ep_heap *heap, uint64_t word);
 
-/* Between the two: an INFO line, once, names a remote rank that has not left and is waited for until then. */
+/*
+ * Between the two: an INFO line, once, names a remote rank that has not left and is waited for
+ * until then.
+ */
 void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns);
 
 /*
@@ -75,8 +83,8 @@ struct ep_heap_teams {
 struct ep_heap_teams ep_heap_teams_now(void);
 
 /*
- * Called for a process that has such heaps: departed heaps of other groups need not wait for its ranks. They may have
- * written no farewell, where they had not come to map the heap.
+ * Called for a process that has such heaps: departed heaps of other groups need not wait for its
+ * ranks. They may have written no farewell, where they had not come to map the heap.
  */
 void ep_heap_let_go(const struct ep_ident *process, const struct ep_heap_teams *alive);
 
@@ -93,11 +101,11 @@ void ep_heap_reap(ncclComm_t comm);
 void ep_heap_depart(struct ep_heap *heap);
 
 /*
- * How ranks of other processes map a heap: all ranks choose one mapping for the group together. Ranks of
- * one process use each other's pointers in any case.
+ * How ranks of other processes map a heap: all ranks choose one mapping for the group together.
+ * Ranks of one process use each other's pointers in any case.
  *
- * A mapping decides what a node is. NCCL's windows reach the ranks of an LSA team, which may be on several
- * hosts; CUDA IPC reaches those of a host. Host memory has one node alone.
+ * A mapping decides what a node is. NCCL's windows reach the ranks of an LSA team, which may be on
+ * several hosts; CUDA IPC reaches those of a host. Host memory has one node alone.
  */
 
 /* memory and nvls: the values of NCCL_EP_MEMORY and NCCL_EP_NVLS on this rank. Local. */
@@ -105,8 +113,8 @@ void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_me
 			bool nvls);
 
 /*
- * The mapping for all, from the offers of all ranks (at `stride` bytes), and the nodes that it makes: the
- * same on all ranks. ncclInvalidUsage with the reasons if no mapping fits.
+ * The mapping for all, from the offers of all ranks (at `stride` bytes), and the nodes that it
+ * makes: the same on all ranks. ncclInvalidUsage with the reasons if no mapping fits.
  */
 ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *idents,
 			    const void *offers, size_t stride, const struct ep_param_list *sizes,
@@ -147,18 +155,20 @@ extern const struct ep_peer_mapping ep_peer_plain; /* ranks of one process */
 extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
 extern const struct ep_peer_mapping ep_peer_host;   /* processes of one host, in host memory */
 
-/* For a thread of the library: waits until NCCL has returned from the call that boot got stuck in. */
+/*
+ * For a thread of the library: waits until NCCL has returned from the call that boot got stuck in.
+ */
 void ep_window_settle(struct ep_heap *heap);
 
 /*
- * *late gets the call that NCCL has not returned from, if there is one: the heap goes on without it, and its memory is
- * never freed.
+ * *late gets the call that NCCL has not returned from, if there is one: the heap goes on without
+ * it, and its memory is never freed.
  */
 void ep_window_hand_over(struct ep_heap *heap, struct ep_heap *late);
 
 /*
- * For a heap that is closed later, because boot is stuck: keeps its window, or its memory where the window
- * cannot be watched. The communicator is still there.
+ * For a heap that is closed later, because boot is stuck: keeps its window, or its memory where the
+ * window cannot be watched. The communicator is still there.
  */
 void ep_window_hold(struct ep_heap *heap, const struct ep_boot *boot);
 
@@ -166,15 +176,15 @@ void ep_window_hold(struct ep_heap *heap, const struct ep_boot *boot);
 bool ep_vmm_driver(struct ep_reason *why);
 
 /*
- * Whether this rank can reach the others of its node by the mapping: no MIG, peer access. Local; the answer
- * need not be the same on all ranks. Names the pair that cannot.
+ * Whether this rank can reach the others of its node by the mapping: no MIG, peer access. Local;
+ * the answer need not be the same on all ranks. Names the pair that cannot.
  */
 ncclResult_t ep_peer_check(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
 			   int nranks, int rank);
 
 /*
- * Whether what this rank stores to its node arrives in whole lines: by NVLink, as far as CUDA and NVML report
- * it. Local.
+ * Whether what this rank stores to its node arrives in whole lines: by NVLink, as far as CUDA and
+ * NVML report it. Local.
  */
 bool ep_peer_all_nvlink(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
 			int nranks, int rank);

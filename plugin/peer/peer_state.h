@@ -24,9 +24,9 @@ struct ep_peer_offer {
 struct ep_peer_choice {
 	const struct ep_peer_mapping *mapping;
 	const struct ep_peer_mapping *next; /* for the same nodes, if that one fails; NULL: none */
-	struct ep_reason
-		no_window; /* why windows are not the mapping; "": they are, or need not be */
-	bool multicast;    /* all want it and can, so far */
+	/* why windows are not the mapping; "": they are, or need not be */
+	struct ep_reason no_window;
+	bool multicast;                /* all want it and can, so far */
 	struct ep_reason no_multicast; /* why not */
 };
 
@@ -129,15 +129,16 @@ struct ep_peer_mapping {
 	/* Adds to the export what peers need to map our heap at `base`. NULL: nothing. */
 	ncclResult_t (*give)(struct ep_heap_export *export, void *base);
 	/*
-	 * Before the first peer is mapped, collective; and after the last one. NULL: nothing to do. If
-	 * boot has failed afterwards, or is stuck, other ranks may still wait for this one.
+	 * Before the first peer is mapped, collective; and after the last one. NULL: nothing to do.
+	 * If boot has failed afterwards, or is stuck, other ranks may still wait for this one.
 	 */
 	ncclResult_t (*open)(struct ep_heap *heap, struct ep_boot *boot);
 	void (*close)(struct ep_heap *heap, struct ep_boot *boot);
 	/*
-	 * *base: where rank `peer`, which gave this export, is mapped. Fails with the names of both GPUs.
-	 * If *base is not NULL the peer takes the place of what is mapped there, which stays if that fails. If
-	 * even that is lost *base becomes NULL. No kernel uses it. Only a mapping that is `lasting` can do so.
+	 * *base: where rank `peer`, which gave this export, is mapped. Fails with the names of both
+	 * GPUs. If *base is not NULL the peer takes the place of what is mapped there, which stays
+	 * if that fails. If even that is lost *base becomes NULL. No kernel uses it. Only a mapping
+	 * that is `lasting` can do so.
 	 */
 	ncclResult_t (*map)(void **base, const struct ep_heap *heap,
 			    const struct ep_heap_export *export, const struct ep_ident *idents,
@@ -149,8 +150,8 @@ struct ep_peer_mapping {
 struct ep_heap_entry {
 	struct ep_heap_entry *next;
 	pthread_t maker;
-	struct ep_context
-		context; /* of the device: stream ends with it, and base unless `lasting` */
+	/* of the device: stream ends with it, and base unless `lasting` */
+	struct ep_context context;
 	const struct ep_peer_mapping *mapping;
 	unsigned char *base;
 	uint64_t bytes;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA by verbs, for queues that GPUs post to and for the network plugin alike: the machine's ports,
- * which of them a GPU uses, an opened port with its address, memory and events, and queue pairs of
- * reliable connections.
+ * RDMA by verbs, for queues that GPUs post to and for the network plugin alike: the machine's
+ * ports, which of them a GPU uses, an opened port with its address, memory and events, and queue
+ * pairs of reliable connections.
  */
 #ifndef EP_RDMA_RDMA_H
 #define EP_RDMA_RDMA_H
@@ -33,7 +33,9 @@ struct ep_port_list {
 	struct ep_reason closed; /* devices that could not be opened */
 };
 
-/* Lists the active ports. Returns false, with *why, if there are none. Close the list in any case. */
+/*
+ * Lists the active ports. Returns false, with *why, if there are none. Close the list in any case.
+ */
 bool ep_port_list_open(struct ep_port_list *list, struct ep_reason *why);
 void ep_port_list_close(struct ep_port_list *list);
 /* Returns the device of that name, or NULL. */
@@ -48,9 +50,9 @@ void ep_port_set(struct ep_port *port, const char *name, int num, const struct i
 		 const char *root);
 
 /*
- * Returns the port of the rank at `place` on its host, where distances are unknown: the ports (n > 0)
- * of one link layer take turns. The layer is that of the fastest port; if both have one, the layer
- * with more ports. So all ranks choose the same layer.
+ * Returns the port of the rank at `place` on its host, where distances are unknown: the ports (n >
+ * 0) of one link layer take turns. The layer is that of the fastest port; if both have one, the
+ * layer with more ports. So all ranks choose the same layer.
  */
 const struct ep_port *ep_port_by_place(const struct ep_port *port, int n, uint32_t place);
 
@@ -63,12 +65,12 @@ struct ep_gid {
 };
 
 /*
- * Chooses the entry of a port's GID table and writes its position in `list` to *chosen. The list is in
- * the table's order and may lack empty entries. InfiniBand: entry env->flid_index if that has a FLID,
- * otherwise entry 0. Ethernet: entry env->gid_index, which must exist. If that is -1, the first entry
- * of env->roce_version that is not link-local, of the preferred family (IPv4 by default) and within
- * the range. Without a range the other family comes next, and link-local entries come last. `port` is
- * for messages.
+ * Chooses the entry of a port's GID table and writes its position in `list` to *chosen. The list is
+ * in the table's order and may lack empty entries. InfiniBand: entry env->flid_index if that has a
+ * FLID, otherwise entry 0. Ethernet: entry env->gid_index, which must exist. If that is -1, the
+ * first entry of env->roce_version that is not link-local, of the preferred family (IPv4 by
+ * default) and within the range. Without a range the other family comes next, and link-local
+ * entries come last. `port` is for messages.
  */
 ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *list, int n,
 			 const struct ep_ib_env *env, int *chosen);
@@ -76,8 +78,8 @@ ncclResult_t ep_gid_pick(const char *port, bool ethernet, const struct ep_gid *l
 /* InfiniBand: returns whether two GIDs have the same subnet, the last 16 bits of the prefix. */
 bool ep_gid_same_subnet(const uint8_t a[16], const uint8_t b[16]);
 /*
- * InfiniBand: returns the FLID, the 16 bits before the subnet, or 0 if there is none. It is a LID by
- * which routers know the way from other subnets.
+ * InfiniBand: returns the FLID, the 16 bits before the subnet, or 0 if there is none. It is a LID
+ * by which routers know the way from other subnets.
  */
 uint16_t ep_gid_flid(const uint8_t raw[16]);
 
@@ -88,7 +90,9 @@ bool ep_gid_is_ipv4(const uint8_t raw[16]);
 #define EP_GID_TEXT 48
 const char *ep_gid_print(const uint8_t raw[16], char buf[EP_GID_TEXT]);
 
-/* Returns the RoCE version of an entry by the kernel's files below `root`; 0: they do not have it. */
+/*
+ * Returns the RoCE version of an entry by the kernel's files below `root`; 0: they do not have it.
+ */
 int ep_gid_roce(const char *root, const char *device, int port, int index);
 
 /* ---- nic.c: a port of a NIC, opened ---- */
@@ -130,8 +134,8 @@ struct ep_nic {
 };
 
 /*
- * Opens `port` of one of the devices of `list`. Returns false on failure: either *result has an error
- * that was recorded, or *why has the reason. Close the NIC in any case.
+ * Opens `port` of one of the devices of `list`. Returns false on failure: either *result has an
+ * error that was recorded, or *why has the reason. Close the NIC in any case.
  */
 bool ep_nic_open(struct ep_nic *nic, const struct ep_port_list *list, const struct ep_port *port,
 		 const struct ep_ib_env *env, struct ep_reason *why, ncclResult_t *result);
@@ -175,8 +179,8 @@ struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_mem
 			       unsigned int access, struct ep_reason *why);
 
 /*
- * Writes the text of an error of a call that pins memory (registrations, queues) and returns it. Most
- * often a lack of memory is the limit of the process, which the text names.
+ * Writes the text of an error of a call that pins memory (registrations, queues) and returns it.
+ * Most often a lack of memory is the limit of the process, which the text names.
  */
 #define EP_NIC_ERROR_TEXT 200
 const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT]);
@@ -202,8 +206,8 @@ struct ep_nic_report {
 int ep_nic_events_open(const struct ep_nic *nic);
 
 /*
- * Reads all events that wait, writes each into the log, and calls `fn` for those that affect the port
- * or its queues.
+ * Reads all events that wait, writes each into the log, and calls `fn` for those that affect the
+ * port or its queues.
  */
 void ep_nic_events_read(const struct ep_nic *nic,
 			void (*fn)(void *arg, const struct ep_nic_report *report), void *arg);
@@ -219,20 +223,20 @@ struct ep_nic_user {
 };
 
 /*
- * Chooses among the `present` ports (one at least) those that this GPU uses: the nearest ones, shared
- * fairly with the machine's other GPUs, several if there are enough. NCCL_IB_HCA and
- * NCCL_NET_GDR_LEVEL are obeyed. This needs the topology module. If that is missing, or does not know
- * this GPU or these ports, the result is one port, by the rank's place among those of one link layer
- * that NCCL_IB_HCA permits, with an INFO line. On entry *nchosen is the room in `chosen`, at least 1;
- * without room for all the first ones count. It is an error if no port is permitted.
+ * Chooses among the `present` ports (one at least) those that this GPU uses: the nearest ones,
+ * shared fairly with the machine's other GPUs, several if there are enough. NCCL_IB_HCA and
+ * NCCL_NET_GDR_LEVEL are obeyed. This needs the topology module. If that is missing, or does not
+ * know this GPU or these ports, the result is one port, by the rank's place among those of one link
+ * layer that NCCL_IB_HCA permits, with an INFO line. On entry *nchosen is the room in `chosen`, at
+ * least 1; without room for all the first ones count. It is an error if no port is permitted.
  */
 ncclResult_t ep_nic_choose(const struct ep_nic_user *who, const struct ep_port_list *present,
 			   struct ep_port *chosen, int *nchosen);
 
 /*
- * Warns of each item of NCCL_IB_HCA that matches no port here, once for a value: a job that uses fewer
- * ports than it was given is slow without a reason in the log. An item that excludes a device may name
- * one that is down.
+ * Warns of each item of NCCL_IB_HCA that matches no port here, once for a value: a job that uses
+ * fewer ports than it was given is slow without a reason in the log. An item that excludes a device
+ * may name one that is down.
  */
 void ep_nic_hca_warn(const struct ep_port_list *list, const char *value,
 		     const struct ep_topo_hca *hca);
@@ -255,13 +259,16 @@ struct ep_ece {
 	uint32_t options, mask;
 };
 
-/* How packets go from one port to another. Queue pairs begin at their port's psn plus their number. */
+/*
+ * How packets go from one port to another. Queue pairs begin at their port's psn plus their number.
+ */
 struct ep_rc_path {
 	const struct ep_nic_end *from, *to;
-	uint8_t tc;        /* traffic class, */
-	uint8_t sl;        /* service level */
-	uint8_t log_reads; /* READs and atomics in flight, logarithm; both ends may have to have fewer */
-	bool once;         /* what times out is not tried again */
+	uint8_t tc; /* traffic class, */
+	uint8_t sl; /* service level */
+	/* READs and atomics in flight, logarithm; both ends may have to have fewer */
+	uint8_t log_reads;
+	bool once;          /* what times out is not tried again */
 	uint32_t gid_index; /* of `from` */
 	struct ep_ece ece;  /* of the other end, as it came; */
 	bool ece_agreed;    /* of both ends: the other end has it already */
@@ -269,21 +276,23 @@ struct ep_rc_path {
 
 /*
  * Creates a queue pair in state RESET and writes the room that it got into *room. If the device
- * refuses, the call first goes without inline data, then halves the depths, down to `least`. Returns
- * NULL with errno on failure; *room is then what was refused last.
+ * refuses, the call first goes without inline data, then halves the depths, down to `least`.
+ * Returns NULL with errno on failure; *room is then what was refused last.
  */
 struct ibv_qp *ep_rc_qp_create(const struct ep_nic *nic, struct ibv_cq *cq, uint32_t least,
 			       struct ep_rc_room *room);
 
 /*
- * Waits and returns true if a call that has failed `failures` times is to be made again. The kernel may
- * have to ask for the peer's hardware address (ARP), and the answer may be lost. Therefore a call that
- * timed out is made again, as NCCL_IB_MQP_RETRY_CNT, NCCL_IB_MQP_RETRY_SLEEP_MSEC and
+ * Waits and returns true if a call that has failed `failures` times is to be made again. The kernel
+ * may have to ask for the peer's hardware address (ARP), and the answer may be lost. Therefore a
+ * call that timed out is made again, as NCCL_IB_MQP_RETRY_CNT, NCCL_IB_MQP_RETRY_SLEEP_MSEC and
  * NCCL_IB_MQP_RETRY_ALL allow.
  */
 bool ep_rc_retry(const struct ep_nic *nic, const struct ep_ib_env *env, int error, int failures);
 
-/* Reads the extensions of a queue pair: the NIC's, and those of both ends once it knows its peer. */
+/*
+ * Reads the extensions of a queue pair: the NIC's, and those of both ends once it knows its peer.
+ */
 void ep_rc_ece_query(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 		     struct ep_ece *ece);
 /* Returns the peer's extensions, or none if the two NICs are not of one maker. */
@@ -293,8 +302,8 @@ struct ep_ece ep_rc_ece_received(const struct ep_ece *own, const struct ep_ece *
 const char *ep_rc_ece_print(uint32_t options, bool agreed, char text[EP_RC_ECE_TEXT]);
 
 /*
- * Moves a queue pair to state INIT, trying again as ep_rc_retry() allows. Returns 0 or an errno value,
- * as the next two calls do.
+ * Moves a queue pair to state INIT, trying again as ep_rc_retry() allows. Returns 0 or an errno
+ * value, as the next two calls do.
  */
 int ep_rc_qp_init(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 		  unsigned int access);
@@ -309,7 +318,9 @@ int ep_rc_qp_to_rtr(const struct ep_nic *nic, const struct ep_ib_env *env, struc
 int ep_rc_qp_to_rts(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
 		    const struct ep_rc_path *path);
 
-/* Returns the logarithm of READs and atomics that a requester at `from` may have in flight to `to`. */
+/*
+ * Returns the logarithm of READs and atomics that a requester at `from` may have in flight to `to`.
+ */
 uint32_t ep_rc_log_reads(const struct ep_nic *from, const struct ep_nic_end *to, uint32_t most);
 
 /* Why a NIC failed a work request, in words. */

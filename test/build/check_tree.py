@@ -55,7 +55,8 @@ ASSEMBLY = re.compile(r"\b(?:asm|__asm__)\b\s*(?:volatile\b\s*)?\(")
 # Files of others that comments may name.
 FOREIGN = {"cuda.h", "nccl.h", "mlx5.h", "mlx5dv.h", "mlx5_ifc.h", "ib_mlx5_ifc.h", "sitecustomize.py"}
 
-# Pages: columns of a line, and words of a sentence. Code, tables, headings and links may have longer lines.
+# Columns of a line, and in pages words of a sentence. Texts in code stay whole: who looks for one finds it.
+# In pages code, tables, headings and links may have longer lines.
 MAX_COLUMNS, MAX_WORDS = 100, 30
 # A comment and the declarations behind it, up to a blank line or a function's end; what the comment takes
 # for a pointer: `name->` and `*name`. Of API calls all know the structs.
@@ -290,6 +291,14 @@ def is_binary(content):
     return False
 
 
+def check_columns(path, text):
+    for i, line in enumerate(text.split("\n")):
+        columns = len(line.expandtabs(8))
+        free = '"' in line and not line.lstrip().startswith(("*", "/*"))
+        if columns > MAX_COLUMNS and not free:
+            complain(path, "has %d columns in line %d, the limit is %d" % (columns, i + 1, MAX_COLUMNS))
+
+
 def check_file(root, path, paths):
     file = root / path
     if file.is_symlink():
@@ -315,6 +324,7 @@ def check_file(root, path, paths):
             complain(path, "uses NVLink multicast")
         if path.startswith("device/") and part_of(path) != "device/simt" and ASSEMBLY.search(text):
             complain(path, "has instructions of its own, which belong into device/simt")
+        check_columns(path, text)
         check_pointers(path, text)
         check_includes(root, path, text)
 

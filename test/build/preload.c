@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Linked with one library of the name, run with another preloaded: says which one its calls reach. */
+/*
+ * Linked with one library of the name, run with another preloaded: says which one its calls reach.
+ */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

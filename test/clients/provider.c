@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TransformerEngine's provider of the library: it opens a file for itself alone, and looks up the functions
- * that it calls. The process finds none of them otherwise. Two layers on memory of their own, with the
- * hidden size of DeepSeek-V3, go forward and backward; one of them goes on with another handle.
- * transformer_engine/common/ep of NVIDIA/TransformerEngine: nccl_ep_provider.cpp of commit 0576af6a,
- * ep_backend.cpp of commit 00145f7c.
+ * TransformerEngine's provider of the library: it opens a file for itself alone, and looks up the
+ * functions that it calls. The process finds none of them otherwise. Two layers on memory of their
+ * own, with the hidden size of DeepSeek-V3, go forward and backward; one of them goes on with
+ * another handle. transformer_engine/common/ep of NVIDIA/TransformerEngine: nccl_ep_provider.cpp of
+ * commit 0576af6a, ep_backend.cpp of commit 00145f7c.
  *
  *     provider LIBRARY
  */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks disagree, and the copy that would explain it does not end: the call reports the disagreement
- * without the explanation, in bounded time. Later calls return at once, and the group can be destroyed.
+ * Ranks disagree, and the copy that would explain it does not end: the call reports the
+ * disagreement without the explanation, in bounded time. Later calls return at once, and the group
+ * can be destroyed.
  */
 #include "support/bench.h"
 

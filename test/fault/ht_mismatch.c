@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput: ranks that disagree, handle memory without the routing that an operation is for,
- * tensors with too few rows, rows beyond the limit. An error on every rank, within two seconds, that names
- * the field with both values. With
- * ranks of several nodes, too, where it does not matter which tensors lie in windows, and combine has one
- * recipe.
+ * tensors with too few rows, rows beyond the limit. An error on every rank, within two seconds,
+ * that names the field with both values. With ranks of several nodes, too, where it does not matter
+ * which tensors lie in windows, and combine has one recipe.
  */
 #include "support/ht_bench.h"
 #include "support/victim.h"

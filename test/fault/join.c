@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ncclEpExtReplaceRanks and ncclEpExtJoinGroup: two ranks are killed and replaced together, in a group whose memory has
- * grown before and grows afterwards; and what cannot be is refused by name, after which the group serves as before.
+ * ncclEpExtReplaceRanks and ncclEpExtJoinGroup: two ranks are killed and replaced together, in a
+ * group whose memory has grown before and grows afterwards; and what cannot be is refused by name,
+ * after which the group serves as before.
  *
  *     join
- *     join roles                     the same where not all ranks hold experts, nor all bring tokens
- *     join at_once                   one rank, masked by hand: nothing runs without it, and it comes late to MaskClean
+ *     join roles                     the same where not all ranks hold experts, nor all bring
+ *                                    tokens
+ *     join at_once                   one rank, masked by hand: nothing runs without it, and it
+ *                                    comes late to MaskClean
  *     join at_once_two               the same with two ranks, which come late together
  *     join apart                     the one that comes has no NVLink, and is refused
- *     join refused TEXT [ht|plain]   all ranks but the last one are refused with these words, in this kind of group
+ *     join refused TEXT [ht|plain]   all ranks but the last one are refused with these words, in
+ *                                    this kind of group
  *
- * Each process stands for two lives of its rank: the first one is a child, which is killed on the last ranks.
+ * Each process stands for two lives of its rank: the first one is a child, which is killed on the
+ * last ranks.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -153,7 +158,10 @@ static ncclResult_t create_group(ncclEpGroup_t *group, ncclComm_t comm,
 	return ncclEpExtCreateGroup(group, comm, config, roles_of(&p, &own));
 }
 
-/* The last rank makes `last`'s call, the others ncclEpExtReplaceRanks. The words of this rank's error must have `part`. */
+/*
+ * The last rank makes `last`'s call, the others ncclEpExtReplaceRanks. The words of this rank's
+ * error must have `part`.
+ */
 static void refuse(enum part last, const ncclEpGroupConfig_t *config, ncclResult_t want,
 		   const char *part)
 {

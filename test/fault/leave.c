@@ -38,7 +38,9 @@ enum {
 	FLAG_SEED
 };
 
-/* Whether a neighbour's mapping keeps the memory that it shows: then nobody waits for neighbours. */
+/*
+ * Whether a neighbour's mapping keeps the memory that it shows: then nobody waits for neighbours.
+ */
 static bool lasting(void)
 {
 	const char *memory = getenv("NCCL_EP_MEMORY");
@@ -255,7 +257,10 @@ static void keeps(struct world *w)
 	CHECK_INT(warnings(1), expected);
 }
 
-/* Rank 1 keeps the oldest of its groups; it names the newest to the others, by which they free memory. */
+/*
+ * Rank 1 keeps the oldest of its groups; it names the newest to the others, by which they free
+ * memory.
+ */
 static void many(struct world *w)
 {
 	ncclEpGroup_t kept, next, group[MANY];
@@ -409,7 +414,9 @@ static void *watch_errors(void *arg)
 
 #define WATCHED_CHILDREN 60 /* at each of five forks the thread is between the gate's two ends */
 
-/* Children of a process that has a thread which asks for errors all the time, and which they lack. */
+/*
+ * Children of a process that has a thread which asks for errors all the time, and which they lack.
+ */
 static void forked_watched(ncclEpGroup_t group)
 {
 	static const char part[] = "ep_group was made by process";
@@ -482,7 +489,10 @@ static void forked(struct world *w)
 	OK(ncclEpHandleDestroy(orphan));
 }
 
-/* Rank 1 destroys its group, and rank 0 goes on: what it waits for has left, which its farewell shows. */
+/*
+ * Rank 1 destroys its group, and rank 0 goes on: what it waits for has left, which its farewell
+ * shows.
+ */
 static void early(struct world *w)
 {
 	struct oracle_problem p =

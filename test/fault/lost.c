@@ -8,8 +8,9 @@
  *     lost kill|stop mask          with masks: it is masked, the others go on with right results;
  *                                  a stopped one comes back and MaskClean takes it in again
  *     lost kill mask PAIRS         for so many pairs, which is more than fit a queue to it
- *     lost told mask               it is killed when its word of the operation has come to its neighbour, and not
- *                                  to the other node: the neighbour masks it, and not those who wait for it
+ *     lost told mask               it is killed when its word of the operation has come to its
+ *                                  neighbour, and not to the other node: the neighbour masks it,
+ *                                  and not those who wait for it
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -58,8 +59,9 @@ static void survivors_group(struct world *w)
 }
 
 /*
- * Within a node a dead rank's stores have landed all or none. What its NIC still had to send may have
- * reached one rank and not another, so that one waits for the dead rank and another for that one.
+ * Within a node a dead rank's stores have landed all or none. What its NIC still had to send may
+ * have reached one rank and not another, so that one waits for the dead rank and another for that
+ * one.
  */
 static void check_named(struct world *w, const char *text)
 {
@@ -163,7 +165,10 @@ static void take_in_again(struct world *w, struct bench *b)
 }
 
 #define TOLD_PAIRS 3 /* VC_FAULT strikes in the next one */
-/* Kernels of the virtual cluster look the more seldom the longer they wait: here, much more often than each 1/8 s. */
+/*
+ * Kernels of the virtual cluster look the more seldom the longer they wait: here, much more often
+ * than each 1/8 s.
+ */
 #define TOLD_TIMEOUT_MS 1000.0
 
 static char faults[600]; /* "@" and a path */
@@ -198,8 +203,8 @@ static void with_masks(struct world *w, void *arg)
 	bench_open(&b, w, group, &p, BENCH_MASK);
 	bench_expert_work(&b);
 	/*
-	 * The ranks may miss the lost one in different pairs, and their results are not defined until
-	 * all have. But all must do as many pairs: who stops is missed too.
+	 * The ranks may miss the lost one in different pairs, and their results are not defined
+	 * until all have. But all must do as many pairs: who stops is missed too.
 	 */
 	for (int i = 0; i < (w->rank == VICTIM ? MOST_PAIRS : PAIRS_AROUND_LOSS); i++) {
 		if (scene->told && i == TOLD_PAIRS) {
@@ -210,8 +215,8 @@ static void with_masks(struct world *w, void *arg)
 		}
 		NEED_OK(victim_pair(&b, scene->told, &seconds));
 		/*
-		 * Once for the lost one, across nodes once more for who waits for it. (Time that passes
-		 * while something runs comes on top; one wait more would be twice as long.)
+		 * Once for the lost one, across nodes once more for who waits for it. (Time that
+		 * passes while something runs comes on top; one wait more would be twice as long.)
 		 */
 		CHECK(w->rank == VICTIM ||
 			      seconds < (world_nodes() > 1 ? 2 : 1) * 1.4 * TIMEOUT_MS / 1e3,
@@ -265,13 +270,14 @@ static int main_lost(int argc, char **argv)
 }
 
 /*
- * High throughput: a rank is killed or stopped before or in the middle of UpdateHandle, a dispatch or a
- * combine (VC_FAULT in the environment says when; three launches make a step). Within the timeout and a
- * second every other rank has an error that names it; the group can be destroyed, and a new one of the
- * survivors works.
+ * High throughput: a rank is killed or stopped before or in the middle of UpdateHandle, a dispatch
+ * or a combine (VC_FAULT in the environment says when; three launches make a step). Within the
+ * timeout and a second every other rank has an error that names it; the group can be destroyed, and
+ * a new one of the survivors works.
  *
  *     ht_lost kill|stop OPERATIONS flat|em [window]
- *     ht_lost late - flat|em [window]    it is stopped for more than half of the timeout: nothing fails
+ *     ht_lost late - flat|em [window]    it is stopped for more than half of the timeout: nothing
+ *                                        fails
  *
  * OPERATIONS: the error names one of these.
  */
@@ -319,8 +325,8 @@ static ncclResult_t look(struct ht_bench *b)
 }
 
 /*
- * Why the group has failed, if it has, and how long it took to know. The next operation is launched when
- * one is over: else the fault would strike ahead of its operation.
+ * Why the group has failed, if it has, and how long it took to know. The next operation is launched
+ * when one is over: else the fault would strike ahead of its operation.
  */
 static ncclResult_t step(struct ht_bench *b, double *seconds)
 {

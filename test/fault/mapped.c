@@ -4,10 +4,13 @@
  *
  *     mapped abort     the communicator is aborted while kernels wait for a rank that is late
  *     mapped destroy   the communicator is destroyed between two pairs of a group
- *     mapped alone     a rank destroys its group at once: the others' kernels store to it, and time out
+ *     mapped alone     a rank destroys its group at once: the others' kernels store to it, and time
+ *                      out
  *     mapped absent    a rank does not register its memory: the others wait, and not for ever
- *     mapped endless  NCCL goes on registering for ever, and is not asked about it any more after that
- *     mapped refused   a rank's driver refuses to map: all ranks take the next mapping, or none has a group
+ *     mapped endless  NCCL goes on registering for ever, and is not asked about it any more after
+ *                     that
+ *     mapped refused   a rank's driver refuses to map: all ranks take the next mapping, or none has
+ *                      a group
  */
 #include <unistd.h>
 
@@ -159,7 +162,9 @@ static void refused(struct world *w)
 	settle(before);
 }
 
-/* NCCL itself would wait for rank 1 for ever. What it has been given comes back when it has let go. */
+/*
+ * NCCL itself would wait for rank 1 for ever. What it has been given comes back when it has let go.
+ */
 static void absent(struct world *w)
 {
 	uint64_t before = available();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Ranks that disagree: in a field of the group's config (refused on all ranks by name), or in what
- * they pass or do: an error of every rank within two seconds, that names the field with both values. With
- * ranks of several nodes, and with masks, too.
+ * they pass or do: an error of every rank within two seconds, that names the field with both
+ * values. With ranks of several nodes, and with masks, too.
  *
  *     mismatch [mask]
  */
@@ -19,8 +19,8 @@ enum {
 };
 
 /*
- * What one rank has otherwise, and what the reason says: the field, its value there and on the others;
- * NULL: it may differ. (All fields and variables, without ranks: test/unit/agreement.c.)
+ * What one rank has otherwise, and what the reason says: the field, its value there and on the
+ * others; NULL: it may differ. (All fields and variables, without ranks: test/unit/agreement.c.)
  */
 #define FIELDS(M)                                                                                  \
 	M(experts, LOW | HIGH, c->num_experts *= 2, "num_experts", "24", "12")                     \
@@ -211,7 +211,10 @@ static void grow_wrongly(struct world *w, ncclEpGroup_t group)
 	}
 }
 
-/* The group's memory has to grow for a handle: its top-k is compared first. The group goes on with what it has. */
+/*
+ * The group's memory has to grow for a handle: its top-k is compared first. The group goes on with
+ * what it has.
+ */
 static void grow(struct world *w)
 {
 	struct oracle_problem p = bench_problem(w->nranks, 12, 3, 64, 4, ORACLE_EXPERT_MAJOR);
@@ -362,7 +365,10 @@ static void send_both(struct bench *b, struct bench *second, bool odd)
 	(void)bench_dispatch(odd ? second : b, stream); /* which tells those that were too early */
 }
 
-/* The first operation in which ranks differ may be known when the next one is called: that one may fail for it. */
+/*
+ * The first operation in which ranks differ may be known when the next one is called: that one may
+ * fail for it.
+ */
 static void operate(struct bench *b, struct bench *second, enum other other, bool odd)
 {
 	cudaStream_t stream = b->w->stream;

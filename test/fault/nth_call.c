@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The n-th call that the library makes on one rank fails, from the making of a group to its end. Every
- * rank has results that are right, or an error that says something, soon; the next group of the same
- * processes works; and nothing stays behind.
+ * The n-th call that the library makes on one rank fails, from the making of a group to its end.
+ * Every rank has results that are right, or an error that says something, soon; the next group of
+ * the same processes works; and nothing stays behind.
  *
- *     nth_call ll|mask|ht COUNT [SEED [NAME]]   COUNT calls, drawn from SEED; 0: each call; those of NAME alone, on rank 0
- *     nth_call beside COUNT [SEED [NAME]]       in low latency, while the processes have another group
- *     nth_call kept 0 1 NAME   rank 0's calls of NAME fail while it leaves a group that the others keep: memory
- *                              that they may write to stays
+ *     nth_call ll|mask|ht COUNT [SEED [NAME]]   COUNT calls, drawn from SEED; 0: each call; those
+ *                                               of NAME alone, on rank 0
+ *     nth_call beside COUNT [SEED [NAME]]       in low latency, while the processes have another
+ *                                               group
+ *     nth_call kept 0 1 NAME   rank 0's calls of NAME fail while it leaves a group that the others
+ *                              keep: memory that they may write to stays
  */
 #include <unistd.h>
 
@@ -238,8 +240,8 @@ static void check_named(const struct world *w, bool apart)
 }
 
 /*
- * All ranks come, and hear on how many a call has failed, or with `apart` that they could not be told.
- * Where it is one that all make together, it has failed on all or on none.
+ * All ranks come, and hear on how many a call has failed, or with `apart` that they could not be
+ * told. Where it is one that all make together, it has failed on all or on none.
  */
 static int meet(struct world *w, bool failed, bool common)
 {
@@ -309,9 +311,9 @@ static void operate(void)
 }
 
 /*
- * The handle, for which the heap grows: on all or on none. Then what has failed may be done again, also by
- * the one rank whose heap has grown and that had no memory for the handle. (Not where NICs have given up the
- * old heap.)
+ * The handle, for which the heap grows: on all or on none. Then what has failed may be done again,
+ * also by the one rank whose heap has grown and that had no memory for the handle. (Not where NICs
+ * have given up the old heap.)
  */
 static bool make_handle(struct world *w)
 {
@@ -375,8 +377,8 @@ struct traces {
 };
 
 /*
- * Where a process has another group, a destroyed one waits for no rank, and a later creation frees what
- * it has left.
+ * Where a process has another group, a destroyed one waits for no rank, and a later creation frees
+ * what it has left.
  */
 static void free_left(void)
 {
@@ -589,7 +591,9 @@ int main(int argc, char **argv)
 	plan.count = world_number(argv[2], 0);
 	plan.seed = world_number(argc > 3 ? argv[3] : NULL, 1);
 	plan.name = argc > 4 ? argv[4] : NULL;
-	/* (a rank that a busy machine lets wait is not absent: time goes on while the others run) */
+	/*
+	 * (a rank that a busy machine lets wait is not absent: time goes on while the others run)
+	 */
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "4500", 0);
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "1500", 0);
 	world_run(world_size(3), run, &plan);

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The recipe of doc/replace.md: a rank's process is killed, another process takes its place, and all
- * ranks make a communicator and a group beside the old ones, again and again. Every byte is verified
- * before the loss, while the others go on without the rank, and afterwards. What a rank that lives on
- * has of memory, descriptors, threads and mappings stays the same.
+ * The recipe of doc/replace.md: a rank's process is killed, another process takes its place, and
+ * all ranks make a communicator and a group beside the old ones, again and again. Every byte is
+ * verified before the loss, while the others go on without the rank, and afterwards. What a rank
+ * that lives on has of memory, descriptors, threads and mappings stays the same.
  *
  *     replace ll|ht|stay ROUNDS
  *     replace nth ROUNDS TRIES
  *
- * Each round draws who is killed and when, which survivor comes late and where, and how many newcomers
- * die or hang before the group is made. TEST_SEED in the environment: the same draws. In low latency,
- * with masks, the survivors serve all the time: a thread of each makes the new group, its handle and
- * its graph, and they change over between two pairs that all agree on.
+ * Each round draws who is killed and when, which survivor comes late and where, and how many
+ * newcomers die or hang before the group is made. TEST_SEED in the environment: the same draws. In
+ * low latency, with masks, the survivors serve all the time: a thread of each makes the new group,
+ * its handle and its graph, and they change over between two pairs that all agree on.
  *
- * With `stay` it is low latency, and the newcomer joins the group that is there (ncclEpExtReplaceRanks): a thread
- * makes the communicator alone, and the group, its handle and its graph are those of the beginning to the end.
- * Newcomers also die when they have joined. With `nth` a call that the library makes meanwhile fails on a rank, in
- * TRIES newcomers of a round: the group serves as before, nothing stays behind, and the next newcomer joins.
+ * With `stay` it is low latency, and the newcomer joins the group that is there
+ * (ncclEpExtReplaceRanks): a thread makes the communicator alone, and the group, its handle and its
+ * graph are those of the beginning to the end. Newcomers also die when they have joined. With `nth`
+ * a call that the library makes meanwhile fails on a rank, in TRIES newcomers of a round: the group
+ * serves as before, nothing stays behind, and the next newcomer joins.
  *
- * vcrun starts a process for each rank, which keeps it alive: the rank runs in a child, and when that
- * was killed, in another one.
+ * vcrun starts a process for each rank, which keeps it alive: the rank runs in a child, and when
+ * that was killed, in another one.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -104,7 +105,10 @@ struct belongings {
 
 struct rank;
 
-/* A communicator, its group, and a handle with a graph of a pair: made while the lane before serves. */
+/*
+ * A communicator, its group, and a handle with a graph of a pair: made while the lane before
+ * serves.
+ */
 struct lane {
 	struct rank *of;
 	struct world w;
@@ -166,7 +170,9 @@ static struct plan plan_now(const struct rank *k, uint32_t round)
 	return p;
 }
 
-/* `nth`: this is the rank on which a call fails while newcomer i joins. Returns which one; 0: none. */
+/*
+ * `nth`: this is the rank on which a call fails while newcomer i joins. Returns which one; 0: none.
+ */
 static uint64_t failing_call(const struct rank *k, uint32_t round, uint32_t i, bool joins)
 {
 	uint64_t state = atomic_load(&k->plane->seed) + round * 1000 + i;
@@ -227,7 +233,10 @@ static int leader(int victim)
 	return victim == 0 ? 1 : 0;
 }
 
-/* The leader waits for the newcomer `life` of `victim`, if there is one, and asks all for another communicator. */
+/*
+ * The leader waits for the newcomer `life` of `victim`, if there is one, and asks all for another
+ * communicator.
+ */
 static void ask(struct rank *k, uint32_t round, uint32_t newcomer, int victim, uint32_t life)
 {
 	uint32_t attempt = atomic_load(&k->plane->attempt) + 1;
@@ -262,8 +271,8 @@ static void say(struct rank *k, int vote, uint32_t attempt, bool made)
 }
 
 /*
- * A rank is about to begin that pair with the old group, and the control plane knows it from now on.
- * False: it has fixed how many there are, and this is the first one of the new group.
+ * A rank is about to begin that pair with the old group, and the control plane knows it from now
+ * on. False: it has fixed how many there are, and this is the first one of the new group.
  */
 static bool begins(_Atomic uint64_t *pairs, uint32_t pair)
 {
@@ -375,8 +384,9 @@ static void open_handle(struct lane *l)
 }
 
 /*
- * Where NCCL connects in the first collective a newcomer may come to nothing in it. The communicator is aborted then,
- * which NCCL can do only if it does not block its callers: doc/replace.md.
+ * Where NCCL connects in the first collective a newcomer may come to nothing in it. The
+ * communicator is aborted then, which NCCL can do only if it does not block its callers:
+ * doc/replace.md.
  */
 static bool comm_make(struct lane *l)
 {
@@ -476,7 +486,10 @@ static void pair_checked(struct lane *l, uint64_t seed)
 	ht_check_combine(b, false);
 }
 
-/* The pair that was captured while the lane before served, or that has been there since the beginning. */
+/*
+ * The pair that was captured while the lane before served, or that has been there since the
+ * beginning.
+ */
 static void pair_of_graph(struct lane *l, uint64_t seed)
 {
 	bench_load(&l->low, seed);
@@ -525,9 +538,9 @@ static struct belongings look(void)
 }
 
 /*
- * With both lanes, when all ranks are there: what was left before has gone by now, or does so soon, by
- * threads of the library. A process's first round may load what later ones find loaded. What a newcomer
- * that hung has held up may end with the creation after the next one.
+ * With both lanes, when all ranks are there: what was left before has gone by now, or does so soon,
+ * by threads of the library. A process's first round may load what later ones find loaded. What a
+ * newcomer that hung has held up may end with the creation after the next one.
  */
 static void check_belongings(struct rank *k, const struct plan *plan)
 {
@@ -593,7 +606,10 @@ static void die(struct rank *k, const struct plan *plan)
 	raise(SIGKILL);
 }
 
-/* In high throughput the first failure ends the group; with masks the others go on without the victim. */
+/*
+ * In high throughput the first failure ends the group; with masks the others go on without the
+ * victim.
+ */
 static void lose(struct rank *k, const struct plan *plan)
 {
 	ncclResult_t result = ncclSuccess;
@@ -615,8 +631,9 @@ static void lose(struct rank *k, const struct plan *plan)
 }
 
 /*
- * Serves until it is decided about the next lane, which a thread makes. Results count no more where the
- * leader is to be masked. Returns whether all have made it; all have made as many pairs by then.
+ * Serves until it is decided about the next lane, which a thread makes. Results count no more where
+ * the leader is to be masked. Returns whether all have made it; all have made as many pairs by
+ * then.
  */
 static bool serve(struct rank *k, const struct plan *plan, struct lane *next, int vote,
 		  uint32_t life, uint64_t seed)
@@ -692,7 +709,10 @@ static void move_on(struct lane *lane, struct lane *next)
 	lane_drop(next);
 }
 
-/* `stay`: all take the newcomer in. Returns whether it is there: if it has died the others go on without it. */
+/*
+ * `stay`: all take the newcomer in. Returns whether it is there: if it has died the others go on
+ * without it.
+ */
 static bool take_in(struct rank *k, const struct plan *plan, bool died)
 {
 	NEED_OK(ncclEpMaskClean(k->lane->group, k->lane->w.stream));

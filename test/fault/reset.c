@@ -30,7 +30,9 @@ static struct {
 	int mappings;          /* before any of these */
 } had;
 
-/* Names memory that this process has mapped by the driver's handles: no reset ends such mappings. */
+/*
+ * Names memory that this process has mapped by the driver's handles: no reset ends such mappings.
+ */
 static const char shared[] = "vcluster-gpu";
 static CUresult (*get_state)(CUdevice device, unsigned int *flags, int *active);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The number of ranks changes while the program runs, as doc/replace.md has it: ranks that a seed draws
- * make a communicator and a group beside the old ones, while an operation of the old group is under
- * way. That ends, all change over, and the old group goes. Every byte is verified. A rank that is in no
- * group has the memory, descriptors and threads that it had before.
+ * The number of ranks changes while the program runs, as doc/replace.md has it: ranks that a seed
+ * draws make a communicator and a group beside the old ones, while an operation of the old group is
+ * under way. That ends, all change over, and the old group goes. Every byte is verified. A rank
+ * that is in no group has the memory, descriptors and threads that it had before.
  *
  *     resize ll|ht ROUNDS     TEST_SEED in the environment: the same draws
  */

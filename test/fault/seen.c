@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ep_info --live says from outside when a rank has been stopped: all other ranks name it, in each format; the log
- * names it once, at a tenth of the timeout; and nothing is left when it goes on, and when the groups are gone.
+ * What ep_info --live says from outside when a rank has been stopped: all other ranks name it, in
+ * each format; the log names it once, at a tenth of the timeout; and nothing is left when it goes
+ * on, and when the groups are gone.
  *
  *     seen EP_INFO ll
  *     seen EP_INFO ht
@@ -62,7 +63,9 @@ static int files(void)
 	return n;
 }
 
-/* The part of the JSON text that this process has written; other groups of the host are there, too. */
+/*
+ * The part of the JSON text that this process has written; other groups of the host are there, too.
+ */
 static const char *mine(const char *json)
 {
 	static char part[1 << 16];
@@ -179,7 +182,10 @@ static void *call_main(void *arg)
 	return NULL;
 }
 
-/* The victim stops before it opens the bench; the others wait for it there, in an exchange of that number. */
+/*
+ * The victim stops before it opens the bench; the others wait for it there, in an exchange of that
+ * number.
+ */
 static void stop_and_open(struct call *c, unsigned int number, const char *why)
 {
 	struct world *w = c->w;
@@ -243,8 +249,8 @@ static void run_grow(struct world *w)
 }
 
 /*
- * The victim stops before its second dispatch; others have made theirs. `step` makes an operation, `check` waits; its
- * call shows so many tokens.
+ * The victim stops before its second dispatch; others have made theirs. `step` makes an operation,
+ * `check` waits; its call shows so many tokens.
  */
 static void stop_and_see(struct world *w, void (*step)(void *), void (*check)(void *), void *arg,
 			 const char *call, uint32_t tokens)

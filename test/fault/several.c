@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Several ranks are lost between a dispatch and its combine: the waits for them do not add up, also
- * where the same warp waits for one after the other. And a rank that one of them holds up is not taken
- * for lost, however short the timeout.
+ * where the same warp waits for one after the other. And a rank that one of them holds up is not
+ * taken for lost, however short the timeout.
  */
 #include "support/bench.h"
 #include "support/victim.h"
@@ -38,8 +38,8 @@ static void together(struct world *w, int lost)
 }
 
 /*
- * One block of two warps receives. Each warp waits for a row of the last rank but one, and when it has
- * given that one up, for a row of the last rank, which has had its time by then.
+ * One block of two warps receives. Each warp waits for a row of the last rank but one, and when it
+ * has given that one up, for a row of the last rank, which has had its time by then.
  */
 static void in_turn(struct world *w)
 {
@@ -72,8 +72,8 @@ static void in_turn(struct world *w)
 }
 
 /*
- * Rank 2 stays away from a combine. Rank 1 waits for its rows; rank 0 needs none, and waits for rank 1
- * in the dispatch that follows.
+ * Rank 2 stays away from a combine. Rank 1 waits for its rows; rank 0 needs none, and waits for
+ * rank 1 in the dispatch that follows.
  */
 static void held(struct world *w)
 {

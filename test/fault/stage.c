@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A packet of rank 0's rows for rank 1 is lost, and sent again only after rank 0 would need the memory
- * for other rows. Rank 1 must not take those for what it waits for: it has the right rows or an
- * error.
+ * A packet of rank 0's rows for rank 1 is lost, and sent again only after rank 0 would need the
+ * memory for other rows. Rank 1 must not take those for what it waits for: it has the right rows or
+ * an error.
  *
  *     stage gives_up     rank 0 waits as long as it may for the packet's completion
  *     stage mask         rank 0 has masked rank 1 meanwhile, and waits little
- *     stage slow         the same, but the packet is sent again in that time: MaskClean brings rank 1
- *                        back
+ *     stage slow         the same, but the packet is sent again in that time: MaskClean brings rank
+ *                        1 back
  *
- *     stage room         instead, a queue of rank 0 to rank 1 does nothing any more and is small: rank
- *                        0, waiting for room in it, gives rank 1 up before rank 2 gives up rank 0
+ *     stage room         instead, a queue of rank 0 to rank 1 does nothing any more and is small:
+ *                        rank 0, waiting for room in it, gives rank 1 up before rank 2 gives up
+ *                        rank 0
  *
- *     stage late         rank 2 holds rank 0's bank up for more than half of the timeout, and packets
- *                        of rank 0 take long: its waits for queues have their time all the same
+ *     stage late         rank 2 holds rank 0's bank up for more than half of the timeout, and
+ *                        packets of rank 0 take long: its waits for queues have their time all the
+ *                        same
  */
 #include <string.h>
 #include <unistd.h>

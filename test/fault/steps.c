@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A group is made, and one call of the driver or of NCCL fails on one rank: all ranks have a group, by
- * the next mapping, or none has. Nothing of the attempt stays behind.
+ * A group is made, and one call of the driver or of NCCL fails on one rank: all ranks have a group,
+ * by the next mapping, or none has. Nothing of the attempt stays behind.
  *
  *     steps maps      each call by which a rank maps its peers' memory
- *     steps exchange  each exchange of the ranks: it has begun on the others, who wait for this rank
+ *     steps exchange  each exchange of the ranks: it has begun on the others, who wait for this
+ *                     rank
  *     steps growth    the same when the group's buffer grows: the group has failed for all ranks
  */
 #include <unistd.h>
@@ -179,8 +180,10 @@ static void exchange_fails(struct world *w)
 		OK(ncclCommAbort(comm));
 		world_meet(w);
 	}
-	/* what peers may have mapped when they hear no more of this rank; across nodes also queues that a
-	 * NIC of a busy machine did not end in time */
+	/*
+	 * what peers may have mapped when they hear no more of this rank; across nodes also queues
+	 * that a NIC of a busy machine did not end in time
+	 */
 	CHECK(w->rank != ODD || world_nodes() > 1 || kept == ipc, "%u", kept);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A program opens the library, makes no group since a rank is late, and closes it: what the library's
- * threads have yet to do for that creation they do without harm.
+ * A program opens the library, makes no group since a rank is late, and closes it: what the
+ * library's threads have yet to do for that creation they do without harm.
  *
  *     unload LIBRARY
  */

@@ -370,7 +370,9 @@ ncclResult_t fuzz_mem_size(struct fuzz *f)
 	return result;
 }
 
-/* Handles with more experts of a token need more memory; which other arguments do is not promised. */
+/*
+ * Handles with more experts of a token need more memory; which other arguments do is not promised.
+ */
 static const char *wrong_memory(struct fuzz *f, const struct wanted *h, const ncclEpTensor_t *mem)
 {
 	struct model_tensor t;

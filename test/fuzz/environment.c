@@ -23,8 +23,8 @@
 #define DRAW(below) world_draw(&s, below)
 
 /*
- * What is documented of each variable is what its row of the library's table says. Here are those of which this test
- * knows more, or for which it cannot know the outcome.
+ * What is documented of each variable is what its row of the library's table says. Here are those
+ * of which this test knows more, or for which it cannot know the outcome.
  */
 static const struct {
 	int64_t most; /* that this device can do; 0: as in the table */

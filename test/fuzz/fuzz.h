@@ -79,7 +79,8 @@ struct fuzz {
 	uint32_t calls;
 	uint32_t made, failed;
 	char last[1024]; /* error of the group before the operation */
-	bool odd_ids; /* the handle has ids that were passed with a mistake, which a kernel may find */
+	/* the handle has ids that were passed with a mistake, which a kernel may find */
+	bool odd_ids;
 };
 
 /* Returns what all ranks must agree on. */
@@ -123,8 +124,8 @@ ncclResult_t fuzz_statistics(struct fuzz *f);
 ncclResult_t fuzz_feasible(struct fuzz *f);
 
 /*
- * Which arguments are right, as nccl_ep.h says it and without a line of the library. Functions return why
- * a call must fail, or NULL: then it must not.
+ * Which arguments are right, as nccl_ep.h says it and without a line of the library. Functions
+ * return why a call must fail, or NULL: then it must not.
  */
 
 /* A tensor as a call finds it. */

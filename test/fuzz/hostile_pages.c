@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared files of any bytes, as other users may leave them: pages of groups, which change between two looks, and counters
- * of the network plugin. ep_info must end, print lines of printable characters, JSON that can be parsed, and for
- * Prometheus each series once.
+ * Shared files of any bytes, as other users may leave them: pages of groups, which change between
+ * two looks, and counters of the network plugin. ep_info must end, print lines of printable
+ * characters, JSON that can be parsed, and for Prometheus each series once.
  *
  *     hostile_pages FIRST COUNT     cases FIRST .. FIRST+COUNT-1
  */

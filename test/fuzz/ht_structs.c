@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * structs.c for high throughput: every call with mistakes, on a group of two ranks that make the same.
- * Here a model of what nccl_ep.h says (model.c) knows of each call whether it must fail, and of one that
- * is taken whether it ends the group, which another replaces then.
+ * structs.c for high throughput: every call with mistakes, on a group of two ranks that make the
+ * same. Here a model of what nccl_ep.h says (model.c) knows of each call whether it must fail, and
+ * of one that is taken whether it ends the group, which another replaces then.
  *
  *     ht_structs FIRST COUNT      cases FIRST .. FIRST+COUNT-1
  */
@@ -145,8 +145,8 @@ static void nudge_one(ncclEpTensor_t *t, uint64_t kind, ncclDataType_t type)
 }
 
 /*
- * Small mistakes in descriptors, which mutate.c makes too seldom: the same in one of them, in some, or in
- * all. Returns whether any was made.
+ * Small mistakes in descriptors, which mutate.c makes too seldom: the same in one of them, in some,
+ * or in all. Returns whether any was made.
  */
 static bool nudge(struct fuzz *f, struct nudge *own, ncclEpTensor_t ***list, uint32_t n)
 {

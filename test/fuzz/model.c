@@ -187,7 +187,9 @@ static const char *model_weights(const struct fuzz *f, const ncclEpTensor_t *t, 
 		       : NULL;
 }
 
-/* Tokens: those of the routing, if the handle knows them, else up to B, and others end the group. */
+/*
+ * Tokens: those of the routing, if the handle knows them, else up to B, and others end the group.
+ */
 static const char *model_tokens(const struct fuzz *f, uint64_t tokens, enum model_fate *fate)
 {
 	if (tokens != f->ht->b.tokens) {
@@ -208,7 +210,10 @@ static uint64_t due(const struct fuzz *f)
 	return b->h.limit && b->h.limit < total ? b->h.limit : total;
 }
 
-/* zero_copy ON: received rows are in a window, and where it says if peers store to it: flat ones of one node. */
+/*
+ * zero_copy ON: received rows are in a window, and where it says if peers store to it: flat ones of
+ * one node.
+ */
 static const char *model_zero_copy(const struct fuzz *f, const ncclEpTensor_t *t)
 {
 	bool flat = !f->ht->b.h.expert_major;
@@ -342,7 +347,10 @@ static const char *model_room(const struct fuzz *f, const struct dispatch *d, ui
 	const struct oracle_ht *h = &f->ht->b.h;
 	bool v1 = f->config.size < NCCL_EP_GROUP_CONFIG_V2_SIZE, eager = !h->limit;
 	uint64_t all = d->to.t.size[0];
-	/* Peers store to a window, where the host looks up who comes; else a tensor for any routing will do. */
+	/*
+	 * Peers store to a window, where the host looks up who comes; else a tensor for any routing
+	 * will do.
+	 */
 	bool asks = rows < ht_most_rows(h) || (eager && !h->expert_major && d->out.tokens->win_hdl);
 	bool waits = f->config.size < NCCL_EP_GROUP_CONFIG_V3_SIZE || !eager || !h->expert_major;
 

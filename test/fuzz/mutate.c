@@ -213,7 +213,10 @@ void *mutate_struct(struct mutation *m, const struct form *form, const void *goo
 	}
 }
 
-/* Another window, none, or another place in it: that matters to some tensors, or if there is no data. */
+/*
+ * Another window, none, or another place in it: that matters to some tensors, or if there is no
+ * data.
+ */
 static void mutate_window(struct mutation *m, const char *name, ncclEpTensor_t *t)
 {
 	switch (DRAW(4)) {

@@ -213,7 +213,10 @@ static void check_logged(ncclEpGroup_t group, const char *before, const struct o
 	} else {
 		CHECK_TEXT(text, before); /* no mistake, no error */
 	}
-	/* a call that uses the device makes room for the next report, on a stream of the library's own */
+	/*
+	 * a call that uses the device makes room for the next report, on a stream of the library's
+	 * own
+	 */
 	NEED_OK(ncclEpExtPeerStats(group, stats, (int)p->nranks, 0));
 	NEED_CUDA(cudaDeviceSynchronize());
 }

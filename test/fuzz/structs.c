@@ -2,8 +2,8 @@
 /*
  * Every call with mistakes in its structs, descriptors, numbers and pointers, on a group of two
  * ranks that make the same mistakes. A call that fails has a reason, writes nothing and launches
- * nothing; after any call the group and its handle serve a correct pair. Of low latency; ht_structs.c
- * is the same of high throughput.
+ * nothing; after any call the group and its handle serve a correct pair. Of low latency;
+ * ht_structs.c is the same of high throughput.
  *
  *     structs FIRST COUNT      cases FIRST .. FIRST+COUNT-1
  */

@@ -69,7 +69,10 @@ static struct ep_nic_end far_end(uint8_t link_layer)
 	return end;
 }
 
-/* One queue of a context that make() has made, the end that it is connected to, and why a call has failed. */
+/*
+ * One queue of a context that make() has made, the end that it is connected to, and why a call has
+ * failed.
+ */
 static struct ep_gda g;
 static struct ep_gda_queue q;
 static struct ep_nic_end end;

@@ -221,7 +221,10 @@ static struct ep_nic_end far_end(bool ethernet)
 	return end;
 }
 
-/* One queue of a context that make() has made, the end that it is connected to, and why a call has failed. */
+/*
+ * One queue of a context that make() has made, the end that it is connected to, and why a call has
+ * failed.
+ */
 static struct ep_gda g;
 static struct ep_gda_queue q;
 static struct ep_nic_end end;
@@ -480,7 +483,9 @@ static void check_lag_query(void)
 		make(cases[i].ethernet);
 		g.nic[0].base.ctx = &context;
 		memset(lag_answer, 0, sizeof(lag_answer));
-		/* port_select_mode: bits 0x15..0x17 of the context at 0x40; lag_state: 0x1d..0x1f */
+		/*
+		 * port_select_mode: bits 0x15..0x17 of the context at 0x40; lag_state: 0x1d..0x1f
+		 */
 		lag_answer[0x0a] = (uint8_t)(cases[i].select);
 		lag_answer[0x0b] = cases[i].state;
 		caps[0x4f] = (uint8_t)(cases[i].affinity << 7 | cases[i].ports);
@@ -494,7 +499,10 @@ static void check_lag_query(void)
 	}
 }
 
-/* The member is named where the queue pair is made, where it is connected, and once more after that. */
+/*
+ * The member is named where the queue pair is made, where it is connected, and once more after
+ * that.
+ */
 static void check_lag_bytes(void)
 {
 	static const struct golden again[] = {
@@ -520,7 +528,10 @@ static void check_lag_bytes(void)
 	CHECK_INT(q.lag, 2);
 }
 
-/* All queues of 64 peers, those for rows alone, and those of peers a node apart: each port has as many. */
+/*
+ * All queues of 64 peers, those for rows alone, and those of peers a node apart: each port has as
+ * many.
+ */
 static void check_lag_spread(void)
 {
 	static const struct {

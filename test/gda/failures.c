@@ -108,8 +108,9 @@ static void error_cqe(uint32_t times)
 		CHECK_INT(r->site, EP_WAIT_RDMA_COMPLETION);
 	} else {
 		/*
-		 * The software NIC stores a completion in two pieces, and the device reads two words of it: those
-		 * of a flushed WQE may take their places in between. A NIC stores it at once.
+		 * The software NIC stores a completion in two pieces, and the device reads two
+		 * words of it: those of a flushed WQE may take their places in between. A NIC
+		 * stores it at once.
 		 */
 		CHECK(r->wqe_counter >= 10);
 		CHECK(r->syndrome == EP_MLX5_SYND_FLUSHED ||
@@ -319,7 +320,9 @@ static void doorbells(void)
 	CHECK_INT(handed_over(2, 0, 0), 50); /* no lane wants to */
 	CHECK_INT(handed_over(3, 1, 0), 53);
 	CHECK_INT(nic->nops, 0);
-	/* A wait for unsignaled WQEs makes them known, and one that has nothing to wait for ends. */
+	/*
+	 * A wait for unsignaled WQEs makes them known, and one that has nothing to wait for ends.
+	 */
 	CHECK_INT(handed_over(2, 1, 1), 53);
 	rig_start(&rig);
 	for (int i = 0; i < 2; i++) {

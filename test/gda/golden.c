@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The builders, byte for byte. The vectors of WRITE, inline WRITE, fetch-and-add and of the doorbells
- * are what rdma-core's own posting code emits for the same requests; NOP, which verbs cannot post,
- * follows the format of the PRM.
+ * The builders, byte for byte. The vectors of WRITE, inline WRITE, fetch-and-add and of the
+ * doorbells are what rdma-core's own posting code emits for the same requests; NOP, which verbs
+ * cannot post, follows the format of the PRM.
  */
 #include <endian.h>
 #include "device/mlx5/wqe.h"
@@ -137,7 +137,9 @@ static void check_completion(void)
 
 				CHECK_INT(ep_mlx5_cqe_done(rung, depth, (done - 1) & 0xffff), done);
 			}
-			/* More has completed than was rung when the poster looked: never too much. */
+			/*
+			 * More has completed than was rung when the poster looked: never too much.
+			 */
 			for (uint64_t more = 1; more < 200000; more += 1 + more / 3) {
 				uint32_t counter = (uint32_t)(rung + more - 1) & 0xffff;
 

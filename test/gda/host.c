@@ -4,9 +4,13 @@
  * there is to post, and what lies there afterwards is compared with what the poster says.
  *
  *     host [-b] [-c] [-p] [-q QUEUES] [-w WQES] MODE [RANKS] [ROUNDS] [TIMES] [TEXT...]
- *         MODE: auto, gpu, gpu_host, cpu_db, cpu_proxy; TEXT: what rank 0 says of its NICs, like mlx5_0:1; !TEXT: what it does not
- *         -b: ports are bonds, whose members send alike; -c: NICs are asked as little as watch.c says; -p: only messages to and fro; QUEUES: per peer; WQES: that each queue has at least taken
- *         in the end
+ *         MODE    auto, gpu, gpu_host, cpu_db, cpu_proxy
+ *         TEXT    what rank 0 says of its NICs, like mlx5_0:1; !TEXT: what it does not
+ *         -b      ports are bonds, whose members send alike
+ *         -c      NICs are asked as little as watch.c says
+ *         -p      only messages to and fro
+ *         QUEUES  per peer
+ *         WQES    that each queue has at least taken in the end
  *
  * Every rank is remote for every other. Each pair of ranks has a place in everybody's heap that
  * only the one writes, as source of what it posts, and in the other's heap as its target.
@@ -237,8 +241,8 @@ static void *of_nic(const char *name)
 }
 
 /*
- * Questions about queue pairs while the ranks rest: none before they have posted. What was posted last may ask
- * for no completion: NICs are asked about such queues after 1, 2, 4 and 8 seconds.
+ * Questions about queue pairs while the ranks rest: none before they have posted. What was posted
+ * last may ask for no completion: NICs are asked about such queues after 1, 2, 4 and 8 seconds.
  */
 static void check_questions(struct world *w, bool posted)
 {

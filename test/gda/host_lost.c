@@ -215,8 +215,9 @@ static void run_died(struct rank *rank)
 }
 
 /*
- * The first work on the first NIC takes its port down, or the NIC: then somebody may see the work that the NIC
- * flushes before the NIC's event, and the failure is the peer's, and gets its cause later.
+ * The first work on the first NIC takes its port down, or the NIC: then somebody may see the work
+ * that the NIC flushes before the NIC's event, and the failure is the peer's, and gets its cause
+ * later.
  */
 static void run_port(struct rank *r)
 {
@@ -255,8 +256,8 @@ static void run_address(struct rank *r)
 }
 
 /*
- * The first work on the first NIC gives its port another hardware address: whoever sends to it is told so,
- * by modes that know what they send to.
+ * The first work on the first NIC gives its port another hardware address: whoever sends to it is
+ * told so, by modes that know what they send to.
  */
 static void run_neighbour(struct rank *r)
 {

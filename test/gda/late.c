@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of which queues the watcher asks the NIC, and how often: by numbers of queues that groups have. The NIC is a
- * function that counts the questions.
+ * Of which queues the watcher asks the NIC, and how often: by numbers of queues that groups have.
+ * The NIC is a function that counts the questions.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -104,7 +104,10 @@ static uint32_t second(struct rig *r, uint32_t t)
 	return asked - before;
 }
 
-/* In the order of what queues do: nothing; work that completes within a second; work that never does. */
+/*
+ * In the order of what queues do: nothing; work that completes within a second; work that never
+ * does.
+ */
 static void check_counts(uint32_t remote, uint32_t n)
 {
 	struct rig *r = make(n);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many WQEs through small queues, each of one warp, to a NIC that checks each of them. Data, signals
- * and the number of WQEs must come out right.
+ * Many WQEs through small queues, each of one warp, to a NIC that checks each of them. Data,
+ * signals and the number of WQEs must come out right.
  */
 #include <unistd.h>
 #include "device/mlx5/wqe.h"
@@ -9,7 +9,10 @@
 
 #define TIMEOUT_NS 40000000000ull
 
-/* What numbers of 16 bits do is the same in every build, and the race detector takes a minute for it. */
+/*
+ * What numbers of 16 bits do is the same in every build, and the race detector takes a minute for
+ * it.
+ */
 #if defined(__SANITIZE_THREAD__)
 #define LONG 2200
 #define LONG_LEAST 20000

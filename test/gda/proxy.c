@@ -233,7 +233,9 @@ static void check_hidden(void)
 	CHECK_INT(counter(1), (FIRST + 4) & 0xffff);
 }
 
-/* Where somebody else made the failure known, an error ends the queue once the NIC is done with it. */
+/*
+ * Where somebody else made the failure known, an error ends the queue once the NIC is done with it.
+ */
 static void check_known(void)
 {
 	begin(DEPTH, QUEUES * DEPTH);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queues over one heap that is both ends' memory, served by the virtual cluster's software NIC in single
- * steps (nic/step.h). It checks every WQE and doorbell, and ends the test where one breaks a rule.
+ * Queues over one heap that is both ends' memory, served by the virtual cluster's software NIC in
+ * single steps (nic/step.h). It checks every WQE and doorbell, and ends the test where one breaks a
+ * rule.
  */
 #ifndef TEST_GDA_RIG_H
 #define TEST_GDA_RIG_H

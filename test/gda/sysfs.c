@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the host side reads of the kernel's files: versions of addresses, traffic classes, speeds. */
+/*
+ * What the host side reads of the kernel's files: versions of addresses, traffic classes, speeds.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -134,7 +136,10 @@ static void check_speed(void)
 	CHECK_INT(system(command), 0);
 }
 
-/* A port that is a bond of two ports of its NIC has the rate of both; interfaces of other NICs are no part of it. */
+/*
+ * A port that is a bond of two ports of its NIC has the rate of both; interfaces of other NICs are
+ * no part of it.
+ */
 static void check_bond(void)
 {
 	static const char tree[] =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the sources in nccl-tests-patch/ find of nccl-tests, for the virtual cluster: the names that they
- * use, with the meaning that nccl-tests gives them. harness.h has the rest.
+ * What the sources in nccl-tests-patch/ find of nccl-tests, for the virtual cluster: the names that
+ * they use, with the meaning that nccl-tests gives them. harness.h has the rest.
  */
 #ifndef TEST_NCCLTESTS_COMMON_H
 #define TEST_NCCLTESTS_COMMON_H

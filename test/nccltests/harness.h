@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a test of nccl-tests-patch/ on the virtual cluster as nccl-tests runs it: a thread per rank, all
- * sizes once, then for each size data, a run, a timed run, data, a run, and the comparison, out of
- * place and in place.
+ * Runs a test of nccl-tests-patch/ on the virtual cluster as nccl-tests runs it: a thread per rank,
+ * all sizes once, then for each size data, a run, a timed run, data, a run, and the comparison, out
+ * of place and in place.
  *
  *   RANKS TYPE TOKENS HIDDEN right|wrong|refused [ROWS BUSY]
  *
- * Sizes go from 1 to TOKENS tokens by doubling. `wrong`: something is preloaded that spoils results, and
- * must be found at each size. ROWS and BUSY: what algbw and busbw count for each token, in rows.
+ * Sizes go from 1 to TOKENS tokens by doubling. `wrong`: something is preloaded that spoils
+ * results, and must be found at each size. ROWS and BUSY: what algbw and busbw count for each
+ * token, in rows.
  */
 #ifndef TEST_NCCLTESTS_HARNESS_H
 #define TEST_NCCLTESTS_HARNESS_H

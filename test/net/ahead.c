@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A sender that knows of eight receives is told of more by eight at a time: how many messages it may send
- * before the receiver looks, and that it hears of the rest while the receiver does. Rounds with other
- * numbers of receives, each group of one to three, so that slots stand anywhere in their ring.
+ * A sender that knows of eight receives is told of more by eight at a time: how many messages it
+ * may send before the receiver looks, and that it hears of the rest while the receiver does. Rounds
+ * with other numbers of receives, each group of one to three, so that slots stand anywhere in their
+ * ring.
  *   ahead LIBRARY ROUNDS SEED
  */
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ports that fail and come back. Of four NICs the first two are the sender's, the others the receiver's
- * (TEST_NET_PORTS=2+2); what connections do is read from the file of their counters.
+ * Ports that fail and come back. Of four NICs the first two are the sender's, the others the
+ * receiver's (TEST_NET_PORTS=2+2); what connections do is read from the file of their counters.
  *   back LIBRARY again LOSS    each port in turn fails and comes back, twice
  *   back LIBRARY flaps LOSS    a port comes and goes
  *   back LIBRARY dead LOSS     a port is up, but nothing arrives for a while

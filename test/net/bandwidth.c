@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bandwidth of the plugin from one device to another, beside that of bare RDMA WRITEs of the same size on
- * one queue pair, as perftest's ib_write_bw does them: 128 posted, every hundredth tells of its end.
+ * Bandwidth of the plugin from one device to another, beside that of bare RDMA WRITEs of the same
+ * size on one queue pair, as perftest's ib_write_bw does them: 128 posted, every hundredth tells of
+ * its end.
  *   bandwidth LIBRARY FROM TO LEAST SIZE...
- * LEAST: least part of the bare writes' bandwidth, at every size: the median of rounds of both, one after the
- * other. Where the middle half of them differs by more than 3 %, the machine is too busy to tell, and the test is
- * skipped.
+ * LEAST: least part of the bare writes' bandwidth, at every size: the median of rounds of both, one
+ * after the other. Where the middle half of them differs by more than 3 %, the machine is too busy
+ * to tell, and the test is skipped.
  */
 #include <infiniband/verbs.h>
 #include "net/rig.h"
@@ -174,8 +175,10 @@ static void flow_send(struct flow *f)
 	flow_test(f);
 }
 
-/* Both ends in one thread: a receiver that polls elsewhere takes time from the kernel's packets, if the
- * machine is busy. */
+/*
+ * Both ends in one thread: a receiver that polls elsewhere takes time from the kernel's packets, if
+ * the machine is busy.
+ */
 static double plugin(struct net_pair *pair, void *from_mr, void *to_mr, uint32_t size)
 {
 	struct flow out = { .pair = pair, .mr = from_mr, .size = size, .n = BYTES / size };

@@ -5,13 +5,16 @@
  *   coll LIBRARY VERSION merged SEED [RANKS]    the same with NICs of two ports, three and one
  *   coll LIBRARY VERSION down SEED              a port of them is down
  *   coll LIBRARY VERSION flush                  reads by the second port come late
- *   coll LIBRARY VERSION rail PORT [HOW]        what goes by the fault's port fails; see test_rail()
+ *   coll LIBRARY VERSION rail PORT [HOW]        what goes by the fault's port fails; see
+ *                                               test_rail()
  *   coll LIBRARY VERSION differ                 two ranks do not gather the same
- *   coll LIBRARY VERSION ahead                  a rank begins all that it may while another one does not call
+ *   coll LIBRARY VERSION ahead                  a rank begins all that it may while another one
+ *                                               does not call
  *   coll LIBRARY VERSION misuse
  *   coll LIBRARY VERSION off                    NCCL_EP_COLLNET is not set
  *   coll LIBRARY VERSION lost                   3 processes, the last one dies
- *   coll LIBRARY VERSION fault TEXT             3 processes, the last one's NIC fails, of which it says TEXT
+ *   coll LIBRARY VERSION fault TEXT             3 processes, the last one's NIC fails, of which it
+ *                                               says TEXT
  */
 #include <pthread.h>
 #include <signal.h>
@@ -355,8 +358,8 @@ static void *rail_rank(void *arg)
 }
 
 /*
- * Every port carries something, and when none of its packets comes the other one does. `how`: "all": nor
- * that.
+ * Every port carries something, and when none of its packets comes the other one does. `how`:
+ * "all": nor that.
  */
 static void test_rail(int port, const char *how)
 {
@@ -453,8 +456,9 @@ static void step(struct rank *ranks, int r)
 }
 
 /*
- * What is gathered is the last rank's alone, so that the first two owe each other nothing. The second one, which
- * has begun the first gather, does not call. The last one goes on as far as it may, and so does the first one.
+ * What is gathered is the last rank's alone, so that the first two owe each other nothing. The
+ * second one, which has begun the first gather, does not call. The last one goes on as far as it
+ * may, and so does the first one.
  */
 static void test_ahead(void)
 {
@@ -602,7 +606,10 @@ static void test_off(const char *library)
 
 /* ---- a rank that dies, or whose NIC fails: all that are left know it, by name ---- */
 
-/* The only line says it: on the NIC's own rank why, on others that this rank is lost, within two seconds. */
+/*
+ * The only line says it: on the NIC's own rank why, on others that this rank is lost, within two
+ * seconds.
+ */
 static void check_loss(int rank, const char *fault)
 {
 	uint64_t now = net_now_ms(), failed_at;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ep_info says of connections, while they work, after a port has failed, and of files that are none.
+ * What ep_info says of connections, while they work, after a port has failed, and of files that are
+ * none.
  *   counts LIBRARY EP_INFO
  *   counts LIBRARY EP_INFO ROOM WARNINGS   /dev/shm is so small; so many ends of 80 are not counted
- * Of four NICs the first two are the sender's; requests to its first port get no answer after some time.
+ * Of four NICs the first two are the sender's; requests to its first port get no answer after some
+ * time.
  */
 #include <glob.h>
 #include <sched.h>
@@ -159,7 +161,10 @@ static void test_files(const char *ep_info)
 	}
 }
 
-/* Any user can make one that talks to the terminal of whoever asks: in ASCII, in one byte of C1, in UTF-8. */
+/*
+ * Any user can make one that talks to the terminal of whoever asks: in ASCII, in one byte of C1, in
+ * UTF-8.
+ */
 static void test_hostile_file(const char *ep_info)
 {
 	static const char path[] = "/dev/shm/nccl-ep-net.99999998.0123456789abcdef",
@@ -195,7 +200,10 @@ static void test_hostile_file(const char *ep_info)
 	}
 }
 
-/* Makes connections in a /dev/shm that has room for the counts of the first ones. None is lost for want of room. */
+/*
+ * Makes connections in a /dev/shm that has room for the counts of the first ones. None is lost for
+ * want of room.
+ */
 static void test_full(const char *room, int warnings)
 {
 	struct net_pair pair[40];

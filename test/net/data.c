@@ -4,11 +4,12 @@
  *   data LIBRARY VERSION sizes [MOST]            one message at a time, up to MOST bytes
  *   data LIBRARY VERSION traffic SEED [SLOW_US]  groups of receives with tags, many under way, a
  *                                                receiver that rests between looks
- *   data LIBRARY VERSION split                   where a message is divided: the second queue pair of
- *                                                the process has to be slow, 0.3 s each time
+ *   data LIBRARY VERSION split                   where a message is divided: the second queue pair
+ *                                                of the process has to be slow, 0.3 s each time
  *   data LIBRARY VERSION lines                   what a GPU sees that does not wait for the end
- *   data LIBRARY VERSION notice BYTES            longer messages have a notice of their own: writes with
- *                                                immediate data have to be slow, 0.3 s each time
+ *   data LIBRARY VERSION notice BYTES            longer messages have a notice of their own: writes
+ *                                                with immediate data have to be slow, 0.3 s each
+ *                                                time
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -74,7 +75,10 @@ static void send_one(struct net_pair *pair, size_t size, size_t spare)
 	free(to);
 }
 
-/* From one part of a DMA-BUF to one of another: files that the software NIC takes for it, and no other one does. */
+/*
+ * From one part of a DMA-BUF to one of another: files that the software NIC takes for it, and no
+ * other one does.
+ */
 static void send_dmabuf(struct net_pair *pair)
 {
 	size_t size = 50001;
@@ -196,7 +200,9 @@ static void split_one(struct net_pair *pair, size_t size)
 	watched_end(&m, pair, size);
 }
 
-/* A GPU looks at lines of 128 bytes: what stands before a line's last word is there when that is. */
+/*
+ * A GPU looks at lines of 128 bytes: what stands before a line's last word is there when that is.
+ */
 static void test_lines(void)
 {
 	enum {

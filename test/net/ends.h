@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Both ends of the plugin's objects in this process, over the virtual cluster's software NIC in single
- * steps (nic/step.h): it does all there is to do when somebody polls.
+ * Both ends of the plugin's objects in this process, over the virtual cluster's software NIC in
+ * single steps (nic/step.h): it does all there is to do when somebody polls.
  */
 #ifndef TEST_NET_ENDS_H
 #define TEST_NET_ENDS_H

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two processes on one host or on two, which meet at a TCP port; messages both ways, every byte checked.
+ * Two processes on one host or on two, which meet at a TCP port; messages both ways, every byte
+ * checked.
  *   far LIBRARY DEVICE listen|ADDRESS COUNT [down | until FILE]
- * DEVICE: of this process. With `down` the link goes down meanwhile and stays down: the connections fail, in
- * a line that names the device, and once the link is back new ones carry COUNT messages. With `until`: COUNT
- * messages again and again, until one of the processes finds the file.
+ * DEVICE: of this process. With `down` the link goes down meanwhile and stays down: the connections
+ * fail, in a line that names the device, and once the link is back new ones carry COUNT messages.
+ * With `until`: COUNT messages again and again, until one of the processes finds the file.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>

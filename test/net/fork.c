@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A child of fork() that lives while receives are posted, as that of a data loader does: it writes memory
- * that it got, and the parent's messages arrive all the same, those that were under way and new
- * ones. Over NICs whose kernel leaves them with old pages (profile old_fork), and over any device.
+ * A child of fork() that lives while receives are posted, as that of a data loader does: it writes
+ * memory that it got, and the parent's messages arrive all the same, those that were under way and
+ * new ones. Over NICs whose kernel leaves them with old pages (profile old_fork), and over any
+ * device.
  *   fork LIBRARY [DEVICE DEVICE]
  */
 #include <sys/wait.h>

@@ -2,8 +2,9 @@
 /*
  * Puts and signals between ranks that are threads of this process, as NCCL's proxy asks for them.
  *   gin LIBRARY SEED [RANKS [SIZE [merged | merged_back [LACKS] | apart]]]
- * apart: the NICs are of different subnets. merged: the network's table has two ports merged, the second
- * one first with merged_back, and NCCL gives the number of that NIC; LACKS: what the second one has not, which it is not used for alone
+ * apart: the NICs are of different subnets. merged: the network's table has two ports merged, the
+ * second one first with merged_back, and NCCL gives the number of that NIC; LACKS: what the second
+ * one has not, which it is not used for alone
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -33,7 +34,9 @@ static uint64_t any(uint64_t *state)
 	return *state >> 33;
 }
 
-/* What rank `from` puts to `to` in a round: in two pieces side by side, the second with a signal. */
+/*
+ * What rank `from` puts to `to` in a round: in two pieces side by side, the second with a signal.
+ */
 static size_t size_of(int from, int to, int round, int piece)
 {
 	uint64_t state = seed + (uint64_t)(((from * GIN_RANKS + to) * ROUNDS + round) * 2 + piece);
@@ -214,8 +217,8 @@ static void put_many(struct gin_world *w, int rank, struct rank *me)
 }
 
 /*
- * Memory that is strictly ordered is filled upwards, whatever NICs may do with other memory: when the
- * last byte is there, so are all.
+ * Memory that is strictly ordered is filled upwards, whatever NICs may do with other memory: when
+ * the last byte is there, so are all.
  */
 static void put_strict(struct gin_world *w, int rank, struct rank *me)
 {

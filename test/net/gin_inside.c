@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GIN's own part, over NICs in single steps: classes and levels of its queue pairs, completions that are lost, peers
- * that are gone, calls that fail, exchanges of much, and puts that are longer than a NIC's messages.
+ * GIN's own part, over NICs in single steps: classes and levels of its queue pairs, completions
+ * that are lost, peers that are gone, calls that fail, exchanges of much, and puts that are longer
+ * than a NIC's messages.
  */
 #include <pthread.h>
 #include <sys/socket.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Three processes with GIN between them. Something happens to the last one, or to its NIC; the others
- * must be told who and what, in one line, within seconds, and go on with each other as long as they
- * ask nothing of it.
+ * Three processes with GIN between them. Something happens to the last one, or to its NIC; the
+ * others must be told who and what, in one line, within seconds, and go on with each other as long
+ * as they ask nothing of it.
  *   gin_lost LIBRARY SCENARIO TEXT
  *     dies_put, dies_register    SIGKILL, while the others put to it, or register memory
  *     closes_put                 it closes in order
- *     fault                      the environment says what happens to rank 0; rank 1 has nothing under way
- *                                to it, and is told all the same
+ *     fault                      the environment says what happens to rank 0; rank 1 has nothing
+ *                                under way to it, and is told all the same
  */
 #include <signal.h>
 #include <unistd.h>

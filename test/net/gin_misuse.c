@@ -231,7 +231,9 @@ static void *missing(struct gin_world *w)
 	return coll;
 }
 
-/* Others dial before the ranks do; more than there are places for say nothing. They are rejected. */
+/*
+ * Others dial before the ranks do; more than there are places for say nothing. They are rejected.
+ */
 static void test_rejected(struct gin_world *w)
 {
 	enum {

@@ -289,7 +289,9 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "odd_own_ece")) {
 		test_ece(2, 0, 0);
 	} else if (!strcmp(what, "pkey")) {
-		/* The key of this value, whichever of its two kinds it is of, and wherever it is. */
+		/*
+		 * The key of this value, whichever of its two kinds it is of, and wherever it is.
+		 */
 		setenv("NCCL_IB_PKEY_VALUE", "6", 1);
 		want_pkey = 6;
 		test_attributes(-1, 0, 0);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Two processes, rank 0 sends, rank 1 receives; then something happens, and who is left must be told
- * what it was, in one line, within seconds.
+ * Two processes, rank 0 sends, rank 1 receives; then something happens, and who is left must be
+ * told what it was, in one line, within seconds.
  *   lost LIBRARY SCENARIO TEXT
  *     receiver_dies, sender_dies      SIGKILL
  *     receiver_closes, sender_closes  in order, while the other end goes on
@@ -122,8 +122,9 @@ int main(int argc, char **argv)
 		CHECK_INT(message(comm, buffer, mr, i), NET_OK);
 	}
 	/*
-	 * The NIC of the virtual cluster dies with its process, and with it the last acknowledgement that it has
-	 * not sent: a rank dies when the other one has all that it waits for.
+	 * The NIC of the virtual cluster dies with its process, and with it the last
+	 * acknowledgement that it has not sent: a rank dies when the other one has all that it
+	 * waits for.
 	 */
 	if (strstr(scenario, "dies")) {
 		if (other == rank) {
@@ -133,7 +134,9 @@ int main(int argc, char **argv)
 		net_publish("all well", "", 1);
 	}
 	if (other == rank) {
-		/* (the other end has all that was sent: it said so, by its receives or its sends) */
+		/*
+		 * (the other end has all that was sent: it said so, by its receives or its sends)
+		 */
 		usleep(100000);
 	} else if (strcmp(scenario, "back") == 0) {
 		for (int i = 0; i < BEFORE; i++) {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NICs of several ports, and what happens when one of them fails. Of four NICs the first two are one
- * end's, the others the other one's (TEST_NET_PORTS=2+2).
+ * NICs of several ports, and what happens when one of them fails. Of four NICs the first two are
+ * one end's, the others the other one's (TEST_NET_PORTS=2+2).
  *   merged LIBRARY VERSION props         what NCCL is told of them, and mergers that cannot be
  *   merged LIBRARY VERSION rails         rails and planes of NCCL_IB_HCA
  *   merged LIBRARY VERSION refused       NCCL_IB_MERGE_NICS=0
- *   merged LIBRARY VERSION late          data that comes long after it was sent another way: the first
- *                                        port's packets have to stray for 1500 ms
- *   merged LIBRARY VERSION late_slot     the same for what a receiver says: the third port's packets
+ *   merged LIBRARY VERSION late          data that comes long after it was sent another way: the
+ *                                        first port's packets have to stray for 1500 ms
+ *   merged LIBRARY VERSION late_slot     the same for what a receiver says: the third port's
+ *                                        packets
  *   merged LIBRARY VERSION idle          a receiver that has all does not call any more, and its
  *                                        acknowledgements to the first port are lost
  *   merged LIBRARY VERSION closes        nor is it there any more
@@ -226,7 +227,10 @@ static void test_late_slot(void)
 	end();
 }
 
-/* The receiver has the message, the sender does not know: and nobody calls for the receiver any more. */
+/*
+ * The receiver has the message, the sender does not know: and nobody calls for the receiver any
+ * more.
+ */
 static void test_idle(bool closes)
 {
 	int sizes[64] = { 0 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where peers meet, and how they are dialed, in a network namespace of the test's own: its interfaces are
- * made one after another, and each time the plugin must take the one that NCCL would. Then a peer's
- * address goes away while it is dialed, and comes back or does not.
+ * Where peers meet, and how they are dialed, in a network namespace of the test's own: its
+ * interfaces are made one after another, and each time the plugin must take the one that NCCL
+ * would. Then a peer's address goes away while it is dialed, and comes back or does not.
  *   namespace LIBRARY
  */
 #include <arpa/inet.h>
@@ -218,8 +218,10 @@ static void test_family(void)
 
 /* ---- dialing ---- */
 
-/* Asks both ends for so many ms, or until both have what they want, or the sender an error. `listener` NULL: it is
- * not asked. */
+/*
+ * Asks both ends for so many ms, or until both have what they want, or the sender an error.
+ * `listener` NULL: it is not asked.
+ */
 static int ask(uint8_t *handle, void *listener, struct net_pair *pair, uint64_t ms)
 {
 	uint64_t until = net_now_ms() + ms;

@@ -277,7 +277,9 @@ static int run_rank(int (*pipes)[2], size_t most, bool with_gin)
 	return wrong != 0;
 }
 
-/* Waits for all ranks; returns the worst of their statuses. Ends the others where one cannot go on. */
+/*
+ * Waits for all ranks; returns the worst of their statuses. Ends the others where one cannot go on.
+ */
 static int await_ranks(const pid_t *pids)
 {
 	int status, worst = 0;

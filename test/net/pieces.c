@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts that are longer than a NIC's messages: as if these had 4 KiB at most, so that a request is posted in
- * several goes, with others before and behind it.
+ * Puts that are longer than a NIC's messages: as if these had 4 KiB at most, so that a request is
+ * posted in several goes, with others before and behind it.
  */
 #include <unistd.h>
 #include "support/check.h"

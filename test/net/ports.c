@@ -84,7 +84,9 @@ static bool ends(void *request)
 	return ends_by(request, net_test);
 }
 
-/* The sender uses a path again that this end only knows to be connected: data may come by its port. */
+/*
+ * The sender uses a path again that this end only knows to be connected: data may come by its port.
+ */
 static void test_flush_early(enum ep_net_path_state state, bool reads)
 {
 	static struct two t;
@@ -100,8 +102,8 @@ static void test_flush_early(enum ep_net_path_state state, bool reads)
 }
 
 /*
- * A device breaks, and what flushes read by it never comes back: they end with what the other ports read.
- * What it tells of them later is of no request any more.
+ * A device breaks, and what flushes read by it never comes back: they end with what the other ports
+ * read. What it tells of them later is of no request any more.
  */
 static void test_flush_broken(void)
 {
@@ -149,7 +151,10 @@ static ncclResult_t two_receive(struct two *t, const struct ep_net_ctrl_msg *msg
 	return ep_net_paths_check(t->c);
 }
 
-/* The last path fails while the port of the other one is down: an error at once, whatever else is up. */
+/*
+ * The last path fails while the port of the other one is down: an error at once, whatever else is
+ * up.
+ */
 static void test_last(void)
 {
 	static struct two t;
@@ -215,8 +220,8 @@ static void two_send(struct two *t, uint8_t kind, uint16_t generation)
 }
 
 /*
- * A path comes back where none was open: nothing is lost any more. What its old queue pair has told is of
- * nobody; what the new one tells counts, also before the sender has said that it uses it.
+ * A path comes back where none was open: nothing is lost any more. What its old queue pair has told
+ * is of nobody; what the new one tells counts, also before the sender has said that it uses it.
  */
 static void test_generations(void)
 {
@@ -250,7 +255,10 @@ static void test_generations(void)
 	two_close(&t);
 }
 
-/* An offer is taken back before this end has answered it: it says so, too, and the next one is of the next generation. */
+/*
+ * An offer is taken back before this end has answered it: it says so, too, and the next one is of
+ * the next generation.
+ */
 static void test_taken_back(void)
 {
 	static struct two t;
@@ -337,7 +345,10 @@ static ncclResult_t coll_test(void *request, int *done)
 	return ep_net_coll_test(request, done, NULL);
 }
 
-/* A flush of what was gathered reads by a port that one connection has lost and another one has not. */
+/*
+ * A flush of what was gathered reads by a port that one connection has lost and another one has
+ * not.
+ */
 static void test_flush_gathered(void)
 {
 	static void *flush[2 * EP_NET_FLUSHES];
@@ -416,7 +427,9 @@ static void test_gathered_short(void)
 	two_close(&t);
 }
 
-/* What a NIC tells of a path after this end has sent how much has come: it counts as not received. */
+/*
+ * What a NIC tells of a path after this end has sent how much has come: it counts as not received.
+ */
 static void test_too_late(void)
 {
 	static struct two t;
@@ -457,7 +470,10 @@ static void test_new_address(void)
 	two_close(&t);
 }
 
-/* A peer that the NIC does not find is not looked for again and again while NCCL waits for the call to return. */
+/*
+ * A peer that the NIC does not find is not looked for again and again while NCCL waits for the call
+ * to return.
+ */
 static void test_one_try(void)
 {
 	static struct two t;

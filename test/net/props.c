@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the network plugin tells NCCL of RDMA devices: each line of the input is "NAME PORT GUID MBPS" of an
- * active port, whose device is below SYSFS, and each line of the output "NAME PATH PORT GUID MBPS", in
- * the plugin's order; PATH "-": none.
+ * What the network plugin tells NCCL of RDMA devices: each line of the input is "NAME PORT GUID
+ * MBPS" of an active port, whose device is below SYSFS, and each line of the output "NAME PATH PORT
+ * GUID MBPS", in the plugin's order; PATH "-": none.
  *   props SYSFS
  */
 #include <stdio.h>

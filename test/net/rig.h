@@ -21,7 +21,9 @@
 		}                                                                                  \
 	} while (0)
 
-/* Until a request is done or fails, for 30 s at most: `call` tests it. Gives the last test's code. */
+/*
+ * Until a request is done or fails, for 30 s at most: `call` tests it. Gives the last test's code.
+ */
 #define NET_UNTIL(done, call)                                                                      \
 	({                                                                                         \
 		uint64_t until_ = net_now_ms() + 30000;                                            \
@@ -70,8 +72,8 @@ struct net {
 	void **table;
 	void *ctx; /* from version 11 on */
 	/*
-	 * Devices that pairs are made of, 0 and 1 by themselves. TEST_NET_PORTS=2+1 merges the first two
-	 * for the first, and the next one is the second.
+	 * Devices that pairs are made of, 0 and 1 by themselves. TEST_NET_PORTS=2+1 merges the
+	 * first two for the first, and the next one is the second.
 	 */
 	int place[2];
 };
@@ -147,12 +149,15 @@ int net_send_wait(struct net *n, void *comm, void *data, size_t size, int tag, v
 /* Between processes of a run, under a name. Who hears waits until it was said, for 20 s at most. */
 void net_publish(const char *name, const void *bytes, size_t size);
 void net_await(const char *name, void *bytes, size_t size);
-/* The rank that is to die by SIGKILL goes on in a child, so that its launcher does not end the others. */
+/*
+ * The rank that is to die by SIGKILL goes on in a child, so that its launcher does not end the
+ * others.
+ */
 void net_live_in_child(void);
 
 /*
- * Memory of this process that stands for a GPU's: part of a DMA-BUF, `offset` bytes behind its beginning,
- * in the middle of a page.
+ * Memory of this process that stands for a GPU's: part of a DMA-BUF, `offset` bytes behind its
+ * beginning, in the middle of a page.
  */
 struct net_dmabuf {
 	uint8_t *data, *map;
@@ -176,7 +181,10 @@ void net_fill(uint8_t *at, size_t size, uint64_t seed);
 /* How many bytes are wrong. */
 size_t net_wrong(const uint8_t *at, size_t size, uint64_t seed);
 
-/* Faults of the software NIC that are said while the test runs; open before anything is initialised. */
+/*
+ * Faults of the software NIC that are said while the test runs; open before anything is
+ * initialised.
+ */
 void net_faults_open(void);
 void net_faults_set(const char *rules);   /* what NICs do from now on */
 void net_faults_write(const char *rules); /* the same, some milliseconds later */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections in the making, with others on the line: unknown peers, other programs, other versions, ends
- * that say nonsense, nothing, or go away.
+ * Connections in the making, with others on the line: unknown peers, other programs, other
+ * versions, ends that say nonsense, nothing, or go away.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -213,7 +213,10 @@ static void test_silent(void)
 	CHECK(*net_log_find(2, "has another version of this plugin"), "%s", net_log_last());
 	close(peer);
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
-	/* Nobody else connects, and they are there still: a line beside the error has their addresses. */
+	/*
+	 * Nobody else connects, and they are there still: a line beside the error has their
+	 * addresses.
+	 */
 	at = plugin_listen(handle, &listener);
 	peer = dial(&at);
 	net_log_clear();
@@ -230,7 +233,10 @@ static void test_silent(void)
 	CHECK_INT(net_close(&net, NET_CLOSE_LISTEN, listener), NET_OK);
 }
 
-/* No descriptor is left for a connection: that is this process' own error, and nobody is waited for. */
+/*
+ * No descriptor is left for a connection: that is this process' own error, and nobody is waited
+ * for.
+ */
 static void test_no_descriptors(void)
 {
 	uint8_t handle[NET_HANDLE], other[NET_HANDLE];

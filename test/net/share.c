@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process that has the plugin and the EP library: lines of the second go to the logger that NCCL has
- * given the first, and where they went before when the plugin is not there yet or is finalized.
+ * A process that has the plugin and the EP library: lines of the second go to the logger that NCCL
+ * has given the first, and where they went before when the plugin is not there yet or is finalized.
  *   share LIBRARY
  */
 #include <fcntl.h>

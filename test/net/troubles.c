@@ -63,8 +63,9 @@ static void test_overrun(void)
 }
 
 /*
- * A device fails, and reports its completion queue as failed, too: that is no overrun. A connection of
- * two ports goes on over the other one; a connection of one port ends with the device as its cause.
+ * A device fails, and reports its completion queue as failed, too: that is no overrun. A connection
+ * of two ports goes on over the other one; a connection of one port ends with the device as its
+ * cause.
  */
 static void test_overrun_and_fatal(uint32_t paths)
 {
@@ -162,8 +163,8 @@ static void test_kinds_of_memory(void)
 }
 
 /*
- * What a device told of before it broke has come, and the sender is told so; also where nobody has heard
- * yet that it broke.
+ * What a device told of before it broke has come, and the sender is told so; also where nobody has
+ * heard yet that it broke.
  */
 static void test_broken(bool heard)
 {
@@ -206,7 +207,9 @@ static void test_broken(bool heard)
 
 /* ---- calls that fail ---- */
 
-/* Whichever call fails while something is made: nothing is left, and the devices have no user more. */
+/*
+ * Whichever call fails while something is made: nothing is left, and the devices have no user more.
+ */
 static void test_unwinding(void)
 {
 	struct ep_net_nic *nic = ends_nic_two(0, 1);
@@ -320,7 +323,10 @@ static void test_no_flush(void)
 	pair_end(pair, from, to);
 }
 
-/* Far more than a queue pair has room for, ended in any order; then as many again; one too many is an error. */
+/*
+ * Far more than a queue pair has room for, ended in any order; then as many again; one too many is
+ * an error.
+ */
 static void test_flushes(uint32_t paths)
 {
 	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a peer may say of paths once a connection is made, and nonsense in its place. The test writes to
- * the sockets that the plugin has in this process, so that the other end hears it.
+ * What a peer may say of paths once a connection is made, and nonsense in its place. The test
+ * writes to the sockets that the plugin has in this process, so that the other end hears it.
  *   words LIBRARY
  */
 #include <dirent.h>
@@ -154,7 +154,10 @@ static void test_half(void)
 	end();
 }
 
-/* A path is closed in the sender's name. It does so when it hears of it, and that is once too often. */
+/*
+ * A path is closed in the sender's name. It does so when it hears of it, and that is once too
+ * often.
+ */
 static void test_closed(void)
 {
 	int which;
@@ -240,8 +243,8 @@ static bool sleeps(const char *thread)
 }
 
 /*
- * An end that nobody uses any more, of a peer that is gone: no thread looks at it all the time, that is,
- * each is found asleep now and then.
+ * An end that nobody uses any more, of a peer that is gone: no thread looks at it all the time,
+ * that is, each is found asleep now and then.
  */
 static void test_idle(void)
 {

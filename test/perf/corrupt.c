@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Preloaded into ep_perf: the library as it would be with a mistake, to see it found. CORRUPT is
- * "dispatch" or "combine": after every call of it one byte of its output is overwritten. High throughput
- * has "weights", "gradients" and "routing", too.
+ * "dispatch" or "combine": after every call of it one byte of its output is overwritten. High
+ * throughput has "weights", "gradients" and "routing", too.
  */
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The same bits whatever the batch: a token's sum is that of the token alone, whoever else is there, wherever
- * it stands, and however the operations run.
+ * The same bits whatever the batch: a token's sum is that of the token alone, whoever else is
+ * there, wherever it stands, and however the operations run.
  *
- *     alike ll|ht FIRST COUNT [nodes]      cases FIRST .. FIRST+COUNT-1; nodes: ranks are of several nodes
+ *     alike ll|ht FIRST COUNT [nodes]      cases FIRST .. FIRST+COUNT-1; nodes: ranks are of
+ *                                          several nodes
  *
- * A case has a shape, a format and a few members: tokens with ids, weights and experts' answers of their own.
- * Each member's sum is made alone first. Companies follow, in which members stand anywhere among other tokens,
- * some of them twice. From company to company all changes that may:
+ * A case has a shape, a format and a few members: tokens with ids, weights and experts' answers of
+ * their own. Each member's sum is made alone first. Companies follow, in which members stand
+ * anywhere among other tokens, some of them twice. From company to company all changes that may:
  *
- *   both   other tokens, their number and order, the member's rank, SMs, GPUs of ranks, graphs, handles
- *   ll     blocks, rows as lines or bytes, split operations, masks, nodes; expert-major: the number of ranks
+ *   both   other tokens, their number and order, the member's rank, SMs, GPUs of ranks, graphs,
+ *          handles
+ *   ll     blocks, rows as lines or bytes, split operations, masks, nodes; expert-major: the number
+ *          of ranks
  *   ht     ring, chunks, padding, windows, eager and fixed mode, passes; the member's node stays
  */
 #include <math.h>
@@ -76,8 +79,9 @@ static void draw_ids(uint64_t *s, uint32_t topk, int32_t *ids)
 }
 
 /*
- * What `key`, an expert or a rank, makes of a token. Sums of it show their order: in each 128 columns of a row all
- * numbers are small, or all are large, and large ones of several rows cancel each other.
+ * What `key`, an expert or a rank, makes of a token. Sums of it show their order: in each 128
+ * columns of a row all numbers are small, or all are large, and large ones of several rows cancel
+ * each other.
  */
 static void answer(const struct alike *a, uint32_t who, uint32_t key, uint8_t *row)
 {
@@ -412,7 +416,10 @@ static bool fits(const struct alike *a, uint32_t member, uint32_t rank)
 	return !a->is_ht || a->node[rank] == a->home[member];
 }
 
-/* `alone`: the member of that number; its rank has one token, and no other rank has one with experts. */
+/*
+ * `alone`: the member of that number; its rank has one token, and no other rank has one with
+ * experts.
+ */
 static void draw_step(struct company *c, uint32_t number, bool alone, uint64_t *s)
 {
 	struct oracle_problem *p = &c->h.p;

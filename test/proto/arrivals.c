@@ -386,7 +386,10 @@ static void refuse_arguments(struct world *w)
 	early_end(&y);
 }
 
-/* Calls that launch nothing, since the stream is another device's, leave the counts to the dispatch after them. */
+/*
+ * Calls that launch nothing, since the stream is another device's, leave the counts to the dispatch
+ * after them.
+ */
 static void refuse_launches(struct world *w)
 {
 	struct oracle_ht h = problem_of(w->nranks);

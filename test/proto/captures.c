@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What each call does while its stream is captured, as the headers state under "Capture": it becomes
- * part of the graph, or runs at once and leaves nothing there, or is refused. (The test `returns`
- * compares the words of the table below with the headers'.)
+ * What each call does while its stream is captured, as the headers state under "Capture": it
+ * becomes part of the graph, or runs at once and leaves nothing there, or is refused. (The test
+ * `returns` compares the words of the table below with the headers'.)
  */
 #include "support/bench.h"
 #include "support/ht_bench.h"

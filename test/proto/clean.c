@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MaskClean by all ranks, by those alone that have not been left out, and by a rank that comes later:
- * afterwards all are active, and whoever has called goes on together with the others.
+ * MaskClean by all ranks, by those alone that have not been left out, and by a rank that comes
+ * later: afterwards all are active, and whoever has called goes on together with the others.
  */
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +14,10 @@
 #define RACE_S 6.0     /* what takes longer where waits are so long has waited for somebody */
 #define GRACE_S 2.0    /* for masked ranks; see doc/design/masks.md */
 #define MARGIN_S 0.125 /* from the word to ranks that did not come to the next operation */
-/* By then what a NIC delivers 50 ms late has come, and what it sends when that was acknowledged has not. */
+/*
+ * By then what a NIC delivers 50 ms late has come, and what it sends when that was acknowledged has
+ * not.
+ */
 #define APART_US 75000
 
 static double timeout_ms; /* of the waits */
@@ -159,8 +162,8 @@ static void late_pair(struct world *w, struct bench *b, int first, int second, u
 }
 
 /*
- * A rank misses a round, then the heap grows, in which the ranks have left each other the rounds that
- * they know; then the rank comes.
+ * A rank misses a round, then the heap grows, in which the ranks have left each other the rounds
+ * that they know; then the rank comes.
  */
 static void grown(struct world *w, struct bench *b, int away)
 {
@@ -263,7 +266,10 @@ static void ahead(struct world *w, struct bench *b, int away, int more)
 	}
 }
 
-/* A rank goes on without having called, while the others wait for it: it finds itself alone, at once. */
+/*
+ * A rank goes on without having called, while the others wait for it: it finds itself alone, at
+ * once.
+ */
 static void unaware(struct world *w, struct bench *b, int away)
 {
 	uint32_t others = ((1u << w->nranks) - 1) & ~(1u << away);
@@ -324,8 +330,8 @@ static void prepare(struct world *w, struct bench *b, enum before before)
 }
 
 /*
- * The others leave a rank out by hand and take it back before the next operation. It goes on as if nothing
- * had been, if a dispatch is what comes next on all ranks; otherwise it has to come, too.
+ * The others leave a rank out by hand and take it back before the next operation. It goes on as if
+ * nothing had been, if a dispatch is what comes next on all ranks; otherwise it has to come, too.
  */
 static void unneeded(struct world *w, struct bench *b, int away, enum before before)
 {
@@ -363,7 +369,10 @@ static void unneeded(struct world *w, struct bench *b, int away, enum before bef
 	joint(w, b, 110);
 }
 
-/* Masked by hand between a dispatch and its combine, which all run; then the rank calls later, by itself. */
+/*
+ * Masked by hand between a dispatch and its combine, which all run; then the rank calls later, by
+ * itself.
+ */
 static void stale(struct world *w, struct bench *b, int away)
 {
 	check_context("rank %d, stale words", away);
@@ -405,8 +414,8 @@ static void stale(struct world *w, struct bench *b, int away)
 
 /*
  * The others leave a rank out by hand and clean up, and begin no operation yet. The rank begins one
- * before that (`early`), a dispatch, or afterwards, the combine that it owes: it learns at once that
- * they go on without it.
+ * before that (`early`), a dispatch, or afterwards, the combine that it owes: it learns at once
+ * that they go on without it.
  */
 static void between(struct world *w, struct bench *b, int away, bool early)
 {
@@ -500,8 +509,8 @@ static void run(struct world *w, void *arg)
 }
 
 /*
- * "race": what is worth a look by ThreadSanitizer, with waits that do not end by themselves. "pairs": ranks of two
- * nodes that come late together, again and again.
+ * "race": what is worth a look by ThreadSanitizer, with waits that do not end by themselves.
+ * "pairs": ranks of two nodes that come late together, again and again.
  */
 int main(int argc, char **argv)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Threads beside the one that uses the group: they ask for its errors without a CUDA context of their
- * own, and without waiting for a call that takes long.
+ * Threads beside the one that uses the group: they ask for its errors without a CUDA context of
+ * their own, and without waiting for a call that takes long.
  */
 #include <cuda.h>
 #include <pthread.h>

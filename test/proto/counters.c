@@ -133,8 +133,8 @@ static int main_counters(int argc, char **argv)
 }
 
 /*
- * What ncclEpExtPeerStats tells of high throughput: rows and bytes of dispatches as the oracle counts
- * them, and for whom operations have waited.
+ * What ncclEpExtPeerStats tells of high throughput: rows and bytes of dispatches as the oracle
+ * counts them, and for whom operations have waited.
  */
 
 #define RANKS 3
@@ -226,8 +226,8 @@ enum call {
 };
 
 /*
- * One rank is late for one of the calls, which the others have launched: have they waited for it, and not
- * as long for each other?
+ * One rank is late for one of the calls, which the others have launched: have they waited for it,
+ * and not as long for each other?
  */
 static bool waited_for(struct ht_bench *b, enum call late, uint64_t round)
 {
@@ -325,8 +325,8 @@ static int main_ht_counters(int argc, char **argv)
 }
 
 /*
- * Counters of expert-major zones that a dispatch writes: those that it is given, of either type, as the update
- * before it would have written them, whether that was given any or not.
+ * Counters of expert-major zones that a dispatch writes: those that it is given, of either type, as
+ * the update before it would have written them, whether that was given any or not.
  */
 
 #define LATE_COUNTERS 3
@@ -341,7 +341,9 @@ static void late_read(struct ht_bench *b, char *host[LATE_COUNTERS])
 	}
 }
 
-/* A dispatch of the counters in `which`, as bits; with `before` behind an update of other tensors. */
+/*
+ * A dispatch of the counters in `which`, as bits; with `before` behind an update of other tensors.
+ */
 static void late_try(struct ht_bench *b, uint32_t which, bool before)
 {
 	struct bench_tensor *all[LATE_COUNTERS] = { &b->counters, &b->offsets, &b->total };

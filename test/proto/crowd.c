@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * More ranks than the kernels' arguments have room for, and than a word has bits: masks by hand and by
- * a wait, MaskClean, and what is said of a lost rank, all about the last rank but one.
+ * More ranks than the kernels' arguments have room for, and than a word has bits: masks by hand and
+ * by a wait, MaskClean, and what is said of a lost rank, all about the last rank but one.
  *
  *     crowd RANKS
  */

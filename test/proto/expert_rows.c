@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ncclEpExtAddExpertRows: counts of a routing are those of its ids, step by step, by a graph too, in both modes; ids that
- * are no experts are left out; and handles without a routing are refused, or add nothing.
+ * ncclEpExtAddExpertRows: counts of a routing are those of its ids, step by step, by a graph too,
+ * in both modes; ids that are no experts are left out; and handles without a routing are refused,
+ * or add nothing.
  */
 #include "support/bench.h"
 #include "support/ht_bench.h"

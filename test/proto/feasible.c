@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ncclEpExtFeasible answers before there is anything, compared with what a group, a handle and their calls then
- * take, accept and refuse.
+ * What ncclEpExtFeasible answers before there is anything, compared with what a group, a handle and
+ * their calls then take, accept and refuse.
  */
 #include "ep/ep.h"
 #include "support/bench.h"
@@ -216,7 +216,8 @@ static void rows(struct world *w)
 		     "inputs->tokens is ");
 	s = good;
 	s.datatype =
-		ncclFloat8e4m3; /* comes back as bf16, which fits; and fp4 of twice as many does not */
+		/* comes back as bf16, which fits; and fp4 of twice as many does not */
+		ncclFloat8e4m3;
 	OK(ncclEpExtFeasible(&config, w->nranks, &s));
 	s = good;
 	s.datatype = ncclFloat8e4m3;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captured operations: graphs of UpdateHandle, dispatch and combine are replayed in any mixture with
- * each other and with eager calls while the routing changes in the same buffers. One graph has an
- * odd number of operations, one has split operations that overlap.
+ * Captured operations: graphs of UpdateHandle, dispatch and combine are replayed in any mixture
+ * with each other and with eager calls while the routing changes in the same buffers. One graph has
+ * an odd number of operations, one has split operations that overlap.
  *
  *     graphs SEED PAIRS
  */
@@ -163,8 +163,8 @@ static int main_graphs(int argc, char **argv)
 
 /*
  * High throughput in CUDA graphs, with two handles that live at once, beside a low-latency group of
- * the same communicator; captures that are given up; and handle memory alone that carries a routing from
- * handle to handle.
+ * the same communicator; captures that are given up; and handle memory alone that carries a routing
+ * from handle to handle.
  *
  *     ht_graphs SEED ROUNDS
  */

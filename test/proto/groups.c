@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Groups of one GPU on a stream each, whose operations ranks launch in different orders. An SM holds one
- * of their blocks, as on hardware, so the groups of one rank must leave each other room.
+ * Groups of one GPU on a stream each, whose operations ranks launch in different orders. An SM
+ * holds one of their blocks, as on hardware, so the groups of one rank must leave each other room.
  *
- *     groups LL HT       so many groups of either mode, with max_num_sms AUTO: all results are right
- *     groups crowded     two groups of high throughput that each want all SMs: a warning, and an error
- *                        that says how many SMs groups hold
+ *     groups LL HT       so many groups of either mode, with max_num_sms AUTO: all results are
+ *                        right
+ *     groups crowded     two groups of high throughput that each want all SMs: a warning, and an
+ *                        error that says how many SMs groups hold
  */
 #include <string.h>
 #include <unistd.h>

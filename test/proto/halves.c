@@ -65,8 +65,8 @@ static struct ep_dev_seq sequence(const struct scene *s)
 }
 
 /*
- * The graph with the send half is never launched, and the handle's memory names bank 0 and step 0. The graph
- * with the receive half is.
+ * The graph with the send half is never launched, and the handle's memory names bank 0 and step 0.
+ * The graph with the receive half is.
  */
 static void never_sent(struct scene *s)
 {
@@ -203,7 +203,9 @@ static void dispatched_by_another(struct scene *s)
 	bench_close(&after);
 }
 
-/* The dispatch that ran was of fewer tokens: of the others, memory does not say who returns them. */
+/*
+ * The dispatch that ran was of fewer tokens: of the others, memory does not say who returns them.
+ */
 static void dispatched_fewer(struct scene *s)
 {
 	uint64_t before = 0, tokens = 0;
@@ -292,9 +294,10 @@ static int main_halves(int argc, char **argv)
 }
 
 /*
- * given_up: captured halves whose graphs run never, once or often. A capture that is given up behind a send half takes
- * no bank and holds up no call, on all ranks or on one. Halves pair inside a capture, or across graphs in the
- * order of their launches; ncclEpComplete outside of captures finds out whether a graph has sent.
+ * given_up: captured halves whose graphs run never, once or often. A capture that is given up
+ * behind a send half takes no bank and holds up no call, on all ranks or on one. Halves pair inside
+ * a capture, or across graphs in the order of their launches; ncclEpComplete outside of captures
+ * finds out whether a graph has sent.
  */
 
 #define ROUNDS 4 /* more than a group has banks */
@@ -495,7 +498,9 @@ static void apart(struct scene *s)
 	expect_free(s);
 }
 
-/* The send half runs, and its ncclEpComplete is captured and given up: called again, it receives. */
+/*
+ * The send half runs, and its ncclEpComplete is captured and given up: called again, it receives.
+ */
 static void receive_given_up(struct scene *s)
 {
 	for (uint64_t i = 0; i < ROUNDS; i++) {
@@ -566,8 +571,8 @@ static void growth(struct scene *s)
 }
 
 /*
- * The graph with the receive half alone runs, as the group's first step: the rank refuses it at once, and
- * blames no peer for it.
+ * The graph with the receive half alone runs, as the group's first step: the rank refuses it at
+ * once, and blames no peer for it.
  */
 static void refused_first(struct scene *s)
 {

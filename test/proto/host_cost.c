@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a call costs the host. The thread that calls goes step by step: the processor traps behind each
- * instruction, and a signal handler counts those of the library, and of the C library where that works for it.
- * CUDA's share, and the clock's, is counted by calls, which run without traps.
+ * What a call costs the host. The thread that calls goes step by step: the processor traps behind
+ * each instruction, and a signal handler counts those of the library, and of the C library where
+ * that works for it. CUDA's share, and the clock's, is counted by calls, which run without traps.
  *
- * An operation makes the calls that a table here has, and no system call. It takes about as many instructions
- * as the table says, and as many for 400 tokens as for one. Ranks cost some each, experts none.
+ * An operation makes the calls that a table here has, and no system call. It takes about as many
+ * instructions as the table says, and as many for 400 tokens as for one. Ranks cost some each,
+ * experts none.
  *
- *     host_cost [FILE]     FILE gets how often each address of the library was reached, as `addr2line` takes it
+ *     host_cost [FILE]     FILE gets how often each address of the library was reached, as
+ *                          `addr2line` takes it
  */
 #include <dlfcn.h>
 #include <inttypes.h>
@@ -148,7 +150,10 @@ static int find_text(struct dl_phdr_info *info, size_t size, void *arg)
 #define DIRECT AROUND(" driver ncclCommUserRank driver driver driver cudaLaunchKernelExC")
 #define MASKED AROUND(" cudaLaunchKernelExC cudaStreamGetCaptureInfo")
 
-/* Of a kind of groups, where a run has one token, two ranks and two experts of each; instructions: optimised. */
+/*
+ * Of a kind of groups, where a run has one token, two ranks and two experts of each; instructions:
+ * optimised.
+ */
 struct kind {
 	const char *name;
 	bool high, flat;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput on random shapes and routings: update, dispatch and combine, forward and backward,
- * twice with different routings, all bytes compared with the oracle.
+ * High throughput on random shapes and routings: update, dispatch and combine, forward and
+ * backward, twice with different routings, all bytes compared with the oracle.
  *
  *     ht KIND SEED COUNT [RANKS]      KIND: see support/ht_bench.h
  *
@@ -33,9 +33,9 @@ static int main_ht(int argc, char **argv)
 }
 
 /*
- * The same as ht.c with ranks of several nodes and RDMA between them, posted in mode MODE or in any (0);
- * rings have RING bytes, or in some cases are as small as can be. NCCL_EP_NODE_SIZE, if it is set, says what
- * the nodes are.
+ * The same as ht.c with ranks of several nodes and RDMA between them, posted in mode MODE or in any
+ * (0); rings have RING bytes, or in some cases are as small as can be. NCCL_EP_NODE_SIZE, if it is
+ * set, says what the nodes are.
  *
  *     ht_nodes KIND SEED COUNT [MODE [RING]]      KIND: see support/ht_bench.h
  */
@@ -94,9 +94,9 @@ static int main_ht_nodes(int argc, char **argv)
 }
 
 /*
- * High throughput: memory with a routing goes from a group to another one of the same shape. One whose
- * nodes are the same ranks dispatches and combines by it. One with other nodes refuses it, and launches
- * nothing: what says which rows travel between nodes would be read as something else.
+ * High throughput: memory with a routing goes from a group to another one of the same shape. One
+ * whose nodes are the same ranks dispatches and combines by it. One with other nodes refuses it,
+ * and launches nothing: what says which rows travel between nodes would be read as something else.
  */
 
 #define RANKS 4
@@ -193,9 +193,9 @@ static int main_ht_regroup(int argc, char **argv)
 }
 
 /*
- * High throughput for long: many steps on small shapes, forward and backward and by any recipe of combine
- * in any order, with arrivals or without, the routing changed now and then, ranks that come early or late by turns and never meet but
- * in the library. All bytes are compared with the oracle.
+ * High throughput for long: many steps on small shapes, forward and backward and by any recipe of
+ * combine in any order, with arrivals or without, the routing changed now and then, ranks that come
+ * early or late by turns and never meet but in the library. All bytes are compared with the oracle.
  *
  *     ht_soak SEED STEPS
  */

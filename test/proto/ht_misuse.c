@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mistakes in calls on high-throughput groups: each is refused with the promised code and a line that
- * names it, launches nothing, and leaves the group and the handle as they were.
+ * Mistakes in calls on high-throughput groups: each is refused with the promised code and a line
+ * that names it, launches nothing, and leaves the group and the handle as they were.
  */
 #include "proto/mistake_call.h"
 #include "support/ht_bench.h"
@@ -273,7 +273,9 @@ static void try_calls(struct ht_bench *b)
 	CHECK_INT(watch.calls[WATCH_LAUNCH], 0);
 }
 
-/* Eager mode reads on the host how many rows come: all must have room, and nothing may be captured. */
+/*
+ * Eager mode reads on the host how many rows come: all must have room, and nothing may be captured.
+ */
 static void try_eager(struct ht_bench *b)
 {
 	bool any = b->rows > 0;
@@ -586,7 +588,10 @@ static void run(struct world *w, void *arg)
 	}
 }
 
-/* Of API version 3: an expert-major dispatch in eager mode waits for nothing, and cannot be captured. */
+/*
+ * Of API version 3: an expert-major dispatch in eager mode waits for nothing, and cannot be
+ * captured.
+ */
 static void run_eager_zones(struct world *w, void *arg)
 {
 	struct oracle_ht h = { .p = bench_problem(w->nranks, 6, 3, 64, 20, ORACLE_EXPERT_MAJOR),

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts and tokens on different ranks, in high throughput. The same tokens go to the same experts in a group
- * with roles, and in one without, where ranks that hold no experts have some that get no tokens: rows, what is
- * with them, and sums have the same bits. Test `ht` with kinds `roles` draws shapes; here are the ways to call.
+ * Experts and tokens on different ranks, in high throughput. The same tokens go to the same experts
+ * in a group with roles, and in one without, where ranks that hold no experts have some that get no
+ * tokens: rows, what is with them, and sums have the same bits. Test `ht` with kinds `roles` draws
+ * shapes; here are the ways to call.
  *
- *     ht_roles RANKS HOLDERS SENDERS WHAT [SEED]      HOLDERS, SENDERS: first:number; WHAT: see main
+ *     ht_roles RANKS HOLDERS SENDERS WHAT [SEED]      HOLDERS, SENDERS: first:number; WHAT: see
+ *                                                     main
  */
 #include <inttypes.h>
 #include <unistd.h>
@@ -34,7 +36,10 @@ static bool sends(const struct problem *p, int rank)
 	return within((uint32_t)rank, p->first_sender, p->senders);
 }
 
-/* Ids of all tokens; without roles experts are counted over all ranks, and others bring tokens that go nowhere. */
+/*
+ * Ids of all tokens; without roles experts are counted over all ranks, and others bring tokens that
+ * go nowhere.
+ */
 static int32_t *draw_lines(const struct problem *p, bool roles)
 {
 	uint64_t s = p->seed * 7919 + 1, n = (uint64_t)p->ranks * TOKENS;
@@ -91,7 +96,10 @@ static void same(const struct bench_tensor *a, const struct bench_tensor *b, siz
 	free(left);
 }
 
-/* A pair both ways; a[0] has roles. Each is judged, and they are compared. Returns how many rows came. */
+/*
+ * A pair both ways; a[0] has roles. Each is judged, and they are compared. Returns how many rows
+ * came.
+ */
 static uint64_t run_pair(struct ht_bench *a, bool backward)
 {
 	struct world *w = a->w;
@@ -287,7 +295,10 @@ static void test_calls_refused(struct world *w, const struct problem *p)
 	ht_end(&b);
 }
 
-/* Asked before there is a group, memory is what the group has; less than without roles, where that is as large. */
+/*
+ * Asked before there is a group, memory is what the group has; less than without roles, where that
+ * is as large.
+ */
 static void test_memory(struct world *w, const struct problem *p)
 {
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;
@@ -357,7 +368,10 @@ static void test_refused(struct world *w, void *arg)
 
 static char log_path[] = "/tmp/ht_roles_XXXXXX"; /* NCCL_DEBUG_FILE */
 
-/* Rows of windows go by rings, with zero_copy ON, too, and the log says so. Ranks without rows need no window. */
+/*
+ * Rows of windows go by rings, with zero_copy ON, too, and the log says so. Ranks without rows need
+ * no window.
+ */
 static void test_windows(struct world *w, void *arg)
 {
 	const struct problem *p = arg;

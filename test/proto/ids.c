@@ -2,7 +2,8 @@
 /*
  * Expert ids that are not: every value of E and above is reported with its place and treated as
  * none, every negative one is none and no error. Too many duplicates of one expert, more than its
- * rows, are reported too, and count as zeros wherever the expert is. Nothing is written where it does not belong, and the group goes on.
+ * rows, are reported too, and count as zeros wherever the expert is. Nothing is written where it
+ * does not belong, and the group goes on.
  */
 #include <math.h>
 #include "support/bench.h"
@@ -130,7 +131,10 @@ static void no_error(struct world *w)
 	bench_end(&b);
 }
 
-/* Rows of ones, with a weight for all: a row that fits adds the weight, one that does not adds 0 times it. */
+/*
+ * Rows of ones, with a weight for all: a row that fits adds the weight, one that does not adds 0
+ * times it.
+ */
 static void check_lost(struct bench *b, float weight)
 {
 	const struct oracle_problem *p = &b->p;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NICs read rows for other nodes from the caller's windows: which operations do that, inputs that are
- * overwritten right afterwards, more windows than a group takes, memory that comes again, several NICs
- * of a rank, and NICs that refuse.
+ * NICs read rows for other nodes from the caller's windows: which operations do that, inputs that
+ * are overwritten right afterwards, more windows than a group takes, memory that comes again,
+ * several NICs of a rank, and NICs that refuse.
  *
  *     in_place modes|overwrite|many|again|nics|half|lost|refused
  */
@@ -136,7 +136,10 @@ static void overwrite(struct bench *b, struct bench_tensor *t)
 	NEED_CUDA(cudaMemsetAsync(t->t.data, 0x5a, t->bytes, b->w->stream));
 }
 
-/* That of a dispatch is free behind the send half; combine reads rows for its own rank till its end. */
+/*
+ * That of a dispatch is free behind the send half; combine reads rows for its own rank till its
+ * end.
+ */
 static void run_overwrite(struct world *w, void *arg)
 {
 	const struct mode *m = arg;
@@ -169,7 +172,10 @@ static void run_overwrite(struct world *w, void *arg)
 	bench_end(&b);
 }
 
-/* More windows than a group takes, two with each bench. When they are freed, there is room for others. */
+/*
+ * More windows than a group takes, two with each bench. When they are freed, there is room for
+ * others.
+ */
 static void run_many(struct world *w, void *arg)
 {
 	const struct mode *m = arg;
@@ -248,7 +254,10 @@ static void map_new(const struct world *w, const struct vmm *v, CUdeviceptr at)
 	NEED(!v->release(handle));
 }
 
-/* Each time other memory lies at the addresses of the input, and none behind it, though more are reserved. */
+/*
+ * Each time other memory lies at the addresses of the input, and none behind it, though more are
+ * reserved.
+ */
 static void run_again(struct world *w, void *arg)
 {
 	const struct mode *m = arg;
@@ -296,8 +305,9 @@ static void run_nics(struct world *w, void *arg)
 }
 
 /*
- * The first packets of one rank are lost, and would be sent again later than it waits. When its kernel is over,
- * its group has failed, and the NIC does not send the rows any more. The other rank misses them.
+ * The first packets of one rank are lost, and would be sent again later than it waits. When its
+ * kernel is over, its group has failed, and the NIC does not send the rows any more. The other rank
+ * misses them.
  */
 static void run_lost(struct world *w, void *arg)
 {

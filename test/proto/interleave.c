@@ -111,7 +111,9 @@ static void play(struct player *p, struct chain *c, uint64_t *s, uint32_t *pendi
 	}
 }
 
-/* Two are pending: a third may not be, and in groups of several nodes nothing may lie in between. */
+/*
+ * Two are pending: a third may not be, and in groups of several nodes nothing may lie in between.
+ */
 static void refused(struct player *players, struct chain *c)
 {
 	cudaStream_t stream = chain_on(c, 0);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the memory of a group is mapped, and which nodes that makes. Whichever it is, results are right.
+ * How the memory of a group is mapped, and which nodes that makes. Whichever it is, results are
+ * right.
  *
  *     mappings host     processes of one host
  *     mappings threads  ranks of one process
@@ -14,7 +15,8 @@
  *     mappings one_host two hosts with one NCCL_HOSTID
  *     mappings not_there  rank 1 makes no group
  *     mappings p2p      NCCL is told to do without peer access, by one variable or another
- *     mappings uneven   two hosts and a communicator of which NCCL makes teams that are smaller than a host
+ *     mappings uneven   two hosts and a communicator of which NCCL makes teams that are smaller
+ *                       than a host
  */
 #include <unistd.h>
 
@@ -78,7 +80,10 @@ static void works(struct world *w, const char *mapping, uint32_t nodes, const ch
 	CHECK(!w->processes || self_maps("memfd:vcluster") == maps);
 }
 
-/* What an operation of a group in host memory has where the program asks for so many SMs; 0: it does not. */
+/*
+ * What an operation of a group in host memory has where the program asks for so many SMs; 0: it
+ * does not.
+ */
 static void budgets(struct world *w, uint32_t all, uint32_t combine, uint32_t shared,
 		    uint32_t least)
 {
@@ -144,8 +149,8 @@ static void host(struct world *w)
 }
 
 /*
- * Memory that no GPU has: it serves GPUs without access to each other, and rows travel as bytes. One
- * rank decides for all that have not decided otherwise.
+ * Memory that no GPU has: it serves GPUs without access to each other, and rows travel as bytes.
+ * One rank decides for all that have not decided otherwise.
  */
 static void in_host(struct world *w)
 {
@@ -180,7 +185,10 @@ static void in_host(struct world *w)
 	      w->processes ? "GPUs without peer access?" : "");
 }
 
-/* A host stays one node, which CUDA IPC reaches; teams may be the nodes, but not more than one of them. */
+/*
+ * A host stays one node, which CUDA IPC reaches; teams may be the nodes, but not more than one of
+ * them.
+ */
 static void teams(struct world *w)
 {
 	setenv("NCCL_LSA_TEAM_SIZE", "2", 1);
@@ -278,7 +286,9 @@ static void one_host(struct world *w)
 	}
 }
 
-/* Rank 1 does not come within NCCL's time, which is shorter than ours: the error has NCCL's words. */
+/*
+ * Rank 1 does not come within NCCL's time, which is shorter than ours: the error has NCCL's words.
+ */
 static void not_there(struct world *w)
 {
 	struct oracle_problem p = problem(w);

@@ -32,8 +32,9 @@ static void expect_error(ncclEpGroup_t group, int want)
 }
 
 /*
- * All ranks come to MaskClean, and work together again. Who masks a rank next does so when that one waits for nothing:
- * rows that the word overtakes get T/8, which a busy machine with a short T does not keep (overtaken() has a long one).
+ * All ranks come to MaskClean, and work together again. Who masks a rank next does so when that one
+ * waits for nothing: rows that the word overtakes get T/8, which a busy machine with a short T does
+ * not keep (overtaken() has a long one).
  */
 static void all_back(struct world *w, struct bench *b, uint64_t seed)
 {
@@ -255,9 +256,9 @@ static void back_by_hand(struct world *w, struct bench *b)
 }
 
 /*
- * One node's rows come late; its words, which have a queue of their own, do not. So its ranks have ended
- * a combine, masked those of the other node and told them in a later step, while these still wait for
- * rows of that combine.
+ * One node's rows come late; its words, which have a queue of their own, do not. So its ranks have
+ * ended a combine, masked those of the other node and told them in a later step, while these still
+ * wait for rows of that combine.
  */
 static void overtaken(struct world *w, struct bench *b)
 {
@@ -280,8 +281,8 @@ static void overtaken(struct world *w, struct bench *b)
 }
 
 /*
- * A rank has sent a dispatch and does not complete it. The others come round to its bank with ids that
- * name the rank, and their wait for it expires: what it has not read yet stays as it is. The
+ * A rank has sent a dispatch and does not complete it. The others come round to its bank with ids
+ * that name the rank, and their wait for it expires: what it has not read yet stays as it is. The
  * combines before that need nothing of it.
  */
 static void held(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p, int late)
@@ -329,8 +330,8 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 }
 
 /*
- * The others lead a rank by as many steps as they can without it: they complete an operation in each
- * bank, in two halves, that needs nothing of it, and begin the next one. That is no parting.
+ * The others lead a rank by as many steps as they can without it: they complete an operation in
+ * each bank, in two halves, that needs nothing of it, and begin the next one. That is no parting.
  */
 static void lead(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p, int late)
 {

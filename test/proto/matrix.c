@@ -7,7 +7,8 @@
  *         fp8, forward  quantised in dispatch, or by the caller
  *         formats       quantised in dispatch, in combine, or in both
  *         wide          top-k of 9 and more
- *         roles_KIND    the same, and some ranks alone hold experts or bring tokens; roles: of any kind
+ *         roles_KIND    the same, and some ranks alone hold experts or bring tokens; roles: of any
+ *                       kind
  *
  * nodes: the ranks are of several nodes, and RDMA between them, posted in mode MODE or in any.
  * A case prints its number when it fails; `matrix KIND number 1` runs it alone. There are as many
@@ -72,7 +73,9 @@ static void choose_routing(struct oracle_problem *p, uint64_t *state)
 	*state = s;
 }
 
-/* Elements of a row: any multiple of 16 bytes, small ones and the edges of lines and quads often. */
+/*
+ * Elements of a row: any multiple of 16 bytes, small ones and the edges of lines and quads often.
+ */
 static uint32_t choose_hidden(enum oracle_dtype dtype, uint64_t *state)
 {
 	static const uint32_t bytes[] = { 16,  32,  112, 128, 240,  256,  464,  480,
@@ -168,8 +171,8 @@ static void choose_flags(struct test_case *c, uint64_t *state)
 }
 
 /*
- * An expert has room for S * max_dispatch_tokens_per_rank rows, of S senders. Ids that appear twice in a row
- * can exceed that; the capacity is then what the most popular expert needs.
+ * An expert has room for S * max_dispatch_tokens_per_rank rows, of S senders. Ids that appear twice
+ * in a row can exceed that; the capacity is then what the most popular expert needs.
  */
 static void make_room(struct test_case *c)
 {

@@ -3,7 +3,8 @@
  * Where memory comes from: the caller's allocator, sizes announced beforehand, explicit and growing
  * buffers, handle memory of the caller, and allocations that fail.
  *
- *     memory [captures]     captures: only groups and handles that are made while streams are captured
+ *     memory [captures]     captures: only groups and handles that are made while streams are
+ *                           captured
  */
 #include <unistd.h>
 
@@ -147,7 +148,10 @@ static void sizes(struct world *w)
 	}
 }
 
-/* The same in groups in which not all ranks hold experts or bring tokens, with rows so large that each one's room counts. */
+/*
+ * The same in groups in which not all ranks hold experts or bring tokens, with rows so large that
+ * each one's room counts.
+ */
 static void sizes_with_roles(struct world *w)
 {
 	for (uint32_t i = 0; i < 8; i++) {
@@ -159,8 +163,8 @@ static void sizes_with_roles(struct world *w)
 		ncclEpGroup_t group;
 
 		roles_draw(&h.p, i / 2);
-		if (i <
-		    2) { /* a rank alone with all tokens and experts: it returns nothing to anybody */
+		/* A rank alone with all tokens and experts: it returns nothing to anybody. */
+		if (i < 2) {
 			h.p.first_holder = h.p.first_sender = (uint32_t)w->nranks - 1;
 			h.p.holders = h.p.senders = 1;
 		}
@@ -391,8 +395,8 @@ static bool with_nics(void)
 }
 
 /*
- * Group creation with the n-th call of one kind failing on rank 1, until nothing fails any more. The
- * first stream and buffer are those of the exchange by which ranks tell each other.
+ * Group creation with the n-th call of one kind failing on rank 1, until nothing fails any more.
+ * The first stream and buffer are those of the exchange by which ranks tell each other.
  */
 static void failures(struct world *w, enum watch_call call)
 {
@@ -424,8 +428,10 @@ static void failures(struct world *w, enum watch_call call)
 			break;
 		}
 		if (result == ncclSuccess) {
-			/* Posting by the GPU was not possible, and rank 1 has taken another way; or it does not
-			 * show its waits. */
+			/*
+			 * Posting by the GPU was not possible, and rank 1 has taken another way; or
+			 * it does not show its waits.
+			 */
 			CHECK((with_nics() && call != WATCH_MALLOC) ||
 			      call == WATCH_HOST_REGISTER || call == WATCH_HOST_POINTER);
 			OK(ncclEpGroupDestroy(group));
@@ -444,8 +450,8 @@ static void failures(struct world *w, enum watch_call call)
 }
 
 /*
- * Creation by a process that may open so many files more. What it takes to say who the rank is there must
- * be; further on it is named.
+ * Creation by a process that may open so many files more. What it takes to say who the rank is
+ * there must be; further on it is named.
  */
 static void few_files(struct world *w)
 {
@@ -543,8 +549,9 @@ static void captured(struct world *w)
 }
 
 /*
- * A group that is made while a stream is being captured, as by a first layer that comes to it late: by all ranks, or by
- * one, of which the others need not know. Nothing of it becomes part of the graph, and the capture goes on.
+ * A group that is made while a stream is being captured, as by a first layer that comes to it late:
+ * by all ranks, or by one, of which the others need not know. Nothing of it becomes part of the
+ * graph, and the capture goes on.
  */
 static void captured_group(struct world *w, enum cudaStreamCaptureMode captures, bool all,
 			   bool high)

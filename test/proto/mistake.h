@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tables of mistakes. A list is a macro with a line M(name, statements, result, part) per mistake: the
- * statements spoil the right arguments of a call in `c`, and the call must be refused with `result`
- * and a reason that contains `part`. MISTAKES makes a table of a list.
+ * Tables of mistakes. A list is a macro with a line M(name, statements, result, part) per mistake:
+ * the statements spoil the right arguments of a call in `c`, and the call must be refused with
+ * `result` and a reason that contains `part`. MISTAKES makes a table of a list.
  */
 #ifndef TEST_PROTO_MISTAKE_H
 #define TEST_PROTO_MISTAKE_H
@@ -31,7 +31,10 @@ struct mistake {
 #define MISTAKES(table_, list_)                                                                    \
 	list_(MISTAKE_SPOIL) static const struct mistake table_[] = { list_(MISTAKE_ROW) };
 
-/* What low latency and high throughput refuse alike, of calls whose tensors have these names in both tests. */
+/*
+ * What low latency and high throughput refuse alike, of calls whose tensors have these names in
+ * both tests.
+ */
 #define SAME_DISPATCH(M)                                                                           \
 	M(in_size, c->in.size = NCCL_EP_DISPATCH_INPUTS_V1_SIZE - 1, IA, "inputs")                 \
 	M(out_magic, c->out.magic = 0, IA, "outputs")                                              \

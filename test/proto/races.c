@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A word that all blocks of a kernel look at changes while they do: the group is aborted, or a rank
- * is masked, by whoever sees the failure first (here: a thread of the host). The lanes of a warp look
- * one after the other and must agree on what they do, or a vote never ends. Here it is looked at
- * that it ends; views.c looks at every byte that comes out.
+ * is masked, by whoever sees the failure first (here: a thread of the host). The lanes of a warp
+ * look one after the other and must agree on what they do, or a vote never ends. Here it is looked
+ * at that it ends; views.c looks at every byte that comes out.
  */
 #include <pthread.h>
 #include <string.h>

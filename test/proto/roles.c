@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Experts and tokens on different ranks. Each problem runs twice on the same ranks: in a group with roles, and
- * in one without, where the ranks that hold no experts have some that get no tokens. Rows and sums must have
- * the same bits. Arguments: ranks, holders and senders as first:number, what (see main), the seed, and how
- * many tokens a rank has at most.
+ * Experts and tokens on different ranks. Each problem runs twice on the same ranks: in a group with
+ * roles, and in one without, where the ranks that hold no experts have some that get no tokens.
+ * Rows and sums must have the same bits. Arguments: ranks, holders and senders as first:number,
+ * what (see main), the seed, and how many tokens a rank has at most.
  */
 #include <inttypes.h>
 #include "support/tensor.h"
@@ -73,7 +73,9 @@ static uint32_t tokens_of(const struct problem *p, uint32_t rank)
 	return (uint32_t)(drawn(p, rank, 0, 1) % (p->tokens + 1));
 }
 
-/* Expert of selection k, a number among those of the holders; -1: none. Some tokens name one twice. */
+/*
+ * Expert of selection k, a number among those of the holders; -1: none. Some tokens name one twice.
+ */
 static int64_t expert_of(const struct problem *p, uint32_t rank, uint32_t token, uint32_t k)
 {
 	uint64_t x = drawn(p, rank, token * TOPK + k, 2 + (uint32_t)p->again * 16);
@@ -350,7 +352,10 @@ static uint64_t received(struct way *y)
 	return rows;
 }
 
-/* Who waits for the absent rank in one group comes later to the other, where ranks would take it for lost. */
+/*
+ * Who waits for the absent rank in one group comes later to the other, where ranks would take it
+ * for lost.
+ */
 static void together(struct way *y)
 {
 	int flag = y->p->absent;
@@ -486,7 +491,10 @@ static void test_bits(struct world *w, void *arg)
 	}
 }
 
-/* All but one do a pair, and are done with it before that one comes: one that brings nothing and holds nothing they need. */
+/*
+ * All but one do a pair, and are done with it before that one comes: one that brings nothing and
+ * holds nothing they need.
+ */
 static void test_late(struct world *w, void *arg)
 {
 	const struct problem *p = arg;
@@ -658,7 +666,10 @@ static void test_calls_refused(struct world *w, const struct problem *p)
 	way_close(&y);
 }
 
-/* Asked before there is a group, the memory is what the group has; and it is less than without roles. */
+/*
+ * Asked before there is a group, the memory is what the group has; and it is less than without
+ * roles.
+ */
 static void test_memory(struct world *w, const struct problem *p)
 {
 	ncclEpGroupConfig_t config = NCCL_EP_GROUP_CONFIG_INIT;

@@ -37,8 +37,8 @@ static const struct size_case windows[] = {
 };
 
 /*
- * Of two cases' tokens more rows are their rank's own than warps share them. The last one is of a lone
- * rank: its heap has no room for what returns, and would end long before.
+ * Of two cases' tokens more rows are their rank's own than warps share them. The last one is of a
+ * lone rank: its heap has no room for what returns, and would end long before.
  */
 static const struct size_case rows[] = {
 	{ 3, 2, 3, 8, 9, EM, PLAIN, 0, "64" },      { 3, 2, 3, 24, 9, RM, PLAIN, 0, "64" },
@@ -161,9 +161,9 @@ static int main_sizes(int argc, char **argv)
 }
 
 /*
- * The shapes of public models (hidden, experts, top-k) on the numbers of ranks that people have. Where the experts
- * divide among the ranks every mode and layout moves them, each byte compared with the oracle; where they do
- * not, every rank gets the same refusal, with both numbers.
+ * The shapes of public models (hidden, experts, top-k) on the numbers of ranks that people have.
+ * Where the experts divide among the ranks every mode and layout moves them, each byte compared
+ * with the oracle; where they do not, every rank gets the same refusal, with both numbers.
  *
  *     shapes RANKS [MODEL]     all models, or those whose name begins like this
  */

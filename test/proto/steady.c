@@ -2,8 +2,8 @@
 /*
  * Steady state: no call of the data path allocates, synchronises, copies or talks to NCCL; an
  * operation is one ordinary launch, which may start while the kernel before it ends. It has at most
- * max_num_sms blocks, or as many as it has of its own, or as many as NCCL_EP_OVERLAP leaves it; new handles
- * come from the pool.
+ * max_num_sms blocks, or as many as it has of its own, or as many as NCCL_EP_OVERLAP leaves it; new
+ * handles come from the pool.
  */
 #include "support/bench.h"
 #include "support/ht_bench.h"
@@ -156,7 +156,10 @@ static void check_early(struct bench *b, bool early)
 	NEED_CUDA(cudaGraphDestroy(graph));
 }
 
-/* Drivers before CUDA 12.3 capture no kernels that start early; with NCCL_EP_EARLY_START=0 none starts early. */
+/*
+ * Drivers before CUDA 12.3 capture no kernels that start early; with NCCL_EP_EARLY_START=0 none
+ * starts early.
+ */
 static void drivers(struct world *w, bool wanted)
 {
 	for (int i = 0; i < 2; i++) {

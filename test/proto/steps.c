@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Step counters have 32 bits and wrap. Groups whose counters begin shortly before each place where a
- * comparison of steps could go wrong, as after days of work; and in them a handle that makes the
+ * Step counters have 32 bits and wrap. Groups whose counters begin shortly before each place where
+ * a comparison of steps could go wrong, as after days of work; and in them a handle that makes the
  * heap be replaced, whose words are zero again. Of low latency, and then of high throughput.
  */
 #include "ep/ep.h"

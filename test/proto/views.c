@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All blocks of a kernel must agree on who takes part, or rows of ranks that are well get lost: where
- * they lie follows from it. Groups with masks and several receiving blocks, and a rank that is in
- * doubt for some of them. Every byte that comes out must follow from one set of absent ranks.
+ * All blocks of a kernel must agree on who takes part, or rows of ranks that are well get lost:
+ * where they lie follows from it. Groups with masks and several receiving blocks, and a rank that
+ * is in doubt for some of them. Every byte that comes out must follow from one set of absent ranks.
  *
  *     views MODE [ROUNDS]
  *         split    a late rank finds all counts, and the words by which the others have masked it
  *         strike   a rank's counts arrive about when another block or the host masks it (here: the
  *                  test does)
- *         again    a rank that a kernel has masked before (here: the test has) is masked by the host
+ *         again    a rank that a kernel has masked before (here: the test has) is masked by the
+ *                  host
  *         edge     a rank's counts arrive about when the others' waits for it expire
  *         sum      a rank's rows of a combine do
  *         struck   a rank is masked (here: by the test) while its rows of a combine arrive
- *         present  a rank is in doubt for all blocks (here: the test has masked it while kernels ran), and all
- *                  its counts are here: it takes part
- *         beyond   66 ranks: all counts are there, of one above rank 63, too, without which other blocks
- *                  have decided to go on (here: the test has)
+ *         present  a rank is in doubt for all blocks (here: the test has masked it while kernels
+ *                  ran), and all its counts are here: it takes part
+ *         beyond   66 ranks: all counts are there, of one above rank 63, too, without which other
+ *                  blocks have decided to go on (here: the test has)
  */
 #include <math.h>
 #include <string.h>
@@ -222,7 +223,10 @@ static void again(struct bench *b, uint64_t round)
 	late_counts(b, round, true);
 }
 
-/* Nothing is left to chance: all has been sent, and rank 0 has received it, before the others receive. */
+/*
+ * Nothing is left to chance: all has been sent, and rank 0 has received it, before the others
+ * receive.
+ */
 static void present(struct bench *b, uint64_t round)
 {
 	struct world *w = b->w;
@@ -243,9 +247,9 @@ static void present(struct bench *b, uint64_t round)
 }
 
 /*
- * Runs `call` on all ranks, on rank 0 at about the time when the others' waits for it expire: as the
- * first round finds, in which rank 0 comes when they have ended, and from then on nearer to where it
- * is masked in one round and not in another.
+ * Runs `call` on all ranks, on rank 0 at about the time when the others' waits for it expire: as
+ * the first round finds, in which rank 0 comes when they have ended, and from then on nearer to
+ * where it is masked in one round and not in another.
  */
 static void aimed(struct bench *b, uint64_t round,
 		  ncclResult_t (*call)(struct bench *, cudaStream_t))
@@ -299,8 +303,8 @@ static bool token_uses(const struct bench *b, uint32_t token, uint64_t ranks)
 }
 
 /*
- * What a combine gives tokens that have an expert at a rank that is lost in that very combine is not
- * defined. All other tokens are right, and nothing else is written.
+ * What a combine gives tokens that have an expert at a rank that is lost in that very combine is
+ * not defined. All other tokens are right, and nothing else is written.
  */
 static void check_sums(struct bench *b, const uint8_t *want, uint64_t masked)
 {
@@ -373,7 +377,10 @@ static void struck(struct bench *b, uint64_t round)
 #define CROWD 66
 #define BEYOND 64 /* not the last one: rows of others lie behind its own */
 
-/* As a block of rank 0's kernel decides that goes on without the rank; the others have not masked it. */
+/*
+ * As a block of rank 0's kernel decides that goes on without the rank; the others have not masked
+ * it.
+ */
 static void decide_absent(struct bench *b, uint32_t rank)
 {
 	uint64_t *arrival = ep_mask_arrival(b->group->mask, b->p.nranks);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Handles of different top-k in one group of two nodes, high throughput: what one handle's routing left in a
- * heap is nothing of the next one's. Local expert ids are as small as epochs of a young group.
+ * Handles of different top-k in one group of two nodes, high throughput: what one handle's routing
+ * left in a heap is nothing of the next one's. Local expert ids are as small as epochs of a young
+ * group.
  */
 #include "support/ht_bench.h"
 

@@ -25,7 +25,10 @@ int check_failures(void);
 void check_context(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Exit status: 0, or 1 after failures. */
 int check_end(void);
-/* A program with several tests: test/meson.build runs it once for each, with the test's name as its first argument. */
+/*
+ * A program with several tests: test/meson.build runs it once for each, with the test's name as its
+ * first argument.
+ */
 struct check_case {
 	const char *name;
 	int (*main)(int argc, char **argv);

@@ -548,8 +548,8 @@ static void draw_routing(struct oracle_problem *p, uint64_t *s)
 }
 
 /*
- * Of each eight tokens the first and the last one go to the next rank, and no other: it is told of one row long
- * before the other.
+ * Of each eight tokens the first and the last one go to the next rank, and no other: it is told of
+ * one row long before the other.
  */
 static uint32_t thin_ahead(const struct oracle_problem *p, uint32_t token)
 {
@@ -558,8 +558,8 @@ static uint32_t thin_ahead(const struct oracle_problem *p, uint32_t token)
 }
 
 /*
- * Of each eight tokens the first ones go each to another rank, and the rest nowhere: a rank has read its row
- * of the eight, and its place is free, while they are still being sent.
+ * Of each eight tokens the first ones go each to another rank, and the rest nowhere: a rank has
+ * read its row of the eight, and its place is free, while they are still being sent.
  */
 static uint32_t head_ahead(const struct oracle_problem *p, uint32_t token)
 {
@@ -567,8 +567,8 @@ static uint32_t head_ahead(const struct oracle_problem *p, uint32_t token)
 }
 
 /*
- * Each token goes to the first expert of the rank that is so many ahead of its own, or nowhere where that is 0.
- * With roles it is the holder of that number.
+ * Each token goes to the first expert of the rank that is so many ahead of its own, or nowhere
+ * where that is 0. With roles it is the holder of that number.
  */
 static int32_t *lines_make(const struct oracle_problem *p,
 			   uint32_t (*ahead)(const struct oracle_problem *p, uint32_t token))

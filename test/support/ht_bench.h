@@ -48,7 +48,10 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
 ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
 		       double timeout_ms);
 
-/* Rows that a tensor of a rank with experts needs: all below the limit, or as many as any routing of the problem brings. */
+/*
+ * Rows that a tensor of a rank with experts needs: all below the limit, or as many as any routing
+ * of the problem brings.
+ */
 uint64_t ht_most_rows(const struct oracle_ht *h);
 /* Handle and buffers. The problem is copied. */
 void ht_open(struct ht_bench *b, struct world *w, ncclEpGroup_t group, const struct oracle_ht *h,
@@ -57,7 +60,9 @@ void ht_close(struct ht_bench *b);
 /* That, and its group goes. */
 void ht_end(struct ht_bench *b);
 
-/* Received rows lie in other windows from now on. Before the next ht_load(), which all ranks call. */
+/*
+ * Received rows lie in other windows from now on. Before the next ht_load(), which all ranks call.
+ */
 void ht_move_windows(struct ht_bench *b);
 /* New routing and inputs: seed and number of tokens. ht_open() has done that for the problem's. */
 void ht_load(struct ht_bench *b, uint64_t seed, uint32_t tokens);
@@ -125,7 +130,9 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed);
 /* For check_context. */
 void ht_case_context(const struct ht_case *c, const struct world *w);
 ncclEpGroup_t ht_case_group(const struct ht_case *c, struct world *w);
-/* For world_run: the case, and the same once more with another routing. `arg` is a struct ht_case. */
+/*
+ * For world_run: the case, and the same once more with another routing. `arg` is a struct ht_case.
+ */
 void ht_case_run(struct world *w, void *arg);
 
 #endif

@@ -5,11 +5,14 @@
 
 /* Mappings whose line in /proc/self/maps has that word. */
 int self_maps(const char *word);
-/* How many names a directory has; of /proc/self/fd: open files but those of /proc, and a constant. */
+/*
+ * How many names a directory has; of /proc/self/fd: open files but those of /proc, and a constant.
+ */
 int self_entries(const char *path);
 /*
- * Threads of the process, as soon as there are no more than `most`, or after 20 s of real time: one that has ended is
- * counted until the kernel has run it once more, and the cluster's clock does not wait for that.
+ * Threads of the process, as soon as there are no more than `most`, or after 20 s of real time: one
+ * that has ended is counted until the kernel has run it once more, and the cluster's clock does not
+ * wait for that.
  */
 int self_threads(int most);
 #define SELF_SM_THREADS 8 /* of the cluster's SMs, which keep those that they have started once */

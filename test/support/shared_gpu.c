@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For tests on real GPUs, several ranks of a process on each. The ranks of a GPU share its context, and
- * cudaFree() waits for all kernels of a context: also for those of other ranks, which wait for this one. So
- * memory goes when the process ends.
+ * For tests on real GPUs, several ranks of a process on each. The ranks of a GPU share its context,
+ * and cudaFree() waits for all kernels of a context: also for those of other ranks, which wait for
+ * this one. So memory goes when the process ends.
  *
  * With TEST_STACKS=S each thread prints where it is after S seconds.
  */

@@ -19,13 +19,16 @@ struct bench_tensor {
 };
 
 ncclDataType_t tensor_float(enum oracle_dtype dtype);
-/* Poisoned memory of at least one byte, and a tensor with this address; or that begins so far into a window. */
+/*
+ * Poisoned memory of at least one byte, and a tensor with this address; or that begins so far into
+ * a window.
+ */
 void tensor_allocate(struct bench_tensor *d, size_t bytes);
 void tensor_allocate_window(struct world *w, struct bench_tensor *d, size_t before, size_t bytes,
 			    size_t guard);
 /*
- * Other memory, in another window, which has the old one's handle where NCCL gives that to the next. Collective;
- * nobody uses the old window any more.
+ * Other memory, in another window, which has the old one's handle where NCCL gives that to the
+ * next. Collective; nobody uses the old window any more.
  */
 void tensor_move_window(struct world *w, struct bench_tensor *d);
 void tensor_release(struct world *w, struct bench_tensor *d);

@@ -9,8 +9,8 @@
 #include "support/bench.h"
 
 /*
- * Before anything else in main. On rank `rank`: returns in a child; the parent ends with status 0 if
- * the child was killed by SIGKILL and `killed`, else with the child's. A child that stops is
+ * Before anything else in main. On rank `rank`: returns in a child; the parent ends with status 0
+ * if the child was killed by SIGKILL and `killed`, else with the child's. A child that stops is
  * continued when victim_continue has been called by any rank.
  */
 void victim_start(int rank, bool killed);
@@ -19,8 +19,8 @@ void victim_continue(void);
 void victim_await_stop(void);
 /*
  * A dispatch and a combine, without a look at the results: why the group has failed, if it has. The
- * host looks for that after each of them if they are `apart`, else after both. `seconds`: how long it
- * took until it looked last.
+ * host looks for that after each of them if they are `apart`, else after both. `seconds`: how long
+ * it took until it looked last.
  */
 ncclResult_t victim_pair(struct bench *b, bool apart, double *seconds);
 /* A new group of the communicator of `w` works. */

@@ -114,7 +114,10 @@ int world_size(int otherwise)
 	return world_launched() ? environment("WORLD_SIZE", 1) : otherwise;
 }
 
-/* Ranks wait for one another for most of some tests: who has waited for long may wake up a sixteenth later. */
+/*
+ * Ranks wait for one another for most of some tests: who has waited for long may wake up a
+ * sixteenth later.
+ */
 static void doze(double since)
 {
 	double nap_us = (world_now() - since) * 1e6 / 16;
@@ -168,8 +171,8 @@ void world_meet_others(struct world *w, int absent)
 }
 
 /*
- * Ids of communicators are numbered; its rank 0 fetches its id. A place is taken again when all ranks of
- * the communicator before have had their id: it could not have been made else.
+ * Ids of communicators are numbered; its rank 0 fetches its id. A place is taken again when all
+ * ranks of the communicator before have had their id: it could not have been made else.
  */
 static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t number)
 {
@@ -279,7 +282,10 @@ static void interrupt(int number)
 	(void)number;
 }
 
-/* As a profiler does: a signal every so many microseconds, and system calls do not go on by themselves. */
+/*
+ * As a profiler does: a signal every so many microseconds, and system calls do not go on by
+ * themselves.
+ */
 static void interrupt_often(long us)
 {
 	struct itimerval every = { { 0, us }, { 0, us } };

@@ -3,8 +3,8 @@
  * Ranks of a test. Under a launcher (RANK, WORLD_SIZE) a process is one rank, else ranks are
  * threads of this process. Either way they share a board: flags and numbers that all see. With
  * WORLD_INTERLEAVED the launcher's ranks are numbered across its nodes: 0, 2, 4 on one, 1, 3, 5 on
- * another. With WORLD_TURN=n thread r has GPU r + n, modulo their number. With WORLD_INTERRUPT_US each process gets a signal every so many microseconds, which interrupts
- * system calls.
+ * another. With WORLD_TURN=n thread r has GPU r + n, modulo their number. With WORLD_INTERRUPT_US
+ * each process gets a signal every so many microseconds, which interrupts system calls.
  */
 #ifndef TEST_SUPPORT_WORLD_H
 #define TEST_SUPPORT_WORLD_H
@@ -61,7 +61,9 @@ void world_setenv(struct world *w, const char *name, const char *value);
 ncclComm_t world_comm(struct world *w, uint64_t members);
 
 double world_now(void); /* seconds */
-/* Captures a stream, of this thread alone; the graph is ready to be launched, or nobody wants it. */
+/*
+ * Captures a stream, of this thread alone; the graph is ready to be launched, or nobody wants it.
+ */
 void world_capture(cudaStream_t stream);
 cudaGraphExec_t world_captured(cudaStream_t stream);
 void world_capture_drop(cudaStream_t stream);

@@ -205,8 +205,10 @@ static void check_fastest(const struct ep_topo *topo, int g, unsigned long run)
 	}
 }
 
-/* One group of GPUs that all have the same choice: shared evenly, and nothing left that would have
- * made one more for each. */
+/*
+ * One group of GPUs that all have the same choice: shared evenly, and nothing left that would have
+ * made one more for each.
+ */
 static void check_even(const struct ep_topo *topo, unsigned long run)
 {
 	int least = 1 << 30, most = 0, spare = 0;
@@ -235,8 +237,10 @@ static void check_even(const struct ep_topo *topo, unsigned long run)
 	}
 }
 
-/* Every device behind a host bridge of its own. NICs are their link layer, Gb/s and NUMA node, GPUs
- * only that; then which NICs each gets. */
+/*
+ * Every device behind a host bridge of its own. NICs are their link layer, Gb/s and NUMA node, GPUs
+ * only that; then which NICs each gets.
+ */
 static const struct {
 	const char *gpus, *nics, *want;
 } mixed[] = {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for libcuda.so.1, as far as the tools ask. FAKE_CUDA=DMABUF,ORDER: the attributes.
+/*
+ * A stand-in for libcuda.so.1, as far as the tools ask. FAKE_CUDA=DMABUF,ORDER: the attributes.
  * FAKE_CUDA_GPUS: PCI addresses, separated by commas. FAKE_CUDA_MULTICAST=10: of two GPUs only the
- * first has that attribute. */
+ * first has that attribute.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for libnvidia-ml.so.1. FAKE_NVML says which machine: "switch": 4 GPUs on an NVSwitch,
- * one not in its fabric yet; "cliques": 6 GPUs on NVSwitches, fabrics as in the table below; "peers":
- * 4 GPUs, joined in pairs by NVLink, with one link to the CPU each, the last one out of reach of the first two; "mig": 2 GPUs, the first with MIG
- * instances 0 and 2 of 7; "broken": it does not start. FAKE_NVML_GPUS: "dddd:bb:dd.f ...", where they
- * are on PCI. */
+/*
+ * A stand-in for libnvidia-ml.so.1. FAKE_NVML says which machine: "switch": 4 GPUs on an NVSwitch,
+ * one not in its fabric yet; "cliques": 6 GPUs on NVSwitches, fabrics as in the table below;
+ * "peers": 4 GPUs, joined in pairs by NVLink, with one link to the CPU each, the last one out of
+ * reach of the first two; "mig": 2 GPUs, the first with MIG instances 0 and 2 of 7; "broken": it
+ * does not start. FAKE_NVML_GPUS: "dddd:bb:dd.f ...", where they are on PCI.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,8 +199,8 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *dev, unsigned i, void **part)
 }
 
 /*
- * Of "peers", GPUs 0 and 1 reach 2 by PCIe; they and 3 do not reach each other. Of "switch", nobody reaches the
- * one that is not in its fabric. All others by NVLink.
+ * Of "peers", GPUs 0 and 1 reach 2 by PCIe; they and 3 do not reach each other. Of "switch", nobody
+ * reaches the one that is not in its fabric. All others by NVLink.
  */
 int nvmlDeviceGetP2PStatus(void *from, void *to, int what, int *status)
 {

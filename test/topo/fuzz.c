@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Damaged topology files: cut short, bytes changed, pieces copied over each other, values replaced
- * by extreme or foreign ones. Every input must end in a topology that can be printed, or in an error
- * with a text. Usage: fuzz RUNS FILE...
+ * by extreme or foreign ones. Every input must end in a topology that can be printed, or in an
+ * error with a text. Usage: fuzz RUNS FILE...
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -249,8 +249,10 @@ static void test_broken(void)
 	ep_topo_free(topo);
 }
 
-/* The file puts GPUs 17, 18 and NICs 29, 2a under one switch; 2b and GPUs 19.. are not in it; its
- * GPU 30 is not in the machine. */
+/*
+ * The file puts GPUs 17, 18 and NICs 29, 2a under one switch; 2b and GPUs 19.. are not in it; its
+ * GPU 30 is not in the machine.
+ */
 static void test_merge(const char *file)
 {
 	setenv("FAKE_NVML", "switch", 1);

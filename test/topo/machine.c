@@ -18,7 +18,10 @@
 static const char *tables;
 static bool nvls_disable;
 
-/* Compares what ep_topo prints of the machine, or of it and a file with this text, with the table NAME. */
+/*
+ * Compares what ep_topo prints of the machine, or of it and a file with this text, with the table
+ * NAME.
+ */
 static void check_table(const char *name, const char *file)
 {
 	struct ep_topo_opts opts = { .nvls_disable = nvls_disable };
@@ -63,8 +66,11 @@ static void put_pairs(int gpu_numa, int nic_numa)
 	root_put_nic("mlx5_1", "0000:90:00.0", "4: ACTIVE\n", "400 Gb/sec\n", "InfiniBand\n");
 }
 
-/* Nodes without CPUs, such as a GPU's memory, beside those of the sockets. Of the NIC at socket 0 the
- * kernel only knows which CPUs are near, of the GPU at socket 1 only the node; of another NIC nothing. */
+/*
+ * Nodes without CPUs, such as a GPU's memory, beside those of the sockets. Of the NIC at socket 0
+ * the kernel only knows which CPUs are near, of the GPU at socket 1 only the node; of another NIC
+ * nothing.
+ */
 static void test_memory_nodes(void)
 {
 	root_make();
@@ -111,8 +117,10 @@ static void put_virtual(const char *text)
 	root_put("/var/run/nvidia-topologyd/virtualTopology.xml", text);
 }
 
-/* A virtual machine shows all devices side by side; a file that is always in one place knows. It is
- * no error that it is damaged, and without GPUs it does not apply. */
+/*
+ * A virtual machine shows all devices side by side; a file that is always in one place knows. It is
+ * no error that it is damaged, and without GPUs it does not apply.
+ */
 static void test_virtual(void)
 {
 	root_make();
@@ -211,10 +219,12 @@ static void test_two_sockets(void)
 	root_remove();
 }
 
-/* Files over that machine. The first moves the switch to the other node, and the card away from it;
- * mlx5_4 is fused with another beside GPU a1, where mlx5_3 has no more than the end of its data-direct
- * path; mlx5_5 and rxe0, of which this machine shows no place, get one. In the second this machine is
- * the other host. */
+/*
+ * Files over that machine. The first moves the switch to the other node, and the card away from it;
+ * mlx5_4 is fused with another beside GPU a1, where mlx5_3 has no more than the end of its
+ * data-direct path; mlx5_5 and rxe0, of which this machine shows no place, get one. In the second
+ * this machine is the other host.
+ */
 static void test_files(void)
 {
 	static const char moved[] =

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which ports a GPU gets: by topology files, and where the topology is of no help. The library finds
- * the topology's module beside itself, so this program becomes a copy of itself in a directory of its
- * own to see what happens without one, or with one that is not right.
+ * Which ports a GPU gets: by topology files, and where the topology is of no help. The library
+ * finds the topology's module beside itself, so this program becomes a copy of itself in a
+ * directory of its own to see what happens without one, or with one that is not right.
  *
  *     rdma_choose FILES WRONG_MODULE     WRONG_MODULE: one of another version
  */
@@ -78,8 +78,10 @@ static const char *name_of(struct ibv_device *device)
 static struct ibv_device down = { .name = "hfi1_0" }, *devices[] = { &down };
 static const struct ep_verbs verbs = { .ibv_get_device_name = name_of };
 
-/* What GPU `bus` gets of `present`, "" after an error, as "mlx5_0:1 mlx5_1:1". Its process sees no
- * other GPU: its number is 0. */
+/*
+ * What GPU `bus` gets of `present`, "" after an error, as "mlx5_0:1 mlx5_1:1". Its process sees no
+ * other GPU: its number is 0.
+ */
 static const char *choose(const char *bus, uint32_t place, const char *present, int room)
 {
 	const struct ep_nic_user who = { bus, "", 0, place };

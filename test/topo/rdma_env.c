@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NCCL_IB_*: defaults, every value at its limits and one beyond, words; then a flood of texts that a
- * shell could put there.
+ * NCCL_IB_*: defaults, every value at its limits and one beyond, words; then a flood of texts that
+ * a shell could put there.
  *
  *     gda_env [FIRST COUNT]     seeds of the flood
  */
@@ -123,7 +123,9 @@ static void test_numbers(void)
 	}
 }
 
-/* Widely copied numbers that only the low bits of reach a NIC elsewhere: said once, and the most. */
+/*
+ * Widely copied numbers that only the low bits of reach a NIC elsewhere: said once, and the most.
+ */
 static void test_too_much(void)
 {
 	static const char *const name[] = { "NCCL_IB_TIMEOUT=50", "NCCL_IB_RETRY_CNT=10" };

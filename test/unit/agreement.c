@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ranks must agree in to make a group: each field of the config and each variable, in both modes. A
- * difference names the field with both values; what may differ makes none.
+ * What ranks must agree in to make a group: each field of the config and each variable, in both
+ * modes. A difference names the field with both values; what may differ makes none.
  */
 #include <string.h>
 #include "ep/ep.h"
@@ -29,8 +29,8 @@ static cudaError_t some_free(void *ptr, void *context)
 }
 
 /*
- * Name of a row; modes in which a difference is an error; what rank 1 passes otherwise; the error. Of a
- * field that is of no account in a mode the error is not made there.
+ * Name of a row; modes in which a difference is an error; what rank 1 passes otherwise; the error.
+ * Of a field that is of no account in a mode the error is not made there.
  */
 #define CONFIG(M)                                                                                  \
 	M(algorithm, LOW | HIGH, c->algorithm = 1 - c->algorithm, NULL)                            \

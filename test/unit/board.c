@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The board of a group: whose it is, what becomes of it when its process stops and dies, which files are none; and the
- * words of waits there.
+ * The board of a group: whose it is, what becomes of it when its process stops and dies, which
+ * files are none; and the words of waits there.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -53,7 +53,10 @@ static void test_whose(void)
 	free_board(second, &other);
 }
 
-/* A child that makes a board, and waits to be killed. A child of its own holds the file's lock until this test ends. */
+/*
+ * A child that makes a board, and waits to be killed. A child of its own holds the file's lock
+ * until this test ends.
+ */
 static pid_t make_child(char path[EP_SHARED_PATH])
 {
 	int ends[2], hold[2];
@@ -193,8 +196,9 @@ static int main_board(int argc, char **argv)
 }
 
 /*
- * Files in /dev/shm that live as long as their processes: names, memory, locks, and which of them are removed.
- * Parts that need a mount, another user or a PID namespace say so where the system refuses them.
+ * Files in /dev/shm that live as long as their processes: names, memory, locks, and which of them
+ * are removed. Parts that need a mount, another user or a PID namespace say so where the system
+ * refuses them.
  */
 
 #define BYTES 20000
@@ -217,7 +221,10 @@ static void show_and_wait(int to)
 	}
 }
 
-/* Starts a child that holds a file, or whose child does, as process 1 of a PID namespace. *path is "": neither can. */
+/*
+ * Starts a child that holds a file, or whose child does, as process 1 of a PID namespace. *path is
+ * "": neither can.
+ */
 static pid_t shared_file_make_child(bool other_namespace, char path[EP_SHARED_PATH])
 {
 	int ends[2];
@@ -326,7 +333,10 @@ static void test_names(void)
 	}
 }
 
-/* The lock ends with its process. One that stands still, and a file that is still being made, are alive. */
+/*
+ * The lock ends with its process. One that stands still, and a file that is still being made, are
+ * alive.
+ */
 static void test_death(void)
 {
 	char path[EP_SHARED_PATH];
@@ -346,7 +356,10 @@ static void test_death(void)
 	CHECK_INT(see().all, 0);
 }
 
-/* Two processes of the same number share /dev/shm. Neither takes the other's file away, and this one sees who lives. */
+/*
+ * Two processes of the same number share /dev/shm. Neither takes the other's file away, and this
+ * one sees who lives.
+ */
 static void test_namespaces(void)
 {
 	char path[2][EP_SHARED_PATH];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Exchanges of the bootstrap that fail: on an error of CUDA while NCCL has the memory, and without the others. Which
- * error stands, and what may be freed. And the first exchange, in which NCCL connects the ranks: how long it may take,
- * and what its thread has of its caller.
+ * Exchanges of the bootstrap that fail: on an error of CUDA while NCCL has the memory, and without
+ * the others. Which error stands, and what may be freed. And the first exchange, in which NCCL
+ * connects the ranks: how long it may take, and what its thread has of its caller.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -89,7 +89,10 @@ static void own_error(struct world *w, ncclComm_t comm)
 	ep_boot_close(&boot);
 }
 
-/* CUDA fails to report whether NCCL is through with the memory: then it is not, for all that is known. */
+/*
+ * CUDA fails to report whether NCCL is through with the memory: then it is not, for all that is
+ * known.
+ */
 static void unknown(struct world *w)
 {
 	uint32_t mine = 7;
@@ -153,7 +156,10 @@ static ncclResult_t gather_bare(struct world *w, ncclComm_t comm, uint32_t **all
 	return result;
 }
 
-/* The other rank connects when most of the time is over, and its GPU is late: that is one limit, not two. */
+/*
+ * The other rank connects when most of the time is over, and its GPU is late: that is one limit,
+ * not two.
+ */
 static void one_limit(struct world *w)
 {
 	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
@@ -193,8 +199,9 @@ static void give_back(struct world *w, struct ep_boot *boot)
 }
 
 /*
- * The other rank comes when this one's exchange has failed. If the communicator does not block its callers NCCL's
- * thread still has the stream and the memory, and goes on with them; else a thread of the library is in the call.
+ * The other rank comes when this one's exchange has failed. If the communicator does not block its
+ * callers NCCL's thread still has the stream and the memory, and goes on with them; else a thread
+ * of the library is in the call.
  */
 static void after_all(struct world *w, bool blocks)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * MaskClean with more ranks than a block has threads: the kernel of rank 600 of 700. All heaps are one
- * piece of memory, and a thread plays the other ranks: it leaves their calls before, and their results
- * when it sees the kernel's call.
+ * MaskClean with more ranks than a block has threads: the kernel of rank 600 of 700. All heaps are
+ * one piece of memory, and a thread plays the other ranks: it leaves their calls before, and their
+ * results when it sees the kernel's call.
  */
 #include <pthread.h>
 #include <string.h>
@@ -26,7 +26,9 @@ struct memory {
 	struct ep_ranks absent;
 };
 
-/* 5 and 513 do not come, 513 is masked; the process of 699 has ended, and its call is an old one. */
+/*
+ * 5 and 513 do not come, 513 is masked; the process of 699 has ended, and its call is an old one.
+ */
 static bool comes(int r)
 {
 	return r != 5 && r != 513 && r != 699;

@@ -134,7 +134,10 @@ static void test_sms_warning(void)
 	CHECK_INT(lines, 1);
 }
 
-/* An operation's variable, that of both, its field, that of both, AUTO; what is impossible is passed over. */
+/*
+ * An operation's variable, that of both, its field, that of both, AUTO; what is impossible is
+ * passed over.
+ */
 static void test_sms(void)
 {
 	ncclEpGroupConfig_t c = good();

@@ -147,7 +147,10 @@ static cudaError_t entering_free(void *ptr, void *context)
 	return cudaFree(ptr);
 }
 
-/* alloc_fn and free_fn cannot use their own group, and are told so. The call that runs them goes on. */
+/*
+ * alloc_fn and free_fn cannot use their own group, and are told so. The call that runs them goes
+ * on.
+ */
 static void test_entered(struct world *w)
 {
 	ncclEpTensor_t ids = { NCCL_EP_TENSOR_INIT_INLINE, .ndim = 2, .datatype = ncclInt32 };
@@ -309,8 +312,8 @@ static void test_absent_at_growth(struct world *w)
 }
 
 /*
- * The heap has to grow, and rank 1 refuses its call, because it lacks the top-k that would tell it so: the
- * others name it soon. If it makes the right call soon enough, nothing has happened.
+ * The heap has to grow, and rank 1 refuses its call, because it lacks the top-k that would tell it
+ * so: the others name it soon. If it makes the right call soon enough, nothing has happened.
  */
 static void test_refused_at_growth(struct world *w, int how)
 {
@@ -380,7 +383,10 @@ static void hold_stream(void *released)
 	}
 }
 
-/* Something on the device does not end, or is captured: the heap is not replaced under it, but afterwards. */
+/*
+ * Something on the device does not end, or is captured: the heap is not replaced under it, but
+ * afterwards.
+ */
 static void test_busy_at_growth(struct world *w, ncclEpGroup_t group)
 {
 	atomic_int released = 0;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that watches waits: one line names the ranks that are late, and the board has when a wait was last seen. */
+/*
+ * The thread that watches waits: one line names the ranks that are late, and the board has when a
+ * wait was last seen.
+ */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -346,8 +346,8 @@ static uint64_t check_cut(const struct ep_shape *s, const struct ep_ht_areas *a,
 }
 
 /*
- * Bunches go round the queues; what a send warp waits for ends with one, and the stage has room for it and for what
- * is staged meanwhile.
+ * Bunches go round the queues; what a send warp waits for ends with one, and the stage has room for
+ * it and for what is staged meanwhile.
  */
 static void check_bunches(const struct ep_shape *s, const struct ep_ht_areas *a)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The send warp of high throughput, one flow of it: how many rows a signal and a doorbell serve, which must not
- * hold up few rows, announce rows that are not there, or take room that is not free.
+ * The send warp of high throughput, one flow of it: how many rows a signal and a doorbell serve,
+ * which must not hold up few rows, announce rows that are not there, or take room that is not free.
  */
 #include <cuda_runtime_api.h>
 #include <stddef.h>
@@ -145,7 +145,9 @@ static void check_row(const struct play *p, const struct ep_mlx5_wqe *q, uint32_
 	CHECK_INT(address(q, 10) - STAGE_ADDR, (chunk % p->stage * 8 + i) * HT_POST_ROW);
 }
 
-/* Rows of chunks [chunk, end), and the signal behind them, the only one that asks for a completion. */
+/*
+ * Rows of chunks [chunk, end), and the signal behind them, the only one that asks for a completion.
+ */
 static uint64_t check_load(const struct play *p, const struct memory *m, uint32_t q, uint64_t index,
 			   uint32_t chunk, uint32_t end)
 {
@@ -336,8 +338,8 @@ static int main_ht_post(int argc, char **argv)
 }
 
 /*
- * A routing is in handle memory if no block has failed, whether the block that leaves it there comes first or
- * the one that fails; and what an earlier routing has left does not matter.
+ * A routing is in handle memory if no block has failed, whether the block that leaves it there
+ * comes first or the one that fails; and what an earlier routing has left does not matter.
  */
 
 #define STAMP UINT64_C(0x123456789abcdef)

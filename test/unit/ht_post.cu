@@ -72,7 +72,10 @@ EP_DEV bool stage_again(const struct ht_post_args &a, const struct ep_op &op, ui
 	return true;
 }
 
-/* One thread. It acts when the send warp has done nothing for a while: it waits, or waits wrongly for more. */
+/*
+ * One thread. It acts when the send warp has done nothing for a while: it waits, or waits wrongly
+ * for more.
+ */
 #define STILL 100
 
 EP_DEV void play_others(const struct ht_post_args &a, const struct ep_op &op)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A kernel with a send warp of high throughput, and a warp that is the copy warps, the NIC and the receiver. */
+/*
+ * A kernel with a send warp of high throughput, and a warp that is the copy warps, the NIC and the
+ * receiver.
+ */
 #ifndef TEST_UNIT_HT_POST_H
 #define TEST_UNIT_HT_POST_H
 
@@ -12,11 +15,11 @@
 struct ht_post_args {
 	struct ep_ht_common c;
 	uint32_t chunks;
-	uint32_t
-		staged; /* chunks that are staged before the send warp begins, and part 0 of the next, */
+	/* chunks that are staged before the send warp begins, and part 0 of the next, */
+	uint32_t staged;
 	uint32_t again; /* and then so many, when the last of those before has been announced */
-	uint32_t
-		credits; /* when so many chunks are announced, the receiver has consumed all; 0: at once */
+	/* when so many chunks are announced, the receiver has consumed all; 0: at once */
+	uint32_t credits;
 	uint32_t holds;  /* the NIC completes nothing before so many chunks are announced */
 	uint32_t apart;  /* until so many are, it completes those of the first queue alone */
 	uint32_t *early; /* 1: the stage was released when the NIC might still read it */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The routing kernel of high throughput, on ranks without a host side (ht_route.h): random shapes and ids
- * against the definitions, several updates on the same memory, and what a rank says that fails, that
- * disagrees, or that gets more than it has room for.
+ * The routing kernel of high throughput, on ranks without a host side (ht_route.h): random shapes
+ * and ids against the definitions, several updates on the same memory, and what a rank says that
+ * fails, that disagrees, or that gets more than it has room for.
  *
  *   ht_route [CASES [SEED]]
  */
@@ -235,7 +235,9 @@ static void test_random(int cases)
 	}
 }
 
-/* Sizes that take the tables to scratch, several windows of experts, and several spans of tokens. */
+/*
+ * Sizes that take the tables to scratch, several windows of experts, and several spans of tokens.
+ */
 static void test_large(void)
 {
 	struct rig_shape s = small;
@@ -271,8 +273,8 @@ static void test_large(void)
 }
 
 /*
- * Expert 0 has 8 rows below the limit of 8, but those of its tokens that come last have no slot: it is
- * not their places that decide. Flat counters leave them out.
+ * Expert 0 has 8 rows below the limit of 8, but those of its tokens that come last have no slot: it
+ * is not their places that decide. Flat counters leave them out.
  */
 static void test_phantom(uint32_t layout)
 {
@@ -401,7 +403,10 @@ static void check_untouched(struct rig *rig, int before)
 	check_before(rig, RIG_SEL, 0, rig->bytes[RIG_SEL] / 8, before, false);
 }
 
-/* What rank `from` tells rank `to` in the first update: its mark, then its counts, none, then its tables. */
+/*
+ * What rank `from` tells rank `to` in the first update: its mark, then its counts, none, then its
+ * tables.
+ */
 static void tell(struct rig *rig, uint32_t to, uint32_t from, int most)
 {
 	/* R * L + R + 1; and chunks + 1 */
@@ -431,8 +436,8 @@ static void tell(struct rig *rig, uint32_t to, uint32_t from, int most)
 }
 
 /*
- * Rank 1 does not come, after `before` updates with it. Or (`tells`) it does, and says how many rows it
- * has, but not what they are.
+ * Rank 1 does not come, after `before` updates with it. Or (`tells`) it does, and says how many
+ * rows it has, but not what they are.
  */
 static void run_absent(int before, bool tells, uint32_t site)
 {
@@ -509,8 +514,8 @@ static void test_mismatch(void)
 }
 
 /*
- * Numbers of blocks change between updates on the same memory. With 17 blocks and more a column's words are those
- * of a whole warp.
+ * Numbers of blocks change between updates on the same memory. With 17 blocks and more a column's
+ * words are those of a whole warp.
  */
 static void test_blocks(uint32_t nranks, uint32_t nlocal, uint32_t topk, uint32_t max_tokens,
 			uint32_t threads)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of a high-throughput group without a host side: each has one piece of device memory with heap,
- * group state and handle memory, and a stream. Several ranks may share a device.
+ * Ranks of a high-throughput group without a host side: each has one piece of device memory with
+ * heap, group state and handle memory, and a stream. Several ranks may share a device.
  */
 #ifndef TEST_UNIT_HT_ROUTE_H
 #define TEST_UNIT_HT_ROUTE_H
@@ -95,7 +95,10 @@ void *rig_at(const struct rig *rig, uint32_t r, enum rig_piece piece);
 
 /* Everything that an update must leave on all ranks, which rig_fetch has copied. */
 void oracle_check(const struct rig *rig);
-/* What arrivals of such a routing make of it, by another kernel: lists of rows, and counts. Nothing is dropped. */
+/*
+ * What arrivals of such a routing make of it, by another kernel: lists of rows, and counts. Nothing
+ * is dropped.
+ */
 void lists_check(struct rig *rig);
 /* The first rank to which more comes than the limit, and how much; -1: none. */
 int oracle_overflow(const struct rig *rig, uint32_t *total);

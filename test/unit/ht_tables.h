@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The routing that handle memory holds, made of what the oracle says: what the routing kernel must leave
- * there, and what the other kernels find.
+ * The routing that handle memory holds, made of what the oracle says: what the routing kernel must
+ * leave there, and what the other kernels find.
  */
 #ifndef TEST_UNIT_HT_TABLES_H
 #define TEST_UNIT_HT_TABLES_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ep_info --live on boards that this process makes: groups before their first exchange, waits that stand still, boards
- * that hold anything, and of other users. Boards of other processes may be there too, so each group here has a number of
- * experts of its own.
+ * ep_info --live on boards that this process makes: groups before their first exchange, waits that
+ * stand still, boards that hold anything, and of other users. Boards of other processes may be
+ * there too, so each group here has a number of experts of its own.
  */
 #include <sys/mman.h>
 #include <unistd.h>

@@ -150,7 +150,10 @@ static int open_as(const char *path)
 	return -1;
 }
 
-/* A child writes a line to a FIFO, which is read or not. Returns what came there, or to its standard output. */
+/*
+ * A child writes a line to a FIFO, which is read or not. Returns what came there, or to its
+ * standard output.
+ */
 static const char *line_of_child(const char *path, bool is_read)
 {
 	static char text[4096];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The number formats of kernels, as the CPU's half has them, against definitions in double: a format
- * is a list of values, and a number becomes the nearest one, of two the one with the even code. Every
- * bf16, every code and the neighbourhood of every tie are tried.
+ * The number formats of kernels, as the CPU's half has them, against definitions in double: a
+ * format is a list of values, and a number becomes the nearest one, of two the one with the even
+ * code. Every bf16, every code and the neighbourhood of every tie are tried.
  */
 #include <math.h>
 #include <stdbool.h>
@@ -178,7 +178,10 @@ static void test_amax(void)
 	CHECK(isnan(numeric_amax(INFINITY, -NAN)) && isnan(numeric_amax(NAN, INFINITY)));
 }
 
-/* Both quotients are the nearest floats; rounded up, the scale is a power of two and its inverse exact. */
+/*
+ * Both quotients are the nearest floats; rounded up, the scale is a power of two and its inverse
+ * exact.
+ */
 static void check_fp8(float amax)
 {
 	double a = amax > 1e-4f ? (double)amax : (double)1e-4f;
@@ -290,7 +293,9 @@ static void test_nvfp4(void)
 	CHECK(numeric_nvfp4_scale(0, 0x1p112f, &inverse) == 0 && inverse == 0);
 }
 
-/* Bits of a group's elements: the magnitude `amax` at place `at`, and at the others what is in x. */
+/*
+ * Bits of a group's elements: the magnitude `amax` at place `at`, and at the others what is in x.
+ */
 static void check_group(const uint16_t *x, uint32_t amax, uint32_t at, float global)
 {
 	uint32_t pairs[8], codes[2], scale, want;
@@ -322,7 +327,9 @@ static void check_group(const uint16_t *x, uint32_t amax, uint32_t at, float glo
 	}
 }
 
-/* Groups of that amax: all elements down to an eighth of the smallest that counts, with both signs. */
+/*
+ * Groups of that amax: all elements down to an eighth of the smallest that counts, with both signs.
+ */
 static void check_amax(uint32_t amax, float global, uint32_t step)
 {
 	static uint32_t at;
@@ -339,8 +346,8 @@ static void check_amax(uint32_t amax, float global, uint32_t step)
 }
 
 /*
- * Every mantissa of the amax, with every scale, against every element; and what is large, small, or no
- * number.
+ * Every mantissa of the amax, with every scale, against every element; and what is large, small, or
+ * no number.
  */
 static void test_groups(void)
 {

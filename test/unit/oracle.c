@@ -193,10 +193,8 @@ static void reference_dispatch(const struct oracle_problem *p, uint32_t rank, st
 static uint64_t judge(const struct oracle_problem *p, uint32_t rank, const struct outputs *o)
 {
 	struct oracle_table *table = oracle_table_create(p, rank);
-	struct oracle_dispatch view = {
-		o->tokens, o->scales,       o->weights,    o->idx,
-		o->counts, UINT32_MAX, o->combine_in, o->combine_scales
-	};
+	struct oracle_dispatch view = { o->tokens, o->scales,  o->weights,    o->idx,
+					o->counts, UINT32_MAX, o->combine_in, o->combine_scales };
 	struct oracle_verdict verdict = { 0 };
 
 	oracle_check_dispatch(table, NULL, &view, &verdict);
@@ -545,8 +543,8 @@ static int descending(const void *a, const void *b)
 }
 
 /*
- * Loads are those of the power law: of 1024 experts the i-th busiest has about the (1 - i / 1024)-th
- * quantile, scaled. The busiest rank is rank 0.
+ * Loads are those of the power law: of 1024 experts the i-th busiest has about the (1 - i /
+ * 1024)-th quantile, scaled. The busiest rank is rank 0.
  */
 static void test_power(double a, const char *text, uint32_t tokens, double least, double most)
 {
@@ -727,7 +725,10 @@ static void test_burst(void)
 	}
 }
 
-/* Ranks have from all tokens down to a fraction of them, in equal steps; which ones is no matter of the seed. */
+/*
+ * Ranks have from all tokens down to a fraction of them, in equal steps; which ones is no matter of
+ * the seed.
+ */
 static void test_ragged(void)
 {
 	struct oracle_problem p;
@@ -812,8 +813,8 @@ static void test_work_roles(void)
 }
 
 /*
- * Steps have ids of their own with the same property, and step 0 those of before there were steps. A
- * trace goes on with the next lines.
+ * Steps have ids of their own with the same property, and step 0 those of before there were steps.
+ * A trace goes on with the next lines.
  */
 static void test_steps(void)
 {
@@ -906,8 +907,8 @@ static int main_oracle(int argc, char **argv)
 }
 
 /*
- * The oracle of high throughput: it accepts what a plain reference makes, which looks at all tokens for
- * each row, and finds every mistake that is made in it.
+ * The oracle of high throughput: it accepts what a plain reference makes, which looks at all tokens
+ * for each row, and finds every mistake that is made in it.
  */
 
 #define RANKS 3

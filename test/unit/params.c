@@ -203,7 +203,10 @@ static void test_nodes(void)
 	CHECK(!nodes_are("1,2,3", 5, ""));
 }
 
-/* Peers count by their roles: of those that hold experts, others that bring tokens, and the other way round. */
+/*
+ * Peers count by their roles: of those that hold experts, others that bring tokens, and the other
+ * way round.
+ */
 static void test_roles(void)
 {
 	static const uint32_t two[RANKS] = { 0, 0, 0, 0, 0, 1, 1, 1 }, one[RANKS];

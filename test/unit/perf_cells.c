@@ -15,7 +15,10 @@ static void check_cell(void (*format)(char out[PERF_CELL], double value, int wid
 	CHECK_TEXT(out, want);
 }
 
-/* Any value: a space first, `width` columns as far as digits fit, and about the value when read back. */
+/*
+ * Any value: a space first, `width` columns as far as digits fit, and about the value when read
+ * back.
+ */
 static void check_sweep(void (*format)(char out[PERF_CELL], double value, int width), int width)
 {
 	double most = pow(10, width - 1) - 1;

@@ -191,7 +191,9 @@ static void test_fixed_blocks(void)
 	CHECK(ep_ll_plan_make(&o).send_blocks == 1 && ep_ll_plan_make(&o).recv_blocks == 1);
 }
 
-/* Other groups of the GPU leave fewer SMs to receivers; senders wait for nothing and keep theirs. */
+/*
+ * Other groups of the GPU leave fewer SMs to receivers; senders wait for nothing and keep theirs.
+ */
 static void test_shared_gpu(void)
 {
 	for (uint32_t limit = 1; limit < 132; limit += 13) {
@@ -265,7 +267,7 @@ static int main_plan(int argc, char **argv)
 	return check_end();
 }
 
-/* ---- high throughput: what is decided about a launch. Plans as they were tuned, and rules for any shape ---- */
+/* ---- high throughput: plans of launches as they were tuned, and rules for any shape ---- */
 
 #define H200_SHARED 232448u
 
@@ -480,8 +482,8 @@ static struct ep_ht_operation random_operation(void)
 }
 
 /*
- * Across nodes a warp may be at three chunks, `lag` apart: whoever holds the first one up must not need room
- * in a ring that only the last one makes, nor a credit that is not sent yet.
+ * Across nodes a warp may be at three chunks, `lag` apart: whoever holds the first one up must not
+ * need room in a ring that only the last one makes, nor a credit that is not sent yet.
  */
 static void check_nodes(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
 {

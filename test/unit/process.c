@@ -33,7 +33,10 @@ static void *end_process(void *file)
 	_exit(read(*(int *)file, &done, 1) != 0);
 }
 
-/* Until its last thread has ended a process runs, though main() has left and /proc calls it a zombie. */
+/*
+ * Until its last thread has ended a process runs, though main() has left and /proc calls it a
+ * zombie.
+ */
 static void test_threads(void)
 {
 	static int up[2]; /* main()'s stack goes */
@@ -83,7 +86,10 @@ static void without_files(const struct ep_ident *self, const struct ep_ident *en
 	self_files(files);
 }
 
-/* A process that cannot read its own state in /proc: its peers cannot find out either whether it has ended. */
+/*
+ * A process that cannot read its own state in /proc: its peers cannot find out either whether it
+ * has ended.
+ */
 static void without_stat(void)
 {
 	struct ep_ident own;
@@ -183,7 +189,7 @@ static int main_ident(int argc, char **argv)
 	return check_end();
 }
 
-/* ---- the set of live objects against a plain list, with additions and removals in any order ---- */
+/* ---- the set of live objects against a plain list, added to and removed from in any order ---- */
 
 #define OBJECTS 3000
 #define STEPS 60000

@@ -32,7 +32,9 @@ static void drop(int n)
 	}
 }
 
-/* One of each keeps all that it would have alone: low latency's receivers are behind its senders. */
+/*
+ * One of each keeps all that it would have alone: low latency's receivers are behind its senders.
+ */
 static void test_usual(void)
 {
 	struct ep_resident *low = make(0, 0, false, 0, SMS), *high = make(1, 0, true, 0, 105);

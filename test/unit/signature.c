@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signatures: all that ranks must pass alike is in them, and the first field that differs is named with both values. */
+/*
+ * Signatures: all that ranks must pass alike is in them, and the first field that differs is named
+ * with both values.
+ */
 #include "ep/ep.h"
 #include "support/check.h"
 
@@ -129,7 +132,10 @@ static void test_order(void)
 
 #define MADE 11
 
-/* Signatures of a dispatch, of which each differs from the first one in one thing that it is made of. */
+/*
+ * Signatures of a dispatch, of which each differs from the first one in one thing that it is made
+ * of.
+ */
 static uint32_t made_dispatches(struct ep_signature *s)
 {
 	struct ncclEpHandle h[4] = { { .layout = NCCL_EP_LAYOUT_FLAT, .topk = 8, .alignment = 1 } };

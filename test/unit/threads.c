@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's threads: none takes a signal of the program, and a moment in which the system has no room
- * for one passes unnoticed.
+ * The library's threads: none takes a signal of the program, and a moment in which the system has
+ * no room for one passes unnoticed.
  */
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A wait for a peer that has masked this rank ends, because the peer sends nothing more; but what it
- * sent before must still be found. A wait for a remote peer ends when the host has given up the
- * connection, and looks seldom whether it has; a row of it that its word has overtaken gets some time.
- * And what a wait learns of another one, on another SM.
+ * A wait for a peer that has masked this rank ends, because the peer sends nothing more; but what
+ * it sent before must still be found. A wait for a remote peer ends when the host has given up the
+ * connection, and looks seldom whether it has; a row of it that its word has overtaken gets some
+ * time. And what a wait learns of another one, on another SM.
  */
 #include <cuda_runtime_api.h>
 #include <endian.h>
@@ -32,7 +32,10 @@ struct memory {
 	struct waits_result out;
 };
 
-/* No rank is remote. Rank 1 is, and there is a rank 2; the host has given up the connection with one. */
+/*
+ * No rank is remote. Rank 1 is, and there is a rank 2; the host has given up the connection with
+ * one.
+ */
 #define NEAR (-1)
 #define REMOTE 0
 
@@ -117,8 +120,8 @@ static bool masked_is(const struct memory *m, int rank)
 }
 
 /*
- * A bank that step 4 used is free when the peer has started step 5. A peer that has not is waited for, and
- * given up after the timeout.
+ * A bank that step 4 used is free when the peer has started step 5. A peer that has not is waited
+ * for, and given up after the timeout.
  */
 static void test_bank(void)
 {
@@ -228,7 +231,10 @@ struct view {
 #define GRACE_UNIT_NS 62500000u /* an eighth of the longest one; the timeout is longer */
 #define GRACE_LONG 16u
 
-/* So many units beyond the timeout does the wait go on; GRACE_LONG: longer than any rank is granted by itself. */
+/*
+ * So many units beyond the timeout does the wait go on; GRACE_LONG: longer than any rank is granted
+ * by itself.
+ */
 static uint32_t grace_of(const struct view *view)
 {
 	struct waits_args args = { .step = view->steps[0], .g.timeout_ns = 2000000000 };
@@ -248,8 +254,9 @@ static uint32_t grace_of(const struct view *view)
 }
 
 /*
- * Rank D is lost and is in step 5, as rank A knows. Its word did not reach rank B, which waits for D. A waits for B,
- * and must grant it more than B grants D, wherever other ranks are; and a rank that waits for A grants that.
+ * Rank D is lost and is in step 5, as rank A knows. Its word did not reach rank B, which waits for
+ * D. A waits for B, and must grant it more than B grants D, wherever other ranks are; and a rank
+ * that waits for A grants that.
  */
 static void test_grace(void)
 {
@@ -494,8 +501,8 @@ static struct far *far_make(struct ht_wait_args *a)
 }
 
 /*
- * Half of the time is over, and rank 2's control queue has been left in epoch `left`: the sign is posted
- * `posts` times, by the wait, or where the queue is left behind it.
+ * Half of the time is over, and rank 2's control queue has been left in epoch `left`: the sign is
+ * posted `posts` times, by the wait, or where the queue is left behind it.
  */
 static void far_sign(const char *name, uint32_t left, uint32_t leaves, uint64_t posts)
 {

@@ -7,7 +7,10 @@
 /* So many polls are made without naps: the first poll of another wait before each is progress. */
 #define BUSY 700
 
-/* Some seconds: the clock, which says when to look, stands still after the machine has denied processors. */
+/*
+ * Some seconds: the clock, which says when to look, stands still after the machine has denied
+ * processors.
+ */
 #define ASKS_MOST 100000000u
 
 EP_KERNEL(waits_kernel, waits_args, 32)
@@ -57,7 +60,10 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	*a.out = r;
 }
 
-/* The wait of step 6, which this rank has started, for a bank that step 4 used; r.gave_up: it is not free. */
+/*
+ * The wait of step 6, which this rank has started, for a bank that step 4 used; r.gave_up: it is
+ * not free.
+ */
 EP_KERNEL(bank_kernel, waits_args, 32)
 {
 	struct waits_result r = {};
@@ -109,7 +115,10 @@ EP_KERNEL(ht_wait_kernel, ht_wait_args, 32)
 	}
 }
 
-/* A wait for another warp of this rank that does not come: what it waits for is a word nobody writes. */
+/*
+ * A wait for another warp of this rank that does not come: what it waits for is a word nobody
+ * writes.
+ */
 EP_KERNEL(ht_own_kernel, ht_wait_args, 32)
 {
 	struct ep_spin s = ep_spin_start();

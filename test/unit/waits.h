@@ -20,8 +20,8 @@ struct waits_args {
 	uint32_t arrives; /* after so many polls, before the look that follows; 0: never */
 	uint32_t polled;  /* polls before */
 	uint32_t masks;   /* after so many polls the peer has masked this rank; 0: never */
-	uint32_t
-		checks; /* before it waits, it asks whether the connection is down, until so many checks */
+	/* before it waits, it asks whether the connection is down, until so many checks */
+	uint32_t checks;
 	uint32_t ahead; /* another wait was in vain, in units of its clock after now; 0: none */
 	uint32_t step;  /* of the launch, from the operation's first one, 5, on; 0: that one */
 	uint32_t site;  /* 0: rows of a combine */
@@ -46,7 +46,7 @@ extern "C"
 	void
 	grace_kernel(void);
 
-/* ---- kernels that look at a wait of high throughput, and that wait for copies that do not end ---- */
+/* ---- kernels that look at a wait of high throughput, or wait for copies that do not end ---- */
 
 #define HT_STUCK_SLOTS 3
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ThreadSanitizer is told about order: it sees nothing else, the stand-ins are not instrumented. */
+/*
+ * What ThreadSanitizer is told about order: it sees nothing else, the stand-ins are not
+ * instrumented.
+ */
 #ifndef VC_TSAN_H
 #define VC_TSAN_H
 

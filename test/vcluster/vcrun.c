@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vcrun: starts the rank processes of a virtual cluster and waits for them. vcrun(1) tells the rest. */
+/*
+ * vcrun: starts the rank processes of a virtual cluster and waits for them. vcrun(1) tells the
+ * rest.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is known of a size besides its times: bytes that must move, links, waits, clocks, routing. */
+/*
+ * What is known of a size besides its times: bytes that must move, links, waits, clocks, routing.
+ */
 #include <dlfcn.h>
 #include <math.h>
 #include <nccl_ep/ext.h>
@@ -301,9 +303,9 @@ struct share {
 
 /*
  * Low latency: dispatch moves a row once per (token, rank), combine expert-major once per (token,
- * expert) and rank-major once per (token, rank). High throughput: over links both move a row once per
- * (token, rank) in both layouts. own: the rows of one rank, those for itself included. busy: rows
- * that leave or enter the busiest rank.
+ * expert) and rank-major once per (token, rank). High throughput: over links both move a row once
+ * per (token, rank) in both layouts. own: the rows of one rank, those for itself included. busy:
+ * rows that leave or enter the busiest rank.
  */
 static void add_traffic(struct sums *sums, const struct oracle_traffic *traffic, int by_expert,
 			int expert_rows)
@@ -366,8 +368,8 @@ static void memory_bytes(const struct perf_rank *rank, const struct oracle_ht_ta
 }
 
 /*
- * Microseconds that the bytes alone take: links between GPUs, and in high throughput the memory of the
- * busiest GPU. Ranks that share a GPU have no link between them.
+ * Microseconds that the bytes alone take: links between GPUs, and in high throughput the memory of
+ * the busiest GPU. Ranks that share a GPU have no link between them.
  */
 static double floor_us(const struct perf_options *opt, double link_bytes, double memory)
 {

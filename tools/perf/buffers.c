@@ -339,8 +339,8 @@ static ncclEpLayout_t layout_of(const struct perf_options *opt)
 }
 
 /*
- * Finds what the library allocates on each GPU, by itself; a library that does not report it is held to
- * the memory that went away, which has NCCL's own buffers in it.
+ * Finds what the library allocates on each GPU, by itself; a library that does not report it is
+ * held to the memory that went away, which has NCCL's own buffers in it.
  */
 static double library_mib(const struct perf_rank *rank, const ncclEpGroupConfig_t *config,
 			  double gone)
@@ -536,8 +536,8 @@ static void upload(struct perf_rank *rank, void *to, const void *from, size_t by
 #define ORDINARY_SCALE (2688.0f / 16)
 
 /*
- * Low latency without a check: no oracle writes the rows of combine, which take the time of ordinary
- * numbers. They are this rank's tokens, of magnitudes below 16.
+ * Low latency without a check: no oracle writes the rows of combine, which take the time of
+ * ordinary numbers. They are this rank's tokens, of magnitudes below 16.
  */
 static void fill_combine(struct perf_rank *rank, size_t token_bytes)
 {

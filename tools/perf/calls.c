@@ -28,7 +28,10 @@ static const ncclEpCombQuant_t returns[] = {
 	[ORACLE_COMBINE_MXFP8] = NCCL_EP_COMB_QUANT_MXFP8,
 };
 
-/* The aligning dispatch carries no token, but a rank with experts waits for the counts of every one that sends. */
+/*
+ * The aligning dispatch carries no token, but a rank with experts waits for the counts of every one
+ * that sends.
+ */
 static void prepare_align(struct perf_rank *rank)
 {
 	const struct oracle_problem *p = &rank->problem;

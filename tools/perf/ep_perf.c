@@ -23,7 +23,9 @@ static void report_progress(struct perf *perf, uint64_t now)
 		(unsigned long long)((now - begun) / 1000000000));
 }
 
-/* Looks after the ranks of this process once a second. No progress: prints who waits, then ends it. */
+/*
+ * Looks after the ranks of this process once a second. No progress: prints who waits, then ends it.
+ */
 static void *watch(void *argument)
 {
 	struct perf *perf = argument;

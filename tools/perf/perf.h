@@ -80,8 +80,8 @@ struct perf_options {
 	double memory_gbs; /* of its memory */
 	const char *json;
 	const char *routing;
-	uint32_t
-		steps; /* whose ids differ, one after the other; never 0 once the ranks are known */
+	/* whose ids differ, one after the other; never 0 once the ranks are known */
+	uint32_t steps;
 	uint32_t seed;
 	double drop;
 	int layout;     /* em, rm, flat */
@@ -187,7 +187,8 @@ struct perf_row {
 	char unsupported[200]; /* "": measured */
 	bool refused;          /* by the library, and not for want of memory or windows */
 	double copies;         /* distinct ranks per token */
-	double load; /* rows that the busiest rank receives, over the mean of ranks; mean of steps */
+	/* rows that the busiest rank receives, over the mean of ranks; mean of steps */
+	double load;
 	double load_cv; /* of the ranks' received rows */
 	double period;
 	struct perf_op_row op[PERF_OPS];
@@ -277,8 +278,8 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt);
 
 int perf_is_first_process(void);
 /*
- * "ep_perf: ..." on stderr, of a mistake that all processes of the run make: the others leave the line
- * to the first and print theirs only if they are still there some seconds later.
+ * "ep_perf: ..." on stderr, of a mistake that all processes of the run make: the others leave the
+ * line to the first and print theirs only if they are still there some seconds later.
  */
 __attribute__((format(printf, 1, 2))) void perf_complain(const char *format, ...);
 int perf_world_detect(struct perf_world *world, const struct perf_options *opt);
@@ -303,7 +304,10 @@ void perf_phase(struct perf_rank *rank, const char *phase);
 __attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *rank,
 							      const char *format, ...);
 
-/* Closes `f`, unless it is stdout. True if all that was written there has arrived; else it prints why not. */
+/*
+ * Closes `f`, unless it is stdout. True if all that was written there has arrived; else it prints
+ * why not.
+ */
 bool perf_finish(FILE *f, const char *name);
 
 void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes); /* zeroed, never NULL */
@@ -342,7 +346,10 @@ ncclEpTensor_t *perf_tensor(struct perf_tensor *tensor, ncclDataType_t type, voi
 
 /* ---- account.c ---- */
 
-/* Learns which ranks reach each other by RDMA, when the group is there. All ranks add up before it goes. */
+/*
+ * Learns which ranks reach each other by RDMA, when the group is there. All ranks add up before it
+ * goes.
+ */
 void perf_links_learn(struct perf_rank *rank);
 void perf_links_sum(struct perf_rank *rank, struct perf_links *sum);
 /* How long ranks wait for each other between the two calls, which all ranks make. */
@@ -351,7 +358,9 @@ struct perf_waits {
 	uint64_t *ns, *operations; /* [R] */
 };
 void perf_waits_begin(struct perf_rank *rank, struct perf_waits *waits);
-/* Per dispatch, [R][R] with a row for each rank that waits; NULL: the library does not report it. */
+/*
+ * Per dispatch, [R][R] with a row for each rank that waits; NULL: the library does not report it.
+ */
 double *perf_waits_end(struct perf_rank *rank, struct perf_waits *waits);
 
 /* Returns the driver's version; "" where there is none. */
@@ -405,7 +414,7 @@ double perf_percentile(float *values, uint32_t count, double percent);
 const char *perf_cupti_open(const struct perf_options *opt);
 void perf_cupti_time(struct perf_rank *rank, struct perf_times *times, int *blocks);
 
-/* ---- cell.c: `width` columns, the first of them a space; more if the number needs them. NAN: "-" ---- */
+/* ---- cell.c: `width` columns or more, the first of them a space. NAN: "-" ---- */
 
 #define PERF_CELL 32
 void perf_cell_time(char out[PERF_CELL], double value, int width);

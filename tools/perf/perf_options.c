@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which options there are, what they mean, and what nccl-tests have that is called otherwise here. */
+/*
+ * Which options there are, what they mean, and what nccl-tests have that is called otherwise here.
+ */
 #include <string.h>
 
 #include "perf.h"
@@ -155,7 +157,10 @@ static const struct {
 	{ 'O', "out_of_place", "operations are always out of place" },
 };
 
-/* Returns what ep_perf has in place of an option of nccl-tests, given as on the command line; NULL: no such. */
+/*
+ * Returns what ep_perf has in place of an option of nccl-tests, given as on the command line; NULL:
+ * no such.
+ */
 static const char *instead(const char *argument)
 {
 	int is_long = !strncmp(argument, "--", 2);

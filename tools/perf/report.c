@@ -449,8 +449,8 @@ static void put_origin(struct ep_json *json, const struct perf *perf)
 }
 
 /*
- * "-": standard output has the results alone, whatever libraries print there; all else goes to standard error from
- * now on.
+ * "-": standard output has the results alone, whatever libraries print there; all else goes to
+ * standard error from now on.
  */
 int perf_json_reserve(struct perf *perf)
 {

@@ -10,8 +10,8 @@
 /* ---- checks of high throughput ---- */
 
 /*
- * Every byte that high throughput has written, against the oracle. There are gigabytes of it: they come
- * to the host in pieces, and several threads look at each.
+ * Every byte that high throughput has written, against the oracle. There are gigabytes of it: they
+ * come to the host in pieces, and several threads look at each.
  */
 
 #define MAX_WORKERS 16u

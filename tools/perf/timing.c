@@ -506,7 +506,10 @@ static struct record *select_records(const struct perf_rank *rank, enum perf_op 
 	return mine;
 }
 
-/* Kernels of an operation's kind in one iteration: how many, and behind how many aligning ones it is. */
+/*
+ * Kernels of an operation's kind in one iteration: how many, and behind how many aligning ones it
+ * is.
+ */
 static size_t kernels_of(const struct perf_options *opt, enum perf_op op, size_t *before)
 {
 	size_t kernels = opt->staged ? 2 : 1;

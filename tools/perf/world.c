@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The processes and threads of a run: which one this is, how they meet, and how one of them ends. */
+/*
+ * The processes and threads of a run: which one this is, how they meet, and how one of them ends.
+ */
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -174,8 +176,8 @@ static int listen_at(const struct place *place)
 }
 
 /*
- * A file of this name that nobody else has made or can write: in a directory for all, others can foresee
- * the name. What a process that was killed has left there goes.
+ * A file of this name that nobody else has made or can write: in a directory for all, others can
+ * foresee the name. What a process that was killed has left there goes.
  */
 static FILE *create_own(const char *name)
 {

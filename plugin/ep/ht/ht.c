@@ -161,7 +161,10 @@ static uint64_t ht_stamp_add(uint64_t stamp, uint64_t value)
 	return stamp ^ stamp >> 29;
 }
 
-/* Of a group of the same shape and the same nodes, and the same rank in it: never 0, nor EP_HT_NO_STAMP. */
+/*
+ * Of a group of the same shape and the same nodes, and the same rank in it: never 0, nor
+ * EP_HT_NO_STAMP.
+ */
 static uint64_t ht_stamp(const struct ncclEpHandle *handle)
 {
 	const struct ncclEpGroup *g = handle->group;
@@ -227,8 +230,8 @@ static void ht_handle_bind(struct ncclEpHandle *handle)
 #define EP_HT_AUTO_QUEUES 4u /* for rows, of all flows of a rank together; one of each at least */
 
 /*
- * Where few flows share the NIC, each has several queues for rows: while signals of some are held back, others
- * keep the link busy. They are a power of two, so that kernels need not divide.
+ * Where few flows share the NIC, each has several queues for rows: while signals of some are held
+ * back, others keep the link busy. They are a power of two, so that kernels need not divide.
  */
 static uint32_t ht_channels(const struct ep_group_config *config)
 {

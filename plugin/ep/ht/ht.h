@@ -139,8 +139,8 @@ uint64_t ep_ht_group_scratch(const struct ep_shape *shape);
 ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *group);
 
 /*
- * Reads the head of handle memory, when all that was launched before on the stream is over. Fails if
- * there is no routing of the handle's shape.
+ * Reads the head of handle memory, when all that was launched before on the stream is over. Fails
+ * if there is no routing of the handle's shape.
  */
 ncclResult_t ep_ht_head_read(const struct ncclEpHandle *handle, struct ep_ht_head *head,
 			     cudaStream_t stream, const char *name);

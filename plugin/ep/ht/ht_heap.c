@@ -18,7 +18,10 @@ uint64_t ep_ht_group_scratch(const struct ep_shape *shape)
 	return ep_ht_scratch_bytes(shape->roles.holders, shape->roles.holders * shape->nlocal);
 }
 
-/* Ranks whose rows lie in a rank's heap: those that bring tokens in dispatch, in combine those that hold experts. */
+/*
+ * Ranks whose rows lie in a rank's heap: those that bring tokens in dispatch, in combine those that
+ * hold experts.
+ */
 static uint32_t ht_most_peers(const struct ep_shape *shape)
 {
 	return (uint32_t)ep_max_u64(shape->roles.senders, shape->roles.holders);
@@ -30,8 +33,8 @@ uint32_t ep_ht_width(const struct ep_shape *shape, uint32_t topk)
 }
 
 /*
- * As many chunks in each of `rings` as `bytes` hold, and no more than a rank has or `most`. Two at least,
- * so that one can be written while the other is read.
+ * As many chunks in each of `rings` as `bytes` hold, and no more than a rank has or `most`. Two at
+ * least, so that one can be written while the other is read.
  */
 static uint32_t ht_fit_chunks(const struct ep_shape *shape, uint32_t shift, uint64_t row_stride,
 			      uint64_t bytes, uint32_t rings, uint32_t most)
@@ -215,7 +218,10 @@ uint64_t ep_ht_arrivals_layout(const struct ep_shape *shape, uint32_t topk, unsi
 	return ep_round_up(at, EP_HT_SLICE);
 }
 
-/* Small chunks keep the order of rows. Flat's have words of their own; those of several parts have more. */
+/*
+ * Small chunks keep the order of rows. Flat's have words of their own; those of several parts have
+ * more.
+ */
 void ep_ht_arrivals_cut(const struct ep_ht_areas *areas, const struct ep_shape *shape,
 			uint32_t *chunk_shift, uint32_t *ring_chunks)
 {

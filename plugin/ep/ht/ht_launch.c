@@ -9,7 +9,10 @@
 
 /* ---- rows that go straight to or come from callers' windows ---- */
 
-/* Are there ranks that hold no experts, or bring no tokens? They have no rows, so no windows with them. */
+/*
+ * Are there ranks that hold no experts, or bring no tokens? They have no rows, so no windows with
+ * them.
+ */
 static bool ht_apart(const struct ncclEpGroup *g)
 {
 	const struct ep_shape *shape = &g->config.shape;
@@ -40,8 +43,9 @@ static const char *ht_direct_excluded(const struct ncclEpHandle *handle)
 }
 
 /*
- * zero_copy ON wants a window for all that has storage, even where it is of no use. In the flat layout
- * also for a tensor without rows: the others look for this rank's window, and it would not for theirs.
+ * zero_copy ON wants a window for all that has storage, even where it is of no use. In the flat
+ * layout also for a tensor without rows: the others look for this rank's window, and it would not
+ * for theirs.
  */
 static ncclResult_t ht_direct_demand(const struct ncclEpHandle *handle,
 				     const ncclEpTensor_t *tensor, const struct ep_view *view,
@@ -395,7 +399,10 @@ static ncclResult_t ht_dispatch_check(const struct ep_dispatch *dispatch,
 
 #define EP_HT_MXFP8_ELEMENTS 512u
 
-/* Sums of a rank's rows are quantised: there are such in one layout, and one node does not add them again. */
+/*
+ * Sums of a rank's rows are quantised: there are such in one layout, and one node does not add them
+ * again.
+ */
 static ncclResult_t ht_check_mxfp8(const struct ep_combine *c)
 {
 	size_t elements = c->tokens.sizes[1];
@@ -459,8 +466,8 @@ static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_co
  */
 
 /*
- * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, EP_HT_EXPERTS behind those
- * expert-major combine; then, EP_HT_NODES behind those, for others.
+ * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, EP_HT_EXPERTS
+ * behind those expert-major combine; then, EP_HT_NODES behind those, for others.
  */
 #define EP_HT_EXPERTS 3
 #define EP_HT_NODES 9
@@ -585,8 +592,8 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 }
 
 /*
- * Rows of an operation, and what belongs to them, lie in areas by the ranks that they come from, and some words
- * by those that they go to. The areas begin with the first rank that there can be.
+ * Rows of an operation, and what belongs to them, lie in areas by the ranks that they come from,
+ * and some words by those that they go to. The areas begin with the first rank that there can be.
  */
 static void ht_areas_place(struct ep_ht_areas *a, const struct ep_ht_common *c, bool back,
 			   bool nodes)
@@ -686,7 +693,10 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 	return ncclSuccess;
 }
 
-/* Sends of arrivals are so many chunks ahead, at most. With 64 a tenth of the experts came a third later. */
+/*
+ * Sends of arrivals are so many chunks ahead, at most. With 64 a tenth of the experts came a third
+ * later.
+ */
 #define EP_HT_ARRIVALS_LAG 256u
 
 /* The same dispatch in the order of experts. */

@@ -16,7 +16,10 @@
 #define EP_HT_DISPATCH_WARPS 15u
 #define EP_HT_COMBINE_WARPS (EP_HT_COMBINE_THREADS / 32u)
 #define EP_HT_EXPERTS_WARPS (EP_HT_EXPERTS_THREADS / 32u)
-/* Expert-major combine with more blocks than that has enough in flight, and is faster with fewer warps. */
+/*
+ * Expert-major combine with more blocks than that has enough in flight, and is faster with fewer
+ * warps.
+ */
 #define EP_HT_CROWDED_BLOCKS 64u
 #define EP_HT_CROWDED_WARPS 10u
 #define EP_HT_LEAST_WARPS 2u
@@ -25,15 +28,15 @@
 	2u             /* flat rows are copied and added faster in chunks of 4 tokens than of 8 */
 #define EP_HT_ROLES 2u /* warps of a block that serve the NICs, in groups of several nodes */
 /*
- * Combine has larger parts where so few ranks contribute to a row: per part it does less then. Out of
- * windows rows come faster if the next one is loaded while one is added.
+ * Combine has larger parts where so few ranks contribute to a row: per part it does less then. Out
+ * of windows rows come faster if the next one is loaded while one is added.
  */
 #define EP_HT_FEW 2u
 #define EP_HT_DIRECT_PART 7168u
 
 /*
- * With max_num_sms AUTO: flat combine is slower with more blocks than this; groups of several nodes wait
- * for NICs, whose 50 GB/s so many SMs copy several times over.
+ * With max_num_sms AUTO: flat combine is slower with more blocks than this; groups of several nodes
+ * wait for NICs, whose 50 GB/s so many SMs copy several times over.
  */
 #define EP_HT_AUTO_FLAT_COMBINE 64u
 #define EP_HT_AUTO_NODES 16u
@@ -51,8 +54,9 @@ static uint32_t ht_overlap_sms(uint32_t layout)
 }
 
 /*
- * A warp takes microseconds for each row of a unit, so few tokens are cut into small chunks, for all warps; many into
- * larger ones, which have less to publish. What travels between nodes is posted by whole chunks.
+ * A warp takes microseconds for each row of a unit, so few tokens are cut into small chunks, for
+ * all warps; many into larger ones, which have less to publish. What travels between nodes is
+ * posted by whole chunks.
  */
 uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout)
 {
@@ -143,7 +147,10 @@ static uint32_t ht_least_stage(const struct ep_ht_operation *op, uint32_t part_b
 /* The same on all ranks, whatever their GPUs are. */
 static void ht_plan_parts(struct ep_ht_plan *plan, const struct ep_ht_operation *op)
 {
-	/* what is summed from windows need not be cut, as nobody waits for units, which may be of one token */
+	/*
+	 * what is summed from windows need not be cut, as nobody waits for units, which may be of
+	 * one token
+	 */
 	uint32_t pieces = op->direct ? op->shape.max_tokens
 				     : ht_shape_chunks(&op->shape, op->layout);
 	uint32_t parts = ht_parts(op->kind, ht_units(op), pieces, ht_part_most(op), op->row_bytes);
@@ -231,9 +238,9 @@ static struct ep_ht_plan ht_plan_route(const struct ep_ht_operation *op)
 /*
  * Returns by how many chunks a warp's sends are ahead of what it receives. A ring that has room for
  * all chunks is never written twice, so nothing bounds the lag. Across nodes a row goes through a
- * ring twice, and what has been read from a net ring is posted when it is worth a message. With rings
- * or net rings of two chunks that leaves 0, and units of all kinds have one key: then the order of
- * ties prevents deadlock (work_take in device/ht/combine.h).
+ * ring twice, and what has been read from a net ring is posted when it is worth a message. With
+ * rings or net rings of two chunks that leaves 0, and units of all kinds have one key: then the
+ * order of ties prevents deadlock (work_take in device/ht/combine.h).
  */
 static uint32_t ht_plan_lag(const struct ep_ht_operation *op)
 {

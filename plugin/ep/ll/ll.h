@@ -50,9 +50,9 @@ struct ep_ll_handle_layout ep_ll_handle_layout_make(const struct ep_shape *shape
 						    uint32_t topk);
 
 /*
- * Quads of the largest row in a group whose max_token_bytes is `bytes`: so many bytes copied, scales
- * included, and quantised what is bf16 of so many bytes. Where these are just what a quantised row
- * and its scales take, that fits, too.
+ * Quads of the largest row in a group whose max_token_bytes is `bytes`: so many bytes copied,
+ * scales included, and quantised what is bf16 of so many bytes. Where these are just what a
+ * quantised row and its scales take, that fits, too.
  */
 uint32_t ep_ll_max_quads(uint32_t bytes);
 
@@ -62,14 +62,15 @@ uint32_t ep_ll_row_quads(enum ep_row_format format, uint32_t bytes);
 /* ---- all that is decided about a launch. Arithmetic alone: no CUDA, no group ---- */
 
 /*
- * Thread blocks of a group's dispatches, or combines. Unless the split is fixed, only the sum of the two counts:
- * ep_ll_plan_make() shares it out again for each operation.
+ * Thread blocks of a group's dispatches, or combines. Unless the split is fixed, only the sum of
+ * the two counts: ep_ll_plan_make() shares it out again for each operation.
  */
 struct ep_ll_geometry {
 	uint32_t send_blocks;
 	uint32_t recv_blocks;
 	uint32_t threads;
-	bool fixed; /* parameters set how many blocks send or receive, the same for all operations */
+	/* parameters set how many blocks send or receive, the same for all operations */
+	bool fixed;
 };
 
 /* In this order; `+ EP_LL_KERNEL_REMOTE` is the same for groups with remote ranks. */
@@ -167,9 +168,9 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 /* ---- whether NICs read rows where the caller has them ---- */
 
 /*
- * Fills *out, which is zero, if NICs shall read rows of `row_bytes` from the tensor of `view`, the input
- * of a dispatch or combine. The kernel then waits for the NICs; a send half alone shall be short, so its
- * rows are copied.
+ * Fills *out, which is zero, if NICs shall read rows of `row_bytes` from the tensor of `view`, the
+ * input of a dispatch or combine. The kernel then waits for the NICs; a send half alone shall be
+ * short, so its rows are copied.
  */
 void ep_ll_source_choose(struct ncclEpGroup *group, enum ep_ll_source_of of,
 			 const ncclEpTensor_t *tensor, const struct ep_view *view,

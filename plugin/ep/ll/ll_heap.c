@@ -98,8 +98,8 @@ static void ll_stage_make(struct ep_ll_heap *heap, const struct ep_shape *shape,
 }
 
 /*
- * Of dispatch, from `senders` at most, and of combine, from any of `holders`: the larger number. All heaps of
- * a group are alike, whatever their ranks' roles are.
+ * Of dispatch, from `senders` at most, and of combine, from any of `holders`: the larger number.
+ * All heaps of a group are alike, whatever their ranks' roles are.
  */
 static uint64_t ll_area_rows(const struct ep_shape *shape, uint32_t senders, uint32_t holders,
 			     uint32_t topk)

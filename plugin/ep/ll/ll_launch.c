@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations of low latency: their checks, and their launches, which allocate and wait for nothing. */
+/*
+ * Operations of low latency: their checks, and their launches, which allocate and wait for nothing.
+ */
 #include <string.h>
 #include "core/cuda.h"
 #include "device/kernels.h"
@@ -309,8 +311,8 @@ static ncclResult_t ll_check_row(const struct ep_dispatch *dispatch, uint32_t qu
 }
 
 /*
- * Who has few tokens does not place its own rows from the tensor: that begins with a trip to memory behind the
- * headers. With halves the program may write the tensor before rows are placed.
+ * Who has few tokens does not place its own rows from the tensor: that begins with a trip to memory
+ * behind the headers. With halves the program may write the tensor before rows are placed.
  */
 static void ll_own_fill(struct ep_ll_dispatch_args *a, const struct ep_dispatch *dispatch,
 			const struct ep_ll_plan *plan)

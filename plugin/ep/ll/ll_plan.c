@@ -3,10 +3,10 @@
 #include "ep/ll/ll.h"
 
 /*
- * How kernels handle rows of a format: quads that are made together; quads of many rows that a warp takes
- * at a time when dispatch sends and receives (a quad of a quantised row takes longer to put in its
- * places); how many eighths of the blocks send then, and in combine; the kernels. Measured, as what follows:
- * doc/design/measurements.md.
+ * How kernels handle rows of a format: quads that are made together; quads of many rows that a warp
+ * takes at a time when dispatch sends and receives (a quad of a quantised row takes longer to put
+ * in its places); how many eighths of the blocks send then, and in combine; the kernels. Measured,
+ * as what follows: doc/design/measurements.md.
  */
 static const struct ll_format {
 	uint32_t tile;
@@ -41,8 +41,8 @@ static uint32_t ll_span_tokens(uint32_t topk, uint32_t experts)
 
 /*
  * Dynamic shared memory of a dispatch. Senders: ids of a span, bits per (expert, token) and per
- * (rank, token), counts per expert and rank, repeated selections, a tile for each warp. Receivers: counts
- * per (source, expert), five words per source.
+ * (rank, token), counts per expert and rank, repeated selections, a tile for each warp. Receivers:
+ * counts per (source, expert), five words per source.
  */
 static uint32_t ll_shared_bytes(const struct ep_shape *shape, uint32_t topk, uint32_t span)
 {
@@ -145,7 +145,10 @@ static void ll_plan_dispatch(struct ep_ll_plan *plan, const struct ep_ll_operati
 	plan->shared_bytes = ll_shared_bytes(&op->shape, op->topk, plan->span);
 }
 
-/* And if parts of rows are listed. Of one token as many rows return as there are experts on other ranks. */
+/*
+ * And if parts of rows are listed. Of one token as many rows return as there are experts on other
+ * ranks.
+ */
 static uint32_t ll_listed_quads(const struct ep_ll_operation *op, uint32_t quads, uint32_t warps)
 {
 	uint64_t rows = ll_plan_tokens(op) * (op->shape.roles.senders - 1);
@@ -194,8 +197,8 @@ static bool ll_quads_fit(const struct ep_ll_operation *op, uint32_t blocks)
 }
 
 /*
- * A half that a rank's role leaves without work has one block, which takes the step. The other half has the
- * rest, unless `few` blocks have all of its work.
+ * A half that a rank's role leaves without work has one block, which takes the step. The other half
+ * has the rest, unless `few` blocks have all of its work.
  */
 static void ll_plan_idle(struct ep_ll_plan *plan, const struct ep_ll_operation *op, bool few)
 {

@@ -27,7 +27,10 @@ uint64_t vc_now_ns(void);
  */
 void vc_key_lock(const void *key);
 void vc_key_unlock(const void *key);
-/* Called with the lock, returns without it. `release`: unlocked once the wake-up cannot be missed any more. */
+/*
+ * Called with the lock, returns without it. `release`: unlocked once the wake-up cannot be missed
+ * any more.
+ */
 void vc_key_wait(const void *key, enum vc_wait what, uint64_t until_ns, pthread_mutex_t *release);
 void vc_key_wake(const void *key, uint32_t most);
 
@@ -71,8 +74,9 @@ uint64_t vc_real_now_ns(void);
 void vc_real_sleep_ns(uint64_t ns);
 
 /*
- * Reads the beginning of a file as text. Returns its bytes, or -errno. By system calls alone: the clock is moved inside
- * calls of sanitizers and at the end of threads, where ThreadSanitizer's open() has waited for its own lock for ever.
+ * Reads the beginning of a file as text. Returns its bytes, or -errno. By system calls alone: the
+ * clock is moved inside calls of sanitizers and at the end of threads, where ThreadSanitizer's
+ * open() has waited for its own lock for ever.
  */
 long vc_real_read_file(const char *path, char *text, size_t size);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C library's functions that read time, sleep, wait for other threads, or start them, in place of libc's (clock/page.h
- * says what for). Programs link libvcluster.so before libc, so these are found first, by the libraries
- * of the product and of the NIC as well, and by sanitizers' own versions of them.
+ * The C library's functions that read time, sleep, wait for other threads, or start them, in place
+ * of libc's (clock/page.h says what for). Programs link libvcluster.so before libc, so these are
+ * found first, by the libraries of the product and of the NIC as well, and by sanitizers' own
+ * versions of them.
  */
 #undef _FORTIFY_SOURCE /* these functions stand for each other here */
 #include <errno.h>
@@ -108,7 +109,10 @@ static bool vc_look_ready(void *arg)
 	return l->result != 0;
 }
 
-/* Are all descriptors sockets, eventfds or sets of such? Bytes get into pipes by calls that are not counted, too. */
+/*
+ * Are all descriptors sockets, eventfds or sets of such? Bytes get into pipes by calls that are not
+ * counted, too.
+ */
 static bool vc_look_sockets(const struct vc_look *l)
 {
 	struct stat s;
@@ -163,7 +167,9 @@ static int vc_look_wait(struct vc_look *l, uint64_t ns, const sigset_t *mask)
 	return l->result;
 }
 
-/* What sends packets, also by what it leaves to the kernel: each call is counted when it is over. */
+/*
+ * What sends packets, also by what it leaves to the kernel: each call is counted when it is over.
+ */
 #define VC_FD_CALL(type, name, parameters, arguments)                                              \
 	VC_EXPORT type name parameters                                                             \
 	{                                                                                          \

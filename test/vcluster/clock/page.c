@@ -27,8 +27,8 @@
 #define VC_STUCK_LOOKS 50
 
 /*
- * Finds ksoftirqd of the processors that the run may use: a packet is delivered where it is sent. Kernel
- * threads are among the first processes of a machine.
+ * Finds ksoftirqd of the processors that the run may use: a packet is delivered where it is sent.
+ * Kernel threads are among the first processes of a machine.
  */
 static void vc_clock_find_softirq(struct vc_clock *clock)
 {
@@ -221,7 +221,10 @@ bool vc_slot_wake(struct vc_clock *clock, struct vc_clock_slot *slot)
 	if (state != VC_SLOT_WAITS) {
 		return false;
 	}
-	/* It counts before it can run: it may wait again at once, and must not find that nothing runs. */
+	/*
+	 * It counts before it can run: it may wait again at once, and must not find that nothing
+	 * runs.
+	 */
 	vc_slot_begin(clock, slot);
 	if (atomic_compare_exchange_strong(&slot->state, &state, VC_SLOT_RUNS)) {
 		return true;
@@ -266,7 +269,10 @@ static char vc_thread_state(pid_t pid, pid_t tid)
 	return state && state[1] == ' ' ? state[2] : 'X';
 }
 
-/* Is the slot's thread asleep in the kernel? One that has ended is; where that cannot be told it is not. */
+/*
+ * Is the slot's thread asleep in the kernel? One that has ended is; where that cannot be told it is
+ * not.
+ */
 static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *slot)
 {
 	char state = vc_thread_state(atomic_load(&clock->proc[atomic_load(&slot->proc)].pid),
@@ -275,7 +281,10 @@ static bool vc_slot_asleep(struct vc_clock *clock, const struct vc_clock_slot *s
 	return state == 'S' || state == 'Z' || state == 'X';
 }
 
-/* Has the kernel nothing for the slot's thread? Unless `anew`, it is not asked again before something was sent. */
+/*
+ * Has the kernel nothing for the slot's thread? Unless `anew`, it is not asked again before
+ * something was sent.
+ */
 static bool vc_slot_unheard(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t traffic,
 			    bool anew)
 {
@@ -298,8 +307,9 @@ void vc_clock_traffic(struct vc_clock *clock)
 }
 
 /*
- * Has the kernel delivered all that was sent? Who sends runs until it has counted that, so what a thread that runs
- * may send meanwhile changes `traffic`. A ksoftirqd that is parked, or idle, has nothing to do.
+ * Has the kernel delivered all that was sent? Who sends runs until it has counted that, so what a
+ * thread that runs may send meanwhile changes `traffic`. A ksoftirqd that is parked, or idle, has
+ * nothing to do.
  */
 static bool vc_clock_delivered(struct vc_clock *clock, uint64_t traffic)
 {
@@ -339,7 +349,10 @@ static uint64_t vc_clock_cpu(struct vc_clock *clock)
 	return sum;
 }
 
-/* Could a thread run that has no processor? One that waits in a way that the clock does not know is no such thread. */
+/*
+ * Could a thread run that has no processor? One that waits in a way that the clock does not know is
+ * no such thread.
+ */
 static bool vc_clock_starves(struct vc_clock *clock)
 {
 	for (uint32_t i = 0; i < atomic_load(&clock->nslots); i++) {
@@ -449,7 +462,10 @@ static uint64_t vc_slot_limit(const struct vc_clock *clock, const struct vc_cloc
 	return until + (more < most ? more : most);
 }
 
-/* The earliest limit of all waits. False if a thread is about to wait in the kernel, or to come back. */
+/*
+ * The earliest limit of all waits. False if a thread is about to wait in the kernel, or to come
+ * back.
+ */
 static bool vc_limit_find(struct vc_clock *clock, const struct vc_clock_slot *self, bool anew,
 			  uint64_t *first_ns)
 {
@@ -579,8 +595,8 @@ const char *vc_clock_move(struct vc_clock *clock, struct vc_clock_slot *self)
 static int (*vc_real_gettime)(clockid_t, struct timespec *);
 
 /*
- * AddressSanitizer looks at the clock in the middle of malloc() and free(), which dlsym() calls: this look-up is over
- * before any other one begins.
+ * AddressSanitizer looks at the clock in the middle of malloc() and free(), which dlsym() calls:
+ * this look-up is over before any other one begins.
  */
 __attribute__((constructor(101))) static void vc_real_begin(void)
 {
@@ -600,7 +616,10 @@ void *vc_real_find(_Atomic(void *) *found, const char *name)
 
 	if (!fn) {
 		fn = dlsym(RTLD_NEXT, name);
-		/* A program's own libraries come before those that a preloaded library needs: before this one. */
+		/*
+		 * A program's own libraries come before those that a preloaded library needs:
+		 * before this one.
+		 */
 		fn = fn ? fn : dlsym(RTLD_DEFAULT, name);
 		if (!fn) {
 			abort(); /* a C library without it would not have started this program */

@@ -10,7 +10,10 @@
 #include "clock/clock.h"
 
 #define VC_KEYS 256
-/* Time that moves at its real pace comes to limits sooner than it was reckoned when it was moved in between. */
+/*
+ * Time that moves at its real pace comes to limits sooner than it was reckoned when it was moved in
+ * between.
+ */
 #define VC_LOOK_NS 20000000
 
 struct vc_waiter {

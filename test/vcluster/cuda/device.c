@@ -353,7 +353,9 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 	return cudaSuccess;
 }
 
-/* All pairs of devices are joined as by NVLink; those of VC_NO_NVLINK by PCIe, of VC_NO_PEER not. */
+/*
+ * All pairs of devices are joined as by NVLink; those of VC_NO_NVLINK by PCIe, of VC_NO_PEER not.
+ */
 cudaError_t cudaDeviceGetP2PAttribute(int *value, enum cudaDeviceP2PAttr attr, int device, int peer)
 {
 	bool possible, nvlink;
@@ -535,7 +537,10 @@ const char *cudaGetErrorString(cudaError_t error)
 
 static atomic_uint vc_resets_begun, vc_resets_over;
 
-/* 1 and how many resets were over when this thread found a context alive; 0: it has not looked since it used one. */
+/*
+ * 1 and how many resets were over when this thread found a context alive; 0: it has not looked
+ * since it used one.
+ */
 static _Thread_local unsigned int vc_context_seen;
 
 void vc_context_found(void)
@@ -543,7 +548,9 @@ void vc_context_found(void)
 	vc_context_seen = vc_resets_over + 1;
 }
 
-/* No program can look at a context and use it in one step: once after each look that is forgiven. */
+/*
+ * No program can look at a context and use it in one step: once after each look that is forgiven.
+ */
 static bool vc_reset_came_between(void)
 {
 	bool between = vc_context_seen && vc_context_seen <= vc_resets_begun;

@@ -134,8 +134,8 @@ static CUresult vc_cu_primary_state(CUdevice device, unsigned int *flags, int *a
 }
 
 /*
- * The context of a device is a pointer that says which: nobody reads there. A device that has failed
- * tells nothing.
+ * The context of a device is a pointer that says which: nobody reads there. A device that has
+ * failed tells nothing.
  */
 static CUresult vc_cu_primary_retain(CUcontext *context, CUdevice device)
 {

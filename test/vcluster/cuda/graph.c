@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stream capture: operations become nodes; what cannot be captured is refused and ends the capture. */
+/*
+ * Stream capture: operations become nodes; what cannot be captured is refused and ends the capture.
+ */
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>

@@ -197,11 +197,12 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
 /*
  * VC_FAULT is a list, separated by ';', of
  *   kill:rank=3,launch=5[,us=200]    SIGKILL at (or that long after) the rank's fifth launch
- *   stop:rank=3,launch=5[,us=200]    SIGSTOP likewise; both at the second launch after that at the latest, for the
- *                                    thread that sends the signal may get no processor when it should
+ *   stop:rank=3,launch=5[,us=200]    SIGSTOP likewise; both at the second launch after that at the
+ *                                    latest, for the thread that sends the signal may get no
+ *                                    processor when it should
  *   delay:rank=1,us=1000[,launch=2]  sleep before each launch, or before that one
- * Launches count from 1, kernels of a graph one by one as the graph is launched. A process without a
- * rank is rank 0.
+ * Launches count from 1, kernels of a graph one by one as the graph is launched. A process without
+ * a rank is rank 0.
  */
 
 #define VC_LATEST_LAUNCH 2

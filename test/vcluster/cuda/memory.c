@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory. Each device allocation is a memfd of its own, mapped so that it ends at a page that cannot
- * be touched, filled with a pattern when fresh. Freed addresses stay unusable for a while.
+ * Memory. Each device allocation is a memfd of its own, mapped so that it ends at a page that
+ * cannot be touched, filled with a pattern when fresh. Freed addresses stay unusable for a while.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -274,8 +274,8 @@ void vc_mem_unaccount(int device, size_t size)
 }
 
 /*
- * By writes to the file: each page that is stored to through a mapping costs a fault, and most of a test's
- * memory is never touched again.
+ * By writes to the file: each page that is stored to through a mapping costs a fault, and most of a
+ * test's memory is never touched again.
  */
 bool vc_mem_poison(int fd, size_t offset, size_t size)
 {
@@ -305,7 +305,10 @@ static cudaError_t vc_device_alloc(int device, size_t size, size_t align, void *
 		return cudaErrorMemoryAllocation;
 	}
 	mem.fd = memfd_create("vcluster", MFD_CLOEXEC);
-	/* The allocation ends where the page that cannot be touched begins, as far as `align` allows. */
+	/*
+	 * The allocation ends where the page that cannot be touched begins, as far as `align`
+	 * allows.
+	 */
 	if (mem.fd < 0 || ftruncate(mem.fd, (off_t)mem.map_size) || fstat(mem.fd, &stat) ||
 	    !vc_mem_poison(mem.fd, mem.map_size - used, size)) {
 		goto err_account;
@@ -424,7 +427,10 @@ void vc_mem_check_ended(const void *p)
 	}
 }
 
-/* Ends memory of this kind, or its registration; it waits for the device first, as the real calls do. */
+/*
+ * Ends memory of this kind, or its registration; it waits for the device first, as the real calls
+ * do.
+ */
 static cudaError_t vc_give_back(void *p, enum vc_mem_kind kind, cudaError_t unknown)
 {
 	struct vc_mem mem;

@@ -24,17 +24,17 @@ int vc_device_enter(void);
 unsigned long long vc_device_context(int number);
 void vc_device_make_context(int number); /* if there is none */
 /*
- * The lock of a device's context, which launches take for a moment, and which the driver holds while an
- * asynchronous copy to pageable memory waits for its stream (seen on an H200, driver 580): threads that share the
- * device launch nothing meanwhile.
+ * The lock of a device's context, which launches take for a moment, and which the driver holds
+ * while an asynchronous copy to pageable memory waits for its stream (seen on an H200, driver 580):
+ * threads that share the device launch nothing meanwhile.
  */
 void vc_context_lock(int number);
 void vc_context_unlock(int number);
 /* This thread has asked whether a context is alive, and it is. */
 void vc_context_found(void);
 /*
- * What a reset has ended is used: says so, and ends the process if VC_RESET_STRICT is set, unless the reset
- * came after this thread's last look at a context.
+ * What a reset has ended is used: says so, and ends the process if VC_RESET_STRICT is set, unless
+ * the reset came after this thread's last look at a context.
  */
 void vc_ended_used(const char *what);
 bool vc_device_valid(int ordinal);
@@ -84,7 +84,8 @@ struct vc_mem {
 	uint64_t inode;   /* of the memfd */
 	int opens;
 	unsigned int flags;
-	bool sync_memops; /* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; recorded, all copies are synchronous */
+	/* CU_POINTER_ATTRIBUTE_SYNC_MEMOPS; recorded, all copies are synchronous */
+	bool sync_memops;
 	bool shown; /* as a DMA-BUF, which keeps it after a reset: NICs may use these addresses */
 	struct vc_phys *phys; /* MAPPED */
 	bool foreign;         /* MAPPED: memory of another process */
@@ -121,8 +122,8 @@ void vc_mem_export(const struct vc_mem *mem, struct vc_export *out);
 /* A descriptor of the exporter's memory, if it is still there; else -1. */
 int vc_export_fd(const struct vc_export *from);
 /*
- * A reset: memory of the device's context is gone, and host memory no longer registered. Mappings of
- * handles are not the context's, and stay.
+ * A reset: memory of the device's context is gone, and host memory no longer registered. Mappings
+ * of handles are not the context's, and stay.
  */
 void vc_memory_end(int device);
 /* An address that no call takes: was it memory that a reset has ended? */
@@ -226,8 +227,8 @@ void vc_work_free(struct vc_work *work);
 cudaError_t vc_work_clone(struct vc_work *to, const struct vc_work *from);
 
 /*
- * Streams. One mutex (vc_lock) guards all objects; work runs outside of it. Streams are threads with
- * a queue of operations. Each operation has a sequence number in its stream, so "all that was
+ * Streams. One mutex (vc_lock) guards all objects; work runs outside of it. Streams are threads
+ * with a queue of operations. Each operation has a sequence number in its stream, so "all that was
  * submitted before" is a pair (stream, number): the legacy stream's ordering is made of such pairs.
  */
 
@@ -278,8 +279,8 @@ struct CUstream_st *vc_stream_find(cudaStream_t handle);
  */
 cudaError_t vc_stream_submit(cudaStream_t handle, struct vc_work *work);
 /*
- * With the lock held: queues the work, whose end sets `mark` unless that is NULL. Where it fails, work and mark
- * are freed.
+ * With the lock held: queues the work, whose end sets `mark` unless that is NULL. Where it fails,
+ * work and mark are freed.
  */
 cudaError_t vc_stream_push(struct CUstream_st *stream, struct vc_work *work, struct vc_marker *mark,
 			   struct vc_op **op);

@@ -15,8 +15,10 @@ struct CUstream_st *vc_streams;
 
 static struct CUstream_st *vc_legacy[VC_MAX_DEVICES];
 
-/* Streams of one thread. Not in thread-local memory itself: programs that load this library late have
- * little room there. */
+/*
+ * Streams of one thread. Not in thread-local memory itself: programs that load this library late
+ * have little room there.
+ */
 struct vc_thread_streams {
 	struct vc_thread_streams *next;
 	struct CUstream_st *of[VC_MAX_DEVICES];
@@ -294,8 +296,8 @@ static bool vc_stream_rests(struct CUstream_st *stream)
 }
 
 /*
- * Does what vc_stream_submit() does, and waits until it is done. A stream at rest lends its place to the caller, who does the work instead of
- * waking the stream's thread and being woken by it.
+ * Does what vc_stream_submit() does, and waits until it is done. A stream at rest lends its place
+ * to the caller, who does the work instead of waking the stream's thread and being woken by it.
  */
 static cudaError_t vc_stream_complete(cudaStream_t handle, struct vc_work *work)
 {
@@ -507,7 +509,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 	return vc_error(vc_stream_submit(stream, &work));
 }
 
-/* ---- events. Each recording is a marker of its own, so that a later one does not disturb waiters ---- */
+/* ---- events: each recording is a marker, so that a later one does not disturb waiters ---- */
 
 static struct CUevent_st *vc_events;
 
@@ -796,8 +798,9 @@ static void vc_kernel_run(struct vc_work *work)
 #endif
 
 /*
- * Whole pages of zeros are holes in the file behind them: most of a large buffer is never looked at. Not where NICs
- * get at memory by its address: their driver has pinned its pages, and would go on with those that the hole has let go.
+ * Whole pages of zeros are holes in the file behind them: most of a large buffer is never looked
+ * at. Not where NICs get at memory by its address: their driver has pinned its pages, and would go
+ * on with those that the hole has let go.
  */
 static void vc_set_run(uint8_t *dst, int value, size_t size)
 {
@@ -818,8 +821,8 @@ static void vc_set_run(uint8_t *dst, int value, size_t size)
 
 #ifdef VC_TSAN
 /*
- * A copy engine moves aligned words whole. So a copy may take words that a kernel stores atomically meanwhile;
- * the race detector still reports a copy beside a plain store.
+ * A copy engine moves aligned words whole. So a copy may take words that a kernel stores atomically
+ * meanwhile; the race detector still reports a copy beside a plain store.
  */
 static void vc_copy_run(void *dst, const void *src, size_t size)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Virtual memory management. An allocation is a memfd, known in a process by its inode, however often
- * it has been imported there. A handle counts as one reference of it, and so does a mapping.
+ * Virtual memory management. An allocation is a memfd, known in a process by its inode, however
+ * often it has been imported there. A handle counts as one reference of it, and so does a mapping.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -317,8 +317,8 @@ CUresult vc_cu_mem_map(CUdeviceptr p, size_t size, size_t offset,
 }
 
 /*
- * Waits for no kernel: one that still uses the addresses faults. As the real one does, it takes whole
- * mappings only.
+ * Waits for no kernel: one that still uses the addresses faults. As the real one does, it takes
+ * whole mappings only.
  */
 CUresult vc_cu_mem_unmap(CUdeviceptr p, size_t size)
 {

@@ -254,12 +254,15 @@ void ep_simt_barrier(uint32_t id, uint32_t nthreads, bool waits)
 #define VC_IDLE_SHORT 16 /* rounds */
 #define VC_NAP_LEAST_NS 100000
 #define VC_NAP_MOST_NS 100000000
-/* What a GPU polls at least during a nap: waits count polls (device/group/wait.h), and the clock stretches naps. */
+/*
+ * What a GPU polls at least during a nap: waits count polls (device/group/wait.h), and the clock
+ * stretches naps.
+ */
 #define VC_NAP_POLLS 64
 
 /*
- * Only polling is going on: after a few rounds, other blocks and processes have the CPU. Who has waited for long may look
- * a little later. Where all wait, naps take no time (clock/page.h).
+ * Only polling is going on: after a few rounds, other blocks and processes have the CPU. Who has
+ * waited for long may look a little later. Where all wait, naps take no time (clock/page.h).
  */
 static void vc_block_idle(struct vc_block *block)
 {
@@ -392,7 +395,9 @@ static void vc_fiber_end(struct vc_block *block, struct vc_fiber *self)
 				barrier->arrived, i);
 		}
 	}
-	/* Canaries are seldom in a cache. Lanes use about as much stack: one of a warp is checked. */
+	/*
+	 * Canaries are seldom in a cache. Lanes use about as much stack: one of a warp is checked.
+	 */
 	if (self->pub.lane == block->grid->serial % EP_WARP_SIZE) {
 		vc_fiber_check_stack(self);
 	}
@@ -514,8 +519,8 @@ void vc_block_run(struct vc_worker *worker)
 
 	vc_fibers_reserve(worker, block->grid->nthreads);
 	/*
-	 * Orders the threads of the block before, which have ended. Done any earlier, it would order
-	 * them before every thread that this one starts, and hide races between the two.
+	 * Orders the threads of the block before, which have ended. Done any earlier, it would
+	 * order them before every thread that this one starts, and hide races between the two.
 	 */
 	VC_ACQUIRE(&block->live);
 	vc_worker_reserve_shared(worker, block->grid->dynamic_shared);
@@ -639,7 +644,9 @@ static struct vc_group *vc_group_join(struct vc_block *block, struct vc_fiber *s
 		vc_illegal(block, self, "calls %s with mask 0x%08x while lanes 0x%08x wait in %s",
 			   vc_op_name(op), mask, group->arrived, vc_op_name(group->op));
 	}
-	/* Lanes of the mask may still be in other collectives, but not in one that needs this lane. */
+	/*
+	 * Lanes of the mask may still be in other collectives, but not in one that needs this lane.
+	 */
 	for (uint32_t i = 0; i < warp->ngroups; i++) {
 		const struct vc_group *other = &warp->group[i];
 
@@ -686,8 +693,9 @@ uint64_t ep_simt_collective(uint32_t op, uint32_t mask, uint64_t value, uint32_t
 			   vc_op_name(op), mask, mask & ~warp->live);
 	}
 	/*
-	 * A warp that polls may vote on what it saw. More than 8 collectives since a poll are progress,
-	 * by this lane or by one that it meets in them: one lane may poll on behalf of a warp.
+	 * A warp that polls may vote on what it saw. More than 8 collectives since a poll are
+	 * progress, by this lane or by one that it meets in them: one lane may poll on behalf of a
+	 * warp.
 	 */
 	if (++self->calls > 8) {
 		self->calls = 8;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bulk copies. The engine copies as late as the kernel lets it: loads while their barrier is polled,
- * stores when their group is waited for, or at the warp's end. With a seed some copies are done
- * earlier, and with VC_LOADS_LATE some loads later than what others do meanwhile. Whatever a kernel
- * does to the memory of a copy in between is so found in the data, if it is not found here: the
- * engine's view of shared memory is kept beside the memory itself.
+ * Bulk copies. The engine copies as late as the kernel lets it: loads while their barrier is
+ * polled, stores when their group is waited for, or at the warp's end. With a seed some copies are
+ * done earlier, and with VC_LOADS_LATE some loads later than what others do meanwhile. Whatever a
+ * kernel does to the memory of a copy in between is so found in the data, if it is not found here:
+ * the engine's view of shared memory is kept beside the memory itself.
  */
 #include <sys/mman.h>
 #include "exec/exec.h"
@@ -58,7 +58,7 @@ static bool vc_words_differ(const void *a, const void *b, size_t bytes)
 	return differ != 0;
 }
 
-/* ---- the engine as a thread of its own, which knows what was before the copies were issued ---- */
+/* ---- the engine as a thread, which knows what was before the copies were issued ---- */
 
 #ifdef VC_TSAN
 static void *vc_engine_enter(struct vc_engine *engine)
@@ -232,8 +232,9 @@ static void vc_stores_wait(struct vc_block *block, struct vc_fiber *self, uint32
 }
 
 /*
- * Loads that are late land when others have had many turns since somebody began to wait for them. So what
- * the kernel has told them too early, that it has read what it is only about to read, they have acted upon.
+ * Loads that are late land when others have had many turns since somebody began to wait for them.
+ * So what the kernel has told them too early, that it has read what it is only about to read, they
+ * have acted upon.
  */
 bool vc_loads_wait(struct vc_block *block)
 {
@@ -645,8 +646,8 @@ void vc_mbar_arrive(struct vc_block *block, struct vc_fiber *self, struct vc_mba
 }
 
 /*
- * All warps have arrived, somebody polls: its loads land at the second look, or at any with a seed, unless
- * they are late.
+ * All warps have arrived, somebody polls: its loads land at the second look, or at any with a seed,
+ * unless they are late.
  */
 static void vc_mbar_polled(struct vc_block *block, struct vc_mbar *m)
 {

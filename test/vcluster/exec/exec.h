@@ -27,10 +27,10 @@ void vc_die(int code, const char *fmt, ...) __attribute__((noreturn, format(prin
 /*
  * The executor: runs kernels on the CPU. This is what the CUDA stand-in sees of it.
  *
- * A device has SMs; a grid's blocks become resident as SMs have room, in registers, shared memory and
- * threads, and run each on an OS thread of a pool. Grids of one device get their blocks placed in the
- * order of submission, and run concurrently as far as there is room, as on a GPU: a block that waits
- * keeps its room, whatever waits for that.
+ * A device has SMs; a grid's blocks become resident as SMs have room, in registers, shared memory
+ * and threads, and run each on an OS thread of a pool. Grids of one device get their blocks placed
+ * in the order of submission, and run concurrently as far as there is room, as on a GPU: a block
+ * that waits keeps its room, whatever waits for that.
  */
 
 #define VC_MAX_DEVICES 256
@@ -51,7 +51,9 @@ struct vc_kernel {
 	size_t args_size;
 	uint32_t max_threads;
 	uint32_t registers; /* of a thread: as many as its launch bounds leave it */
-	/* The thread-local segment that holds its EP_SHARED variables; modid 0: not to be touched */
+	/*
+	 * The thread-local segment that holds its EP_SHARED variables; modid 0: not to be touched
+	 */
 	size_t tls_module, tls_size;
 	struct vc_kernel *next;
 	int max_dynamic_shared; /* raised by cudaFuncSetAttribute */
@@ -289,8 +291,8 @@ void vc_mbar_settle(struct vc_mbar *m);
 bool vc_loads_wait(struct vc_block *block);
 
 /*
- * Multicast addresses: nothing is mapped there, and what a kernel stores there goes to the memory of
- * several ranks.
+ * Multicast addresses: nothing is mapped there, and what a kernel stores there goes to the memory
+ * of several ranks.
  */
 
 #define VC_MULTICAST_MEMBERS 1024

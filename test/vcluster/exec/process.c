@@ -66,7 +66,7 @@ void vc_die(int code, const char *fmt, ...)
 	_exit(code);
 }
 
-/* ---- a host name for each virtual node, in place of libc's, and who has it; without VC_NODE the machine's ---- */
+/* ---- host names of virtual nodes, in place of libc's; without VC_NODE the machine's ---- */
 
 #define VC_HOST "vc-node-"
 

@@ -130,7 +130,9 @@ static void vc_bell_ring(struct vc_shared *shared)
 	syscall(SYS_futex, &shared->bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* `waited_ns`: how long the caller has waited. With a clock naps take no time where all ranks wait. */
+/*
+ * `waited_ns`: how long the caller has waited. With a clock naps take no time where all ranks wait.
+ */
 static void vc_bell_wait(struct vc_shared *shared, uint32_t seen, uint64_t waited_ns)
 {
 	struct timespec nap = { .tv_nsec = VC_BELL_NS };
@@ -399,7 +401,10 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int nranks, ncclUniqueId id, int
 	return ncclCommInitRankConfig(comm, nranks, id, rank, NULL);
 }
 
-/* Where several ids are given NCCL divides its bootstrap among them; the first one names the communicator here. */
+/*
+ * Where several ids are given NCCL divides its bootstrap among them; the first one names the
+ * communicator here.
+ */
 ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int nranks, int rank, int nids,
 				      ncclUniqueId *ids, ncclConfig_t *config)
 {
@@ -443,8 +448,9 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int n, const int *devices)
 /* ---- destruction and questions ---- */
 
 /*
- * NCCL joins the thread of a communicator that does not block. Of one that does it knows no thread: it frees what a
- * caller in another thread still uses, which shows seconds later, or never. Here it shows.
+ * NCCL joins the thread of a communicator that does not block. Of one that does it knows no thread:
+ * it frees what a caller in another thread still uses, which shows seconds later, or never. Here it
+ * shows.
  */
 static void vc_comm_callers(const struct ncclComm *comm)
 {
@@ -561,7 +567,7 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
 	return result ? result : vc_comm_ask(comm, device, vc_device_ordinal(comm->device));
 }
 
-/* ---- the all-gather: an operation on the stream of its caller that exchanges slots with the other ranks ---- */
+/* ---- the all-gather: an operation on the caller's stream that exchanges slots of ranks ---- */
 
 #define VC_GATHER_CALL 2
 
@@ -612,8 +618,8 @@ static void vc_gather_run(void *arg)
 }
 
 /*
- * VC_NCCL_CONNECT: the first collective connects the ranks, as NCCL's does. Its caller waits on the host for who does
- * not come, also for the dead, and until the communicator is aborted.
+ * VC_NCCL_CONNECT: the first collective connects the ranks, as NCCL's does. Its caller waits on the
+ * host for who does not come, also for the dead, and until the communicator is aborted.
  */
 static ncclResult_t vc_comm_connect(struct ncclComm *comm)
 {
@@ -783,7 +789,7 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 		       : vc_gather_begin(&job);
 }
 
-/* ---- groups: the blocking calls of one thread run at the same time, each on a thread of its own ---- */
+/* ---- groups: blocking calls of one thread run at the same time, each on its own thread ---- */
 
 /* The header declares them without parameters. */
 ncclResult_t ncclGroupStart(void);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The NCCL stand-in. The ranks of a communicator share a file that the unique id names: who is there,
- * a barrier counter for each rank, and a slot of data for each rank. Every wait is bounded.
+ * The NCCL stand-in. The ranks of a communicator share a file that the unique id names: who is
+ * there, a barrier counter for each rank, and a slot of data for each rank. Every wait is bounded.
  */
 #ifndef VC_COMM_H
 #define VC_COMM_H
@@ -71,14 +71,17 @@ ncclResult_t vc_comm_barrier(struct ncclComm *comm, uint64_t call);
 ncclResult_t vc_comm_gather(struct ncclComm *comm, uint64_t call, const void *mine, void *all,
 			    size_t size);
 
-/* A call of a communicator that does not block goes on in a thread, which owns `arg`. False: no thread. */
+/*
+ * A call of a communicator that does not block goes on in a thread, which owns `arg`. False: no
+ * thread.
+ */
 bool vc_comm_leave(struct ncclComm *comm, void *(*fn)(void *arg), void *arg);
 /* That thread's call has ended. */
 void vc_comm_left(struct ncclComm *comm, ncclResult_t result);
 
 /*
- * Groups: a blocking call between ncclGroupStart and ncclGroupEnd only leaves a job; the jobs run at
- * the same time at the group's end.
+ * Groups: a blocking call between ncclGroupStart and ncclGroupEnd only leaves a job; the jobs run
+ * at the same time at the group's end.
  */
 
 struct vc_job {

@@ -78,7 +78,10 @@ static int vc_gcd(int a, int b)
 	return b ? vc_gcd(b, a % b) : a;
 }
 
-/* All teams are of one size, and each is a run of ranks of one domain. NCCL_LSA_TEAM_SIZE cuts them. */
+/*
+ * All teams are of one size, and each is a run of ranks of one domain. NCCL_LSA_TEAM_SIZE cuts
+ * them.
+ */
 static int vc_lsa_size(const struct ncclComm *comm)
 {
 	int size = (int)vc_env_long("NCCL_LSA_TEAM_SIZE", 0), run = 1;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of real GPUs. Everything that could wait for a kernel to end (allocations, first uses of the
- * driver) is done when memory is registered: kernels that wait for the NIC run later.
+ * Memory of real GPUs. Everything that could wait for a kernel to end (allocations, first uses of
+ * the driver) is done when memory is registered: kernels that wait for the NIC run later.
  *
- * A copy costs the thread 2 us and is there after 6 us, of whatever size. So copies of bytes that lie
- * side by side become one, and the thread waits once per turn for all that the turn has queued.
+ * A copy costs the thread 2 us and is there after 6 us, of whatever size. So copies of bytes that
+ * lie side by side become one, and the thread waits once per turn for all that the turn has queued.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -74,8 +74,8 @@ static struct vn_gpu *vn_gpus[VN_GPUS];
 static pthread_mutex_t vn_gpu_lock = PTHREAD_MUTEX_INITIALIZER; /* attaching */
 
 /*
- * Takes the driver that the program has loaded. A program of the virtual cluster may have loaded it to
- * look for GPUs, but its GPUs are none of the driver's.
+ * Takes the driver that the program has loaded. A program of the virtual cluster may have loaded it
+ * to look for GPUs, but its GPUs are none of the driver's.
  */
 static bool vn_cu_load(void)
 {
@@ -364,7 +364,9 @@ uint32_t vn_gpu_read32(struct vn_gpu *gpu, const uint8_t *from)
 	return value;
 }
 
-/* The copy can be read after vn_gpu_settle() and until the next write; NULL: no room before that. */
+/*
+ * The copy can be read after vn_gpu_settle() and until the next write; NULL: no room before that.
+ */
 static const uint8_t *vn_gpu_peek(struct vn_gpu *gpu, const uint8_t *from, uint32_t bytes)
 {
 	uint32_t at = (gpu->in_used + 63) & ~63u;
@@ -507,9 +509,9 @@ void vn_gpu_write_cqe(struct vn_gpu *gpu, uint8_t *to, const struct ep_mlx5_cqe 
 }
 
 /*
- * Packets of a turn that access memory of GPUs. A wait for a GPU takes some microseconds, so one wait
- * serves all of them: the words that atomics change are asked for together, and answers wait until
- * everything that was written is there.
+ * Packets of a turn that access memory of GPUs. A wait for a GPU takes some microseconds, so one
+ * wait serves all of them: the words that atomics change are asked for together, and answers wait
+ * until everything that was written is there.
  */
 
 static struct vn_deferred {

@@ -93,9 +93,9 @@ static uint64_t vn_file_at(const struct stat *st, uint64_t offset, uint64_t size
 }
 
 /*
- * The NIC has its own mapping of the memory: what it has registered stays, also when the program unmaps
- * it and maps other memory there. But the race detector goes by addresses, which must be those of the
- * program.
+ * The NIC has its own mapping of the memory: what it has registered stays, also when the program
+ * unmaps it and maps other memory there. But the race detector goes by addresses, which must be
+ * those of the program.
  */
 #ifdef VC_TSAN
 #define VN_MAPPED_BY_PROGRAM true
@@ -304,8 +304,9 @@ VN_EXPORT struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 	bool real = vn_gpu_driver();
 
 	/*
-	 * No descriptor: so programs ask whether DMA-BUFs are taken. Those of real GPUs are not, unless
-	 * the environment says so: then this process has the memory at the address that is given, too.
+	 * No descriptor: so programs ask whether DMA-BUFs are taken. Those of real GPUs are not,
+	 * unless the environment says so: then this process has the memory at the address that is
+	 * given, too.
 	 */
 	if (!rc && (vn_config.no_dmabuf || (real && fd < 0 && !vn_config.gpu_dmabuf))) {
 		rc = EOPNOTSUPP;
@@ -396,8 +397,8 @@ VN_EXPORT uint32_t vn_dv_senders(const void *p)
 /* ------------------------------------------------------------------------------------- umems */
 
 /*
- * Size of the pages in which the device sees a umem: the largest that is allowed and not larger than
- * the umem; up to a huge page if the program allows all.
+ * Size of the pages in which the device sees a umem: the largest that is allowed and not larger
+ * than the umem; up to a huge page if the program allows all.
  */
 static uint64_t vn_umem_page(const struct mlx5dv_devx_umem_in *in)
 {
@@ -630,10 +631,11 @@ VN_EXPORT int ibv_destroy_ah(struct ibv_ah *ah)
 }
 
 /*
- * What fork() does to registered memory. Kernels from 5.12 on copy pinned pages for the child, and nothing
- * happens. Before (profile old_fork) parent and child share each page until one of them writes: the parent
- * gets a new page then, and the NIC keeps the old one. Here the parent gets its new pages at once, whether
- * it writes or not. ibv_fork_init() keeps pages from the child, and so with the NIC.
+ * What fork() does to registered memory. Kernels from 5.12 on copy pinned pages for the child, and
+ * nothing happens. Before (profile old_fork) parent and child share each page until one of them
+ * writes: the parent gets a new page then, and the NIC keeps the old one. Here the parent gets its
+ * new pages at once, whether it writes or not. ibv_fork_init() keeps pages from the child, and so
+ * with the NIC.
  */
 
 static bool vn_fork_asked, vn_fork_late;

@@ -17,7 +17,7 @@
 #include "nic/step.h"
 #include "device/mlx5/mlx5_layout.h"
 
-/* ---- which NICs there are and how they behave; messages; bits of command buffers; numbered objects ---- */
+/* ---- NICs and how they behave; messages; bits of command buffers; numbered objects ---- */
 
 #define VN_EXPORT __attribute__((visibility("default")))
 #define VN_EXIT 88 /* exit code: the program broke a rule of the hardware */
@@ -44,7 +44,8 @@ struct vn_config {
 	bool no_dmabuf;      /* DMA-BUFs are not taken */
 	bool no_ece;         /* the device says nothing of what else it can */
 	int own_ece; /* 1 or 2: NICs with even or odd numbers refuse what others have of that */
-	bool gpu_dmabuf; /* VC_NIC_DMABUF: those of real GPUs are, by the address that comes with them */
+	/* VC_NIC_DMABUF: those of real GPUs are, by the address that comes with them */
+	bool gpu_dmabuf;
 	bool no_rtr;        /* queues made by commands cannot be connected */
 	bool quiet;         /* the device does not say in what order it places data */
 	bool scattered;     /* numbers of queue pairs follow in no order */
@@ -116,8 +117,8 @@ enum vn_kind {
 	VN_ATOMIC_OLD,
 	VN_NAK,
 	/*
-	 * The packet was lost, or the other end ignores it. Real wires have no such answer: there the
-	 * requester's timer finds out.
+	 * The packet was lost, or the other end ignores it. Real wires have no such answer: there
+	 * the requester's timer finds out.
 	 */
 	VN_DROPPED,
 	VN_RNR /* immediate data, and no receive is posted */
@@ -164,8 +165,8 @@ struct vn_nic {
 	uint32_t looks; /* when one of them was held last */
 	struct vn_dv_member member[VN_MEMBERS];
 	/*
-	 * Its IPv4 address has gone. The kernel has taken it off the port's table; the NIC keeps it as long as an object
-	 * of verbs refers to it.
+	 * Its IPv4 address has gone. The kernel has taken it off the port's table; the NIC keeps it
+	 * as long as an object of verbs refers to it.
 	 */
 	bool gid_gone;
 	uint32_t gid_users;
@@ -591,16 +592,18 @@ int vn_dv_general(struct ibv_context *c, const void *in, size_t inlen, void *out
  * Memory of real GPUs, reached by copies through the driver. On the virtual cluster all memory is
  * plain, and nothing of this is used.
  *
- * Writes are queued on one stream per GPU, in order; vn_gpu_settle() waits for them. What is read to
- * be sent is copied ahead (vn_gpu_stage), many requests per wait. `region` is any address that all
- * accesses to one registered region have in common: copies do not cross the border between two.
+ * Writes are queued on one stream per GPU, in order; vn_gpu_settle() waits for them. What is read
+ * to be sent is copied ahead (vn_gpu_stage), many requests per wait. `region` is any address that
+ * all accesses to one registered region have in common: copies do not cross the border between two.
  */
 
 struct vn_memory;
 struct vn_gpu;
 struct ep_mlx5_cqe;
 
-/* 0: plain memory; 1: device memory, attached; negative: errno. `queue`: a NIC would keep queues. */
+/*
+ * 0: plain memory; 1: device memory, attached; negative: errno. `queue`: a NIC would keep queues.
+ */
 int vn_gpu_attach(struct vn_memory *m, bool queue);
 /* If libvcluster is in this process: does it say that this is the memory of a device? */
 bool vn_is_virtual_device(const void *p);
@@ -698,14 +701,18 @@ void vn_resp_atomic_done(const struct vn_packet *answer, uint64_t old);
 
 /* Looks at all doorbells; true if any has changed. *watched: some queue can be rung by one. */
 bool vn_sq_doorbells(bool *watched);
-/* Before a DevX queue pair is destroyed: its doorbell record must say what its last doorbell said. */
+/*
+ * Before a DevX queue pair is destroyed: its doorbell record must say what its last doorbell said.
+ */
 void vn_sq_doorbell_last(struct vn_qp *qp);
 /* The next WQE of a DevX queue into *op. */
 void vn_sq_fetch(struct vn_qp *qp, struct vn_op *op);
-/* The request is over: its slot is filled with a pattern, so that a later use unwritten is noticed. */
+/*
+ * The request is over: its slot is filled with a pattern, so that a later use unwritten is noticed.
+ */
 void vn_sq_retire(struct vn_qp *qp, const struct vn_op *op);
 
-/* ---- what the NIC has done and how long it took: VC_NIC_STATS=1 prints it when the process ends ---- */
+/* ---- what the NIC has done and how long it took: VC_NIC_STATS=1 prints it at the end ---- */
 
 enum vn_stat {
 	VN_STAT_TURN,     /* the thread found work */

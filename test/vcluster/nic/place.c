@@ -3,10 +3,10 @@
  * Between the NIC and memory: the bus.
  *
  * A write to a region with relaxed ordering is cut into pieces of 64 to 256 bytes, which arrive in
- * any order and some of them later. Some of these pieces are themselves two parts, since PCIe promises
- * rising addresses within a write only where it is not relaxed. A write to any other region, a read
- * and an atomic push all earlier writes of their NIC before them. A packet is acknowledged when all
- * of it has arrived. Naturally aligned words of 8 bytes never tear.
+ * any order and some of them later. Some of these pieces are themselves two parts, since PCIe
+ * promises rising addresses within a write only where it is not relaxed. A write to any other
+ * region, a read and an atomic push all earlier writes of their NIC before them. A packet is
+ * acknowledged when all of it has arrived. Naturally aligned words of 8 bytes never tear.
  *
  * Of some packets a part is held, so that the program sees the others without it.
  */
@@ -19,8 +19,8 @@
 #define VN_CHUNK 256
 
 /*
- * A part is held until the program has looked for completions so often: it has seen the others then. Or
- * for so many turns of the NIC, less where nobody has looked since a part was held before.
+ * A part is held until the program has looked for completions so often: it has seen the others
+ * then. Or for so many turns of the NIC, less where nobody has looked since a part was held before.
  */
 #define VN_HELD_LOOKS 16
 #define VN_HELD_TURNS 16384
@@ -111,9 +111,9 @@ static void vn_tsan_store(uint8_t *to, uint32_t len, bool flag)
 }
 
 /*
- * Tells the race detector what a NIC reads: whole words as relaxed atomics. Data is reported as before if the
- * post does not come after it. Words that carry their epoch are not: whoever posts them has loaded each one,
- * and what reads a word after that finds it or a later one.
+ * Tells the race detector what a NIC reads: whole words as relaxed atomics. Data is reported as
+ * before if the post does not come after it. Words that carry their epoch are not: whoever posts
+ * them has loaded each one, and what reads a word after that finds it or a later one.
  */
 static void vn_tell_load(const uint8_t *from, uint32_t len)
 {
@@ -251,8 +251,8 @@ static void vn_chunk_add(struct vn_nic *nic, const struct vn_piece *piece, const
 }
 
 /*
- * A piece of every fourth packet, or of every second that is small enough to be a flag and what it speaks
- * of. Where there was no room for all at once, of whichever.
+ * A piece of every fourth packet, or of every second that is small enough to be a flag and what it
+ * speaks of. Where there was no room for all at once, of whichever.
  */
 static void vn_hold(struct vn_nic *nic, uint32_t before, uint32_t len)
 {

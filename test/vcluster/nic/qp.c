@@ -365,7 +365,9 @@ void vn_cq_receive(struct vn_qp *qp, const struct ibv_wc *what)
 	vn_cq_put(qp->rcq, &wc);
 }
 
-/* Stores everything but the last word, then the last word in one piece, because software polls it. */
+/*
+ * Stores everything but the last word, then the last word in one piece, because software polls it.
+ */
 static void vn_complete_devx(struct vn_qp *qp, const struct vn_op *op, uint8_t syndrome,
 			     uint8_t vendor)
 {
@@ -747,7 +749,9 @@ void vn_sq_fetch(struct vn_qp *qp, struct vn_op *op)
 	vn_parse(qp, op, &w);
 }
 
-/* Only after it sees the completion may the program write the slot: what it wrote before is lost. */
+/*
+ * Only after it sees the completion may the program write the slot: what it wrote before is lost.
+ */
 void vn_sq_retire(struct vn_qp *qp, const struct vn_op *op)
 {
 	if (qp->devx && !qp->mem.gpu) {

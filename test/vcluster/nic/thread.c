@@ -13,9 +13,10 @@
 #include "nic/nic.h"
 
 /*
- * After turns without work the thread first looks again at once, then sleeps: soon and long enough that the NICs of
- * a dozen processes leave two cores to those who compute. Nothing here calls sched_yield(): Linux 6.18 takes a whole
- * slice from the caller. Four calls took 28 ms beside twelve threads that wake up every 60 us, and the NICs stood still.
+ * After turns without work the thread first looks again at once, then sleeps: soon and long enough
+ * that the NICs of a dozen processes leave two cores to those who compute. Nothing here calls
+ * sched_yield(): Linux 6.18 takes a whole slice from the caller. Four calls took 28 ms beside
+ * twelve threads that wake up every 60 us, and the NICs stood still.
  */
 #define VN_SPIN 20
 #define VN_SPIN_GPU                                                                                \
@@ -76,7 +77,10 @@ static void vn_rest(void)
 	vn.nactive = n;
 }
 
-/* Serves all that is there now; false: nothing was. *watched: some queue can be rung by its doorbell. */
+/*
+ * Serves all that is there now; false: nothing was. *watched: some queue can be rung by its
+ * doorbell.
+ */
 static bool vn_turn(uint32_t turn, bool *watched)
 {
 	bool any = vn_sq_doorbells(watched), rung = atomic_exchange(&vn.rung, false);

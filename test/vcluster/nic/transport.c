@@ -3,10 +3,10 @@
  * The requester: work requests become packets, answers become completions.
  *
  * Tier 0 sends packets in order. From tier 1 on it picks them at random among all requests under
- * way and holds some back, so that later requests overtake earlier ones; only fences and, at tier 1,
- * atomics wait until everything before them is acknowledged. Completions always come in order. The
- * weaker end decides about the order, since it is the responder that places data; whether atomics
- * wait by themselves is up to the requester's own tier.
+ * way and holds some back, so that later requests overtake earlier ones; only fences and, at tier
+ * 1, atomics wait until everything before them is acknowledged. Completions always come in order.
+ * The weaker end decides about the order, since it is the responder that places data; whether
+ * atomics wait by themselves is up to the requester's own tier.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -167,7 +167,9 @@ static bool vn_must_wait(struct vn_qp *qp, const struct vn_op *op)
 	if (qp->order >= EP_MLX5_TIER_OOO_RW) {
 		all = op->fm == 3 || op->opcode == VN_OP_WRITE_IMM;
 		all |= vn_is_atomic(op) && qp->tier == EP_MLX5_TIER_OOO_RW;
-		/* its own tier 0: a fence waits for what fetches only, whatever the other end does */
+		/*
+		 * its own tier 0: a fence waits for what fetches only, whatever the other end does
+		 */
 		all |= vn_is_atomic(op) && qp->tier > EP_MLX5_TIER_IBTA &&
 		       (op->fm == 2 || op->fm == 4);
 	}
@@ -220,7 +222,10 @@ static void vn_fill(struct vn_qp *qp, const struct vn_op *op, uint32_t pkt, stru
 
 static void vn_lost_add(struct vn_qp *qp, uint64_t idx, uint32_t pkt);
 
-/* The source address is no more, or the other end has another hardware address by now (of NICs of this process). */
+/*
+ * The source address is no more, or the other end has another hardware address by now (of NICs of
+ * this process).
+ */
 static bool vn_astray(const struct vn_qp *qp)
 {
 	const struct vn_nic *far = vn_nic_of_ip(qp->remote_ip);
@@ -343,7 +348,10 @@ static uint32_t vn_candidates(struct vn_qp *qp, struct vn_lost *list)
 	return n;
 }
 
-/* Of payload that was copied ahead: packets that follow each other become one copy at the other end. */
+/*
+ * Of payload that was copied ahead: packets that follow each other become one copy at the other
+ * end.
+ */
 static void vn_send_staged(struct vn_qp *qp, struct vn_op *op)
 {
 	while (vn_unsent(qp, op) && qp->in_flight < VN_QP_PACKETS && !vn_link_full(qp->link)) {
@@ -371,8 +379,10 @@ static bool vn_send_shuffled(struct vn_qp *qp)
 		if (qp->link && vn_link_full(qp->link)) {
 			break;
 		}
-		/* One in four waits for another turn. Answers may have come meanwhile and moved the
-		 * window. */
+		/*
+		 * One in four waits for another turn. Answers may have come meanwhile and moved the
+		 * window.
+		 */
 		if (vn_random() % 4 == 0 || !op || pick.pkt < op->base || op->syndrome ||
 		    op->sent >> (pick.pkt - op->base) & 1) {
 			continue;

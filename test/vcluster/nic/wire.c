@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire: one TCP connection from each process to each other process that it has queue pairs with,
- * whichever NICs these are of; requests go one way, answers come back on it. Instance i of a NIC's
- * address listens on port base + i; the upper bits of a queue pair's number name the instance.
+ * The wire: one TCP connection from each process to each other process that it has queue pairs
+ * with, whichever NICs these are of; requests go one way, answers come back on it. Instance i of a
+ * NIC's address listens on port base + i; the upper bits of a queue pair's number name the
+ * instance.
  *
  * Between queue pairs of one process packets are handed over directly.
  */
@@ -67,7 +68,10 @@ static int vn_listen(uint32_t ip, uint16_t port)
 	if (fd < 0) {
 		return -errno;
 	}
-	/* Connections of a process that has ended do not keep its port. Two listeners never share one. */
+	/*
+	 * Connections of a process that has ended do not keep its port. Two listeners never share
+	 * one.
+	 */
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 256)) {
 		int rc = -errno;

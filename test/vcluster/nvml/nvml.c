@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What the virtual cluster has of NVML: how two GPUs of a node are joined, whichever of them
- * CUDA_VISIBLE_DEVICES shows to the process; a driver's version; clocks. As for CUDA, VC_NO_PEER and VC_NO_NVLINK name pairs.
+ * CUDA_VISIBLE_DEVICES shows to the process; a driver's version; clocks. As for CUDA, VC_NO_PEER
+ * and VC_NO_NVLINK name pairs.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -68,7 +69,9 @@ int nvmlSystemGetDriverVersion(char *text, unsigned int bytes)
 	return (unsigned int)snprintf(text, bytes, "999.1") < bytes ? NVML_OK : NVML_INVALID;
 }
 
-/* Each GPU has clocks of its own: 1000 MHz and its number for SMs, 2000 and its number for memory. */
+/*
+ * Each GPU has clocks of its own: 1000 MHz and its number for SMs, 2000 and its number for memory.
+ */
 int nvmlDeviceGetClockInfo(void *device, int type, unsigned int *mhz)
 {
 	if (type != 1 && type != 2) {

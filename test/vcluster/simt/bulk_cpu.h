@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device/simt/bulk.h on the CPU, which includes this: the executor does it, and does it late. test/vcluster/README.md has what it
- * moves when, and which mistakes it names.
+ * device/simt/bulk.h on the CPU, which includes this: the executor does it, and does it late.
+ * test/vcluster/README.md has what it moves when, and which mistakes it names.
  */
 #ifndef VC_BULK_CPU_H
 #define VC_BULK_CPU_H

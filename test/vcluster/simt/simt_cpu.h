@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * device/simt/simt.h on the CPU, which includes this. A block is an OS thread and its threads are fibers of that thread, which
- * never move to another one; so block-shared storage is thread-local storage, and what the threads
- * of a block exchange needs no atomics, only the barriers that the GPU needs too. The executor (exec/)
- * provides the ep_simt_* hooks declared here.
+ * device/simt/simt.h on the CPU, which includes this. A block is an OS thread and its threads are
+ * fibers of that thread, which never move to another one; so block-shared storage is thread-local
+ * storage, and what the threads of a block exchange needs no atomics, only the barriers that the
+ * GPU needs too. The executor (exec/) provides the ep_simt_* hooks declared here.
  *
  * Peers, other blocks and the host run concurrently: flags are acquire loads and release stores,
  * packets are 8-byte relaxed atomics, 16-byte copies are plain accesses, so that a race detector

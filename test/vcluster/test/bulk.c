@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bulk copies: rows arrive whole through buffers used again and again, and each mistake is found. */
+/*
+ * Bulk copies: rows arrive whole through buffers used again and again, and each mistake is found.
+ */
 #include "child.h"
 #include "kernels_bulk.h"
 
@@ -218,8 +220,8 @@ static int child(const struct mistake *m)
 }
 
 /*
- * Copies are as late as can be. `which` list is m, for the child. The watchdog is early only where it is to
- * bark: a busy machine, or a race detector that writes, can hold a kernel up for seconds.
+ * Copies are as late as can be. `which` list is m, for the child. The watchdog is early only where
+ * it is to bark: a busy machine, or a race detector that writes, can hold a kernel up for seconds.
  */
 static void test_found(char *program, char *which, const struct mistake *m, size_t n,
 		       const char *tsan)
@@ -244,7 +246,10 @@ static void test_found(char *program, char *which, const struct mistake *m, size
 	}
 }
 
-/* Loads that are late are right, and come after what others do who have been told too early that they may. */
+/*
+ * Loads that are late are right, and come after what others do who have been told too early that
+ * they may.
+ */
 static void test_late(char *program, char *which)
 {
 	const char *const some[] = { "VC_LOADS_LATE=5", NULL };

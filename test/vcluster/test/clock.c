@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The clock of the cluster: hours pass in no time when all wait, nothing is overtaken that is under way, and what
- * never ends is said. With an argument: a mistake that the clock must find, in a child.
+ * The clock of the cluster: hours pass in no time when all wait, nothing is overtaken that is under
+ * way, and what never ends is said. With an argument: a mistake that the clock must find, in a
+ * child.
  */
 #include <errno.h>
 #include <netinet/in.h>

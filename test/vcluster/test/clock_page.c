@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What was sent and not delivered holds time up: a child that spins stands for ksoftirqd. Where nothing was sent, what
- * that thread does is not looked at, and neither is a parked one. So it is with a thread that waits for sockets.
+ * What was sent and not delivered holds time up: a child that spins stands for ksoftirqd. Where
+ * nothing was sent, what that thread does is not looked at, and neither is a parked one. So it is
+ * with a thread that waits for sockets.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -76,7 +77,10 @@ static void sockets_begin(struct vc_clock *clock, struct vc_clock_slot *slot, ui
 	vc_slot_counts(slot, true);
 }
 
-/* Is the thread found at work in one of the waits that it begins again and again, nothing being sent? */
+/*
+ * Is the thread found at work in one of the waits that it begins again and again, nothing being
+ * sent?
+ */
 static void asked_in(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_t ns)
 {
 	enum vc_move move = VC_MOVE_DONE;
@@ -92,7 +96,10 @@ static void asked_in(struct vc_clock *clock, struct vc_clock_slot *slot, uint64_
 	CHECK_INT(move, VC_MOVE_AGAIN);
 }
 
-/* A thread that waits for sockets alone is asked once in each wait, and once after anything was sent. */
+/*
+ * A thread that waits for sockets alone is asked once in each wait, and once after anything was
+ * sent.
+ */
 static void asked(struct vc_clock *clock, struct vc_clock_slot *slot, _Atomic bool *works)
 {
 	sockets_begin(clock, slot, SOON);
@@ -123,7 +130,10 @@ static void asked(struct vc_clock *clock, struct vc_clock_slot *slot, _Atomic bo
 	wait_end(clock, slot);
 }
 
-/* Before the clock goes far the thread is asked again, although nothing was sent and its wait is the same. */
+/*
+ * Before the clock goes far the thread is asked again, although nothing was sent and its wait is
+ * the same.
+ */
 static void asked_far(struct vc_clock *clock, struct vc_clock_slot *slot, _Atomic bool *works)
 {
 	enum vc_move move = VC_MOVE_DONE;

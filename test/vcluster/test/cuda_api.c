@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that must be refused, with the code that a GPU gives, and calls that must not. Runs on a GPU
- * too (built with nvcc and kernels.cu), which is where the expectations come from.
+ * Calls that must be refused, with the code that a GPU gives, and calls that must not. Runs on a
+ * GPU too (built with nvcc and kernels.cu), which is where the expectations come from.
  */
 #include <pthread.h>
 #include "test.h"

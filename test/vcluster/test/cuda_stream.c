@@ -199,7 +199,10 @@ static void *fetch_main(void *arg)
 	return NULL;
 }
 
-/* What another thread submits while a copy to pageable memory is under way runs after it, or all of it before. */
+/*
+ * What another thread submits while a copy to pageable memory is under way runs after it, or all of
+ * it before.
+ */
 static void test_two_threads(void)
 {
 	struct fetch fetch;

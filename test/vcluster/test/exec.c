@@ -218,8 +218,8 @@ static double cpu_seconds(void)
 }
 
 /*
- * Warps that wait, one lane of each on behalf of all, leave the CPU to others; also those that look for
- * something else between two polls.
+ * Warps that wait, one lane of each on behalf of all, leave the CPU to others; also those that look
+ * for something else between two polls.
  */
 static void test_waiting_warps(uint32_t looks)
 {

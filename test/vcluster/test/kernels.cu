@@ -204,7 +204,10 @@ EP_KERNEL(test_add, test_add_args, 1024)
 	}
 }
 
-/* One lane of a warp polls, all of them vote on what it saw, and then look for something else so many times. */
+/*
+ * One lane of a warp polls, all of them vote on what it saw, and then look for something else so
+ * many times.
+ */
 EP_KERNEL(test_votes, test_votes_args, 64)
 {
 	struct ep_spin s = ep_spin_start();

@@ -198,8 +198,8 @@ EP_KERNEL(test_bulk_pipe, test_bulk_args, 128)
 }
 
 /*
- * Stores rows from shared memory, which it has filled itself, into `mail`, and a flag behind them. Clears
- * `mail` when it has been read.
+ * Stores rows from shared memory, which it has filled itself, into `mail`, and a flag behind them.
+ * Clears `mail` when it has been read.
  */
 EP_DEV void flag_send(const struct test_bulk_args &a)
 {

@@ -131,8 +131,8 @@ EP_DEV void warp_races(const struct test_illegal_args &a)
 }
 
 /*
- * Mostly by loads alone: what a wait does besides orders it behind much that other threads have done, as the race
- * detector sees it.
+ * Mostly by loads alone: what a wait does besides orders it behind much that other threads have
+ * done, as the race detector sees it.
  */
 EP_DEV void wait_word(const uint32_t *word)
 {
@@ -161,8 +161,9 @@ EP_DEV void races(const struct test_illegal_args &a)
 	}
 	if (a.what == ILLEGAL_RACE_GLOBAL && ep_tid() == 0) {
 		/*
-		 * Data and flag without release. Both blocks run: who ends before another begins is ordered before it. Nothing
-		 * else lies in the data's eight bytes, whose last four accesses are all that the race detector knows.
+		 * Data and flag without release. Both blocks run: who ends before another begins is
+		 * ordered before it. Nothing else lies in the data's eight bytes, whose last four
+		 * accesses are all that the race detector knows.
 		 */
 		ep_st_relaxed_gpu_u32(a.word + 4 + ep_block(), 1);
 		wait_word(a.word + 5 - ep_block());

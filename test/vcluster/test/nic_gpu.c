@@ -42,8 +42,9 @@ static void test_one_by_one(struct cl_queue *q)
 }
 
 /*
- * Many rows and a count after each batch: when the count is there, so are the rows. Rows side by side
- * are few copies, and of those that come in any order each is one, whatever its number of packets.
+ * Many rows and a count after each batch: when the count is there, so are the rows. Rows side by
+ * side are few copies, and of those that come in any order each is one, whatever its number of
+ * packets.
  */
 static void test_batches(struct cl_queue *q, uint32_t copies)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What a program may see of the order in which data is placed: what the tier promises always holds,
- * what it does not promise does happen. The NIC works in single steps and has the test look at memory
- * after each word that it stores: so nothing depends on who runs when.
+ * what it does not promise does happen. The NIC works in single steps and has the test look at
+ * memory after each word that it stores: so nothing depends on who runs when.
  */
 #include "nic/step.h"
 #include "nic_client.h"
@@ -70,7 +70,10 @@ static void signal_send(struct cl_queue *q, enum signal signal, uint64_t *round)
 	}
 }
 
-/* Data of several packets, then a signal. Returns in how many rounds the signal came before the data. */
+/*
+ * Data of several packets, then a signal. Returns in how many rounds the signal came before the
+ * data.
+ */
 static uint32_t early(int tier, enum signal signal)
 {
 	struct cl_options o = { .tier = tier, .force = true, .mtu = 1 };

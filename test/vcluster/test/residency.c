@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What an SM holds. Two devices run two grids each, which wait for the grid of the same kind on the
- * other device; one device is given them in one order, the other one in the other. They meet if both
- * fit a device together. Else each device keeps the grid that it was given first, which waits for
- * the one that the other device cannot begin.
+ * other device; one device is given them in one order, the other one in the other. They meet if
+ * both fit a device together. Else each device keeps the grid that it was given first, which waits
+ * for the one that the other device cannot begin.
  */
 #include <unistd.h>
 #include "test.h"

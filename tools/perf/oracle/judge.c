@@ -304,7 +304,10 @@ static float *gather_scales(struct block *block, uint32_t row)
 	return block->row_scales;
 }
 
-/* One row in use, and what the experts make of it: of one that no token is due here, nothing that may be read. */
+/*
+ * One row in use, and what the experts make of it: of one that no token is due here, nothing that
+ * may be read.
+ */
 static void check_row(struct block *block, uint32_t row, const uint8_t *bytes, const int32_t *ids,
 		      const float *weights, uint8_t *result, float *scale)
 {
@@ -600,8 +603,9 @@ static void sum_token(const struct oracle_table *table, uint32_t token, struct s
 }
 
 /*
- * Compares a token's sum. `any_zero`: the sign of a zero does not count. Of a token all of whose rows a rank has dropped, that
- * rank adds 0 or nothing: the sign of a sum of zeros is not defined then.
+ * Compares a token's sum. `any_zero`: the sign of a zero does not count. Of a token all of whose
+ * rows a rank has dropped, that rank adds 0 or nothing: the sign of a sum of zeros is not defined
+ * then.
  */
 static void check_sum(const struct oracle_problem *p, uint32_t rank, uint32_t token,
 		      const uint8_t *got, const uint8_t *want, int any_zero,
@@ -645,8 +649,8 @@ static float bf16_bound(double x, int up)
 }
 
 /*
- * Compares a sum of quantised rows, which are known exactly. A term takes up to four roundings in fp32, and
- * each addition one, of at most the sum of all magnitudes.
+ * Compares a sum of quantised rows, which are known exactly. A term takes up to four roundings in
+ * fp32, and each addition one, of at most the sum of all magnitudes.
  */
 static void check_bounds(const struct oracle_problem *p, uint32_t rank, uint32_t token,
 			 const uint8_t *got, const struct sum *sum, struct oracle_verdict *verdict)
@@ -1003,7 +1007,10 @@ uint64_t oracle_ht_most(const struct oracle_ht *ht)
 
 /* ---- high throughput: what a combine gives ---- */
 
-/* The gradient of the weight of a token's expert, a local one of rank d: a number with all its bits, never zero. */
+/*
+ * The gradient of the weight of a token's expert, a local one of rank d: a number with all its
+ * bits, never zero.
+ */
 float oracle_ht_gradient(const struct oracle_ht *ht, uint32_t d, int32_t expert, uint32_t src,
 			 uint32_t token)
 {

@@ -90,8 +90,8 @@ struct oracle_routing {
 	uint32_t hot_ppm; /* hot, khot, rotate, burst, curve; ragged: what the last rank has */
 	uint32_t hot_experts;
 	uint32_t hot_rank;
-	uint32_t
-		count; /* empty: ranks; burst: steps from one to the next; curve: lines behind the first */
+	/* empty: ranks; burst: steps from one to the next; curve: lines behind the first */
+	uint32_t count;
 	uint32_t groups;
 	uint32_t groups_used;
 	int32_t *lines; /* file: [nlines][ORACLE_MAX_TOPK], short lines filled with -1 */
@@ -146,8 +146,8 @@ struct oracle_verdict {
 
 /* Outputs of one dispatch on one rank; all as the call received them. */
 struct oracle_dispatch {
-	const void
-		*tokens; /* expert-major [L][S*B], rank-major [S][B] rows, of S that bring some */
+	/* expert-major [L][S*B], rank-major [S][B] rows, of S that bring some */
+	const void *tokens;
 	const void *scales;
 	const float *weights;  /* [S][B][K], rank-major */
 	const int32_t *idx;    /* [S][B][K], rank-major */
@@ -226,7 +226,10 @@ void oracle_problem_free(struct oracle_problem *problem);
 int oracle_absent(const struct oracle_problem *problem, uint32_t rank);
 /* How many ranks bring tokens. */
 uint32_t oracle_senders(const struct oracle_problem *problem);
-/* Experts of a rank that holds some; of that rank; the first of its experts; and the rank of an expert. */
+/*
+ * Experts of a rank that holds some; of that rank; the first of its experts; and the rank of an
+ * expert.
+ */
 uint32_t oracle_local(const struct oracle_problem *problem);
 uint32_t oracle_held(const struct oracle_problem *problem, uint32_t rank);
 uint32_t oracle_first_expert(const struct oracle_problem *problem, uint32_t rank);
@@ -259,8 +262,8 @@ float oracle_global_scale(const struct oracle_problem *problem, uint32_t rank);
 void oracle_output_row(const struct oracle_problem *problem, uint32_t rank, uint32_t token,
 		       void *row, void *scales);
 /*
- * The experts' work: what `rank` returns for a token, in the problem's dtype. `expert` is one of its own, from 0 on; -1: all
- * of them together.
+ * The experts' work: what `rank` returns for a token, in the problem's dtype. `expert` is one of
+ * its own, from 0 on; -1: all of them together.
  */
 void oracle_answer(const struct oracle_problem *problem, uint32_t rank, int32_t expert,
 		   uint32_t src, uint32_t token, void *row);
@@ -300,14 +303,15 @@ void oracle_check_dispatch(const struct oracle_table *table, const struct oracle
 void oracle_check_combine(const struct oracle_table *table, const struct oracle_mem *mem,
 			  const void *tokens, uint32_t guard_rows, struct oracle_verdict *verdict);
 
-/* ---- high throughput: where each row of a dispatch belongs, on every rank, and what a combine makes of them ---- */
+/* ---- high throughput: where rows of a dispatch belong, and what a combine makes of them ---- */
 
 struct oracle_ht {
 	struct oracle_problem p; /* prepared; its layout is not looked at */
 	int expert_major;        /* else flat */
 	uint32_t limit;          /* slots or places; 0: none */
 	int drop;                /* what is beyond the limit is dropped */
-	int filled; /* flat: ids and weights of rows that do not come are -1 and 0 up to the limit */
+	/* flat: ids and weights of rows that do not come are -1 and 0 up to the limit */
+	int filled;
 	uint32_t alignment;   /* of zones; 0: 1 */
 	const uint32_t *node; /* [R] which node each rank is of; NULL: all are of one */
 };
@@ -358,8 +362,8 @@ uint32_t oracle_ht_rows(const struct oracle_ht_table *table, uint32_t src, uint3
 			const uint32_t **rows);
 
 /*
- * The token's distinct experts on a rank, local and ascending, with their weights (NULL: without); the
- * number.
+ * The token's distinct experts on a rank, local and ascending, with their weights (NULL: without);
+ * the number.
  */
 uint32_t oracle_ht_local(const struct oracle_ht *ht, uint32_t src, uint32_t token, uint32_t rank,
 			 int32_t *experts, float *weights);

@@ -114,8 +114,8 @@ static void put_one(uint16_t *x, uint32_t group, uint32_t kind, uint16_t magnitu
 }
 
 /*
- * Makes groups of bf16 that share a scale differ, so that a neighbour's scale does not do. From group
- * `from` on some are zeros, tiny, subnormal, of one value, or have a NaN or an infinity.
+ * Makes groups of bf16 that share a scale differ, so that a neighbour's scale does not do. From
+ * group `from` on some are zeros, tiny, subnormal, of one value, or have a NaN or an infinity.
  */
 static void vary_groups(uint64_t key, uint16_t *row, uint32_t hidden, uint32_t group, uint32_t from)
 {
@@ -276,7 +276,10 @@ enum oracle_format oracle_combine_format(const struct oracle_problem *problem)
 								: ORACLE_FP8;
 }
 
-/* What uses the whole range; sometimes twice as much, so that scales saturate, and sometimes 0 or infinity. */
+/*
+ * What uses the whole range; sometimes twice as much, so that scales saturate, and sometimes 0 or
+ * infinity.
+ */
 float oracle_answer_scale(const struct oracle_problem *problem, const void *row)
 {
 	const uint16_t *bf16 = row;

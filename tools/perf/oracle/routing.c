@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many tokens a rank has and which experts they choose: random numbers, named workloads, and traces. */
+/*
+ * How many tokens a rank has and which experts they choose: random numbers, named workloads, and
+ * traces.
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -220,7 +223,10 @@ static int compare_loads(const void *a, const void *b)
 	return (x->expert > y->expert) - (x->expert < y->expert);
 }
 
-/* Numbers between least and most whose density is x to the power of -a: by the inverse of its distribution. */
+/*
+ * Numbers between least and most whose density is x to the power of -a: by the inverse of its
+ * distribution.
+ */
 static void draw_weights(const struct oracle_problem *problem, int64_t least, int64_t most,
 			 struct load *load)
 {
@@ -320,8 +326,8 @@ static int prepare_power(struct oracle_problem *problem)
 }
 
 /*
- * Ids stand in a row, those of the busiest expert first; a token has every tokens-th of them. No expert has
- * more ids than there are tokens, so none comes twice.
+ * Ids stand in a row, those of the busiest expert first; a token has every tokens-th of them. No
+ * expert has more ids than there are tokens, so none comes twice.
  */
 static void choose_power(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
 			 uint32_t token, int32_t *ids)
@@ -382,7 +388,10 @@ static void choose_zipf(const struct oracle_problem *problem, struct stream *str
 	}
 }
 
-/* Each id is one of the hot experts with a probability; of the others if a token has all hot ones, or the reverse. */
+/*
+ * Each id is one of the hot experts with a probability; of the others if a token has all hot ones,
+ * or the reverse.
+ */
 static void choose_khot(const struct oracle_problem *problem, struct stream *stream, uint32_t rank,
 			uint32_t token, int32_t *ids)
 {
@@ -549,7 +558,10 @@ static int64_t parse_millionths(const char *text, const char **end)
 	return digits ? value : -1;
 }
 
-/* One line of ids, which it fills up with -1. How many there are, or -1: they are not ids, or too many. */
+/*
+ * One line of ids, which it fills up with -1. How many there are, or -1: they are not ids, or too
+ * many.
+ */
 static int parse_line(const char *at, int32_t *ids)
 {
 	int n = 0;
@@ -571,7 +583,9 @@ static int parse_line(const char *at, int32_t *ids)
 	return n;
 }
 
-/* The part of a line that is shown: its beginning, and nothing that a terminal takes for a command. */
+/*
+ * The part of a line that is shown: its beginning, and nothing that a terminal takes for a command.
+ */
 static void quote(char *line)
 {
 	line[strcspn(line, "\n")] = '\0';
@@ -639,7 +653,10 @@ static int read_lines(FILE *file, const char *name, struct oracle_routing *routi
 	return 0;
 }
 
-/* Each gets what follows the name. 0, or -1: it is not what the workload wants, and `why` may have the reason. */
+/*
+ * Each gets what follows the name. 0, or -1: it is not what the workload wants, and `why` may have
+ * the reason.
+ */
 static int parse_file(const char *name, struct oracle_routing *routing, char *why, size_t why_bytes)
 {
 	FILE *file = fopen(name, "r");
