@@ -291,6 +291,13 @@ def is_binary(content):
     return False
 
 
+def check_optional(path, text):
+    """A header that a file asks for may be missing: nothing includes it before."""
+    for name in re.findall(r"__has_include\((<[^>]+>)\)", text):
+        if "#include " + name in text.partition("__has_include(%s)" % name)[0]:
+            complain(path, "includes %s before it asks whether it is there" % name)
+
+
 def check_columns(path, text):
     for i, line in enumerate(text.split("\n")):
         columns = len(line.expandtabs(8))
@@ -324,6 +331,7 @@ def check_file(root, path, paths):
             complain(path, "uses NVLink multicast")
         if path.startswith("device/") and part_of(path) != "device/simt" and ASSEMBLY.search(text):
             complain(path, "has instructions of its own, which belong into device/simt")
+        check_optional(path, text)
         check_columns(path, text)
         check_pointers(path, text)
         check_includes(root, path, text)

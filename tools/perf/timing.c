@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times of calls and of kernels. */
-#include <cupti.h>
 #include <dlfcn.h>
 #include <math.h>
 #include <sched.h>
@@ -319,6 +318,7 @@ static int everywhere(struct perf_rank *rank, int mine)
 }
 
 #if __has_include(<cupti.h>)
+#include <cupti.h>
 
 #define BUFFER_BYTES (1u << 20)
 
