@@ -374,7 +374,7 @@ static void free_pages(struct pages *pages)
 	free(pages->page);
 }
 
-#define CALLS 8 /* the last ones of a rank */
+/* ---- what all forms print ---- */
 
 static double seconds(uint64_t ns)
 {
@@ -396,6 +396,8 @@ static void hostname(char name[64])
 }
 
 /* ---- JSON ---- */
+
+#define CALLS 8 /* the last ones of a rank */
 
 static void json_waits(struct ep_json *json, const struct page *page, const char *name,
 		       uint64_t (*wait)(const struct page *page, int r))
@@ -532,7 +534,7 @@ static void print_json(const struct pages *pages)
 	ep_json_open(&json, NULL, '{');
 	ep_json_print(&json, "schema", "1");
 	ep_json_text(&json, "host", host);
-	ep_json_print(&json, "time", "%.3f", (double)pages->now_ns / 1e9);
+	ep_json_print(&json, "time", "%.3f", seconds(pages->now_ns));
 	ep_json_print(&json, "unreadable", "%zu", pages->others);
 	ep_json_open(&json, "groups", '[');
 	for (size_t i = 0; i < pages->count; i += n) {
@@ -654,6 +656,8 @@ static void print_prometheus(const struct pages *pages)
 	}
 }
 
+/* ---- a table ---- */
+
 #define REFRESH_NS 600000000 /* and the time between two looks */
 #define NAMES 8              /* ranks in a line */
 
@@ -661,7 +665,7 @@ static void print_prometheus(const struct pages *pages)
 static void print_exchange(const struct pages *pages, const struct page *page)
 {
 	const struct ep_board_exchange *x = &page->board->exchange;
-	double s = (double)(int64_t)(pages->now_ns - x->since_ns) / 1e9;
+	double s = seconds(pages->now_ns - x->since_ns);
 
 	if (exchange_of(page)) {
 		printf("all ranks for %.1f s: exchange %u, %s\n", s, x->begun, x->what);
@@ -691,7 +695,7 @@ static void print_wait(const struct page *page)
 		fputs(page->board->shows_waits ? "-" : "? (no memory for waits)", stdout);
 		return;
 	}
-	printf("rank %d for %.1f s%s: %s, %s %u", first, (double)ep_wait_word_age_ns(word) / 1e9,
+	printf("rank %d for %.1f s%s: %s, %s %u", first, seconds(ep_wait_word_age_ns(word)),
 	       page->stale ? ", over or not seen to run" : "",
 	       ep_wait_name(ep_wait_word_site(word)),
 	       ep_wait_operation(ep_wait_word_operation(word), ep_wait_word_site(word)),
@@ -723,10 +727,10 @@ static void print_page(const struct pages *pages, const struct page *page)
 						  : "");
 	if (!b->made) {
 		snprintf(call, sizeof(call), "CreateGroup %.1f s ago, not over",
-			 (double)(int64_t)(pages->now_ns - b->made_ns) / 1e9);
+			 seconds(pages->now_ns - b->made_ns));
 	} else if (c) {
 		snprintf(call, sizeof(call), "%s %.1f s ago%s", call_name(c),
-			 (double)(int64_t)(pages->now_ns - c->begin_ns) / 1e9,
+			 seconds(pages->now_ns - c->begin_ns),
 			 c->end_ns ? c->result ? ", failed" : "" : ", not over");
 	}
 	printf("  %4d  %-16s %3d  %8" PRIu64 "  %-36s ", b->rank, process, b->device, b->calls,
@@ -833,8 +837,7 @@ static void print_head(const struct page *group, size_t n)
 		fputs(" (before its first exchange)", stdout);
 	}
 	printf(": %s, %d ranks (%zu here), %u experts, %u tokens of %u bytes, timeout %.1f s\n",
-	       b->mode, b->nranks, n, b->experts, b->tokens, b->row_bytes,
-	       (double)b->timeout_ns / 1e9);
+	       b->mode, b->nranks, n, b->experts, b->tokens, b->row_bytes, seconds(b->timeout_ns));
 }
 
 static void print_table(const struct pages *pages)

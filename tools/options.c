@@ -11,9 +11,8 @@
 
 #define MOST 64 /* options of a program */
 
-static void complain(const struct ep_options *all, const char *format, ...)
-	__attribute__((format(printf, 2, 3)));
-static void complain(const struct ep_options *all, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void complain(const struct ep_options *all,
+							   const char *format, ...)
 {
 	char text[512];
 	va_list args;
@@ -144,9 +143,8 @@ static void refuse(const struct ep_options *all, int c, char **argv)
 int ep_options_parse(const struct ep_options *all, void *to, int argc, char **argv)
 {
 	struct option longs[MOST + 1] = { { NULL, 0, NULL, 0 } };
-	char letters[2 * MOST + 2] = ":",
-				*at = letters +
-				      1; /* it prints nothing, and tells what is missing */
+	/* The colon: getopt_long() prints nothing, and tells what is missing. */
+	char letters[2 * MOST + 2] = ":", *at = letters + 1;
 	int c;
 
 	for (size_t i = 0; i < all->n && i < MOST; i++) {
