@@ -181,6 +181,10 @@ MUTANTS += [
     {"name": "perf_tail_rounded", "file": "tools/perf/timing.c",
      "old": "ceil(percent * count / 100 - 1e-6)", "new": "ceil(percent / 100 * count)",
      "tests": ["ep_perf_workloads"]},
+    # With -C 1 the tail is that of calls.
+    {"name": "perf_tail_of_events", "file": "tools/perf/report.c",
+     "old": "\t\tconst struct perf_op_row *o = whose(opt, row, op);", "new": "\t\tconst struct perf_op_row *o = &row->op[op];",
+     "tests": ["ep_perf_workloads"]},
     # ---- calls beside other calls ----
     # A child of fork() waits for no thread that it lacks.
     {"name": "forked_gate", "file": "plugin/ep/call.c",

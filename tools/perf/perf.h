@@ -191,11 +191,11 @@ struct perf_row {
 	double load;
 	double load_cv; /* of the ranks' received rows */
 	double period;
-	struct perf_op_row op[PERF_OPS];
+	/* call: how long the host was in each, and nothing else */
+	struct perf_op_row op[PERF_OPS], call[PERF_OPS];
 	int blocks; /* largest grid seen, 0: unknown */
 	int checked;
 	uint64_t wrong;
-	double host_us[PERF_OPS], host_p99_us[PERF_OPS]; /* of the calls */
 	struct perf_detail detail;
 };
 

@@ -249,15 +249,22 @@ static void cell(void (*format)(char out[PERF_CELL], double value, int width), d
 	fputs(text, stdout);
 }
 
+/* What p50 and the numbers behind it are of. */
+static const struct perf_op_row *whose(const struct perf_options *opt, const struct perf_row *row,
+				       int op)
+{
+	return opt->report_cpu ? &row->call[op] : &row->op[op];
+}
+
 /* High throughput has one operation more, and no column for p99. */
 static void report_op(const struct perf_options *opt, const struct perf_row *row, enum perf_op op)
 {
-	const struct perf_op_row *o = &row->op[op];
+	const struct perf_op_row *o = whose(opt, row, op);
 
-	cell(perf_cell_time, o->kernel, 7);
-	cell(perf_cell_time, opt->report_cpu ? row->host_us[op] : o->p50, 7);
+	cell(perf_cell_time, row->op[op].kernel, 7);
+	cell(perf_cell_time, o->p50, 7);
 	if (!opt->ht) {
-		cell(perf_cell_time, opt->report_cpu ? row->host_p99_us[op] : o->p99, 7);
+		cell(perf_cell_time, o->p99, 7);
 	}
 }
 
@@ -271,7 +278,7 @@ static void report_tail(const struct perf_options *opt, const struct perf_row *r
 	}
 	printf("#      p99, p99.9, max");
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
-		const struct perf_op_row *o = &row->op[op];
+		const struct perf_op_row *o = whose(opt, row, op);
 
 		printf("%s %s", op == (int)perf_first_op(opt) ? ":" : ",", names[op]);
 		cell(perf_cell_time, o->p99, 1);
@@ -550,8 +557,8 @@ static void put_op(struct ep_json *json, const char *name, const struct perf_row
 	ep_json_number(json, "p999_us", row->p999);
 	ep_json_number(json, "max_us", row->most);
 	ep_json_number(json, "fastest_rank_us", row->fastest);
-	ep_json_number(json, "call_cpu_us", all->host_us[op]);
-	ep_json_number(json, "call_cpu_p99_us", all->host_p99_us[op]);
+	ep_json_number(json, "call_cpu_us", all->call[op].p50);
+	ep_json_number(json, "call_cpu_p99_us", all->call[op].p99);
 	ep_json_number(json, "algbw_gbs", row->algbw);
 	ep_json_number(json, "busbw_gbs", row->busbw);
 	ep_json_number(json, "floor_us", row->floor);

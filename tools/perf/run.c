@@ -555,11 +555,10 @@ static void time_all(struct perf_rank *rank, struct perf_row *row)
 	}
 	perf_time_drained(rank, &times);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
-		struct perf_op_row *o = &row->op[op], host;
+		struct perf_op_row *o = &row->op[op];
 
 		reduce(rank, times.gpu[op], o, &o->samples);
-		row->host_us[op] = reduce(rank, times.host[op], &host, NULL);
-		row->host_p99_us[op] = host.p99;
+		reduce(rank, times.host[op], &row->call[op], NULL);
 	}
 	perf_cupti_time(rank, &times, &row->blocks);
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
