@@ -450,7 +450,9 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * every rank gets the reason and the rank that gave it.
  *
  * `comm` may be one that does not block (ncclConfig_t.blocking is 0). It has to be ready: before
- * the call ncclCommGetAsyncError no longer returns ncclInProgress.
+ * the call ncclCommGetAsyncError no longer returns ncclInProgress. The call may stand between
+ * ncclGroupStart and ncclGroupEnd, and does not wait for the latter. No call on `comm` may wait for
+ * it then.
  *
  * Ranks must agree in all fields of `config` except alloc, max_num_sms, dispatch_num_sms,
  * combine_num_sms, num_qp_per_rank, num_channels, timeout_ns, and the fields that the mode ignores:
@@ -496,11 +498,11 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  *   ncclInvalidArgument: `ep_group` or `comm` is NULL, `config` is NULL or was not initialised, a
  *     field is out of its range, or the ranks disagree.
  *   ncclInvalidUsage: Only one of alloc_fn and free_fn is set. max_num_sms, dispatch_num_sms or
- *     combine_num_sms exceeds the number of SMs. The communicator has more than 1024 ranks. An
- *     environment variable is malformed. NCCL is older than 2.28. A rank runs on a MIG instance or
- *     has no peer access to another rank of its node; the text names both GPUs and what to set.
- *     Ranks of several nodes have no path by RDMA. Or, in high throughput, the GPU's shared memory
- *     cannot count as many experts.
+ *     combine_num_sms exceeds the number of SMs. The communicator has more than 1024 ranks, or a
+ *     call on it waits for ncclGroupEnd. An environment variable is malformed. NCCL is older than
+ *     2.28. A rank runs on a MIG instance or has no peer access to another rank of its node; the
+ *     text names both GPUs and what to set. Ranks of several nodes have no path by RDMA. Or, in
+ *     high throughput, the GPU's shared memory cannot count as many experts.
  *   ncclRemoteError: Another rank failed, or did not arrive in time. In the latter case abort the
  *     communicator, unless the text says to keep it: its collective still waits. The call's device
  *     memory is freed when that ends, except memory of alloc_fn.
@@ -665,8 +667,9 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  *     `handle_mem` has another shape or type, is too small or not aligned; or, if memory grows, the
  *     ranks differ in `num_topk`.
  *   ncclInvalidUsage: As for ncclEpHandleMemSize. Or memory has to grow while an operation is
- *     pending. Or `handle_mem` has only a window, and NCCL does not know its address. Or the
- *     operations need more shared memory or SMs than there are.
+ *     pending, or a call on the communicator waits for ncclGroupEnd. Or `handle_mem` has only
+ *     a window, and NCCL does not know its address. Or the operations need more shared memory or
+ *     SMs than there are.
  *   ncclRemoteError: Memory grows, and another rank failed or did not arrive.
  *   ncclSystemError: Host memory is exhausted. Or memory grows, and the device does not become
  *     idle, or a thread or an RDMA resource is missing.

@@ -270,15 +270,16 @@ static int boot_gather_ready(void *arg)
 }
 
 /*
- * Gives NCCL the collective. The first one may connect the ranks, for which NCCL lets its caller
- * wait: for a rank that has died, too, until the communicator is aborted. So it has a thread, if
- * there is one. False: NCCL has not returned.
+ * Gives NCCL the collective, in a thread if there is one. The caller may be between ncclGroupStart
+ * and ncclGroupEnd, where NCCL only remembers the calls of that thread. And the first collective
+ * may connect the ranks, for which NCCL lets its caller wait: for a rank that has died, too, until
+ * the communicator is aborted. False: NCCL has not returned.
  */
 static bool boot_call(struct ep_boot *boot, struct boot_gather *g, uint64_t start)
 {
 	uint64_t gone;
 
-	if (boot->exchanges || cudaGetDevice(&g->device) != cudaSuccess ||
+	if (cudaGetDevice(&g->device) != cudaSuccess ||
 	    ep_timed_call_begin(&boot->call, boot_gather_ready, boot_gather, g, sizeof(*g))) {
 		(void)cudaGetLastError();
 		boot_gather(g);
@@ -342,6 +343,39 @@ static ncclResult_t boot_enqueue(struct ep_boot *boot, size_t bytes, uint64_t st
 	return ncclSuccess;
 }
 
+/* What no rank has written yet. */
+static void boot_blank(struct ep_boot *boot, size_t bytes)
+{
+	const uint32_t blank = EP_BOOT_BLANK;
+
+	for (int r = 0; r < boot->nranks; r++) {
+		memcpy(boot->shared.host + (size_t)r * bytes, &blank, sizeof(blank));
+	}
+}
+
+/*
+ * NCCL has brought something, or the program has calls on the communicator that wait for its
+ * ncclGroupEnd: then NCCL has put this one behind them, for any thread, and writes to the memory
+ * when they come.
+ */
+static ncclResult_t boot_check_received(struct ep_boot *boot, size_t bytes, const char *what)
+{
+	uint32_t first;
+
+	for (int r = 0; r < boot->nranks; r++) {
+		memcpy(&first, boot->shared.host + (size_t)r * bytes, sizeof(first));
+		if (first == EP_BOOT_BLANK) {
+			boot_keep(boot);
+			return ep_fail(
+				ncclInvalidUsage,
+				"%s: NCCL has not begun the exchange, since calls on this "
+				"communicator wait for ncclGroupEnd: make them after this call",
+				what);
+		}
+	}
+	return ncclSuccess;
+}
+
 static ncclResult_t boot_exchange(struct ep_boot *boot, const void *mine, void *all, size_t bytes,
 				  const char *what)
 {
@@ -360,6 +394,7 @@ static ncclResult_t boot_exchange(struct ep_boot *boot, const void *mine, void *
 	boot->unsent = true;
 	start = ep_now_ns();
 	if (boot->all) {
+		boot_blank(boot, bytes);
 		memcpy(boot->shared.host + (size_t)boot->rank * bytes, mine, bytes);
 	} else {
 		EP_CUDA(cudaMemcpyAsync(boot->spare + (size_t)boot->rank * bytes, mine, bytes,
@@ -368,6 +403,9 @@ static ncclResult_t boot_exchange(struct ep_boot *boot, const void *mine, void *
 	}
 	EP_CHECK(boot_enqueue(boot, bytes, start, what));
 	EP_CHECK(boot_wait(boot, start, what));
+	if (boot->all) {
+		EP_CHECK(boot_check_received(boot, bytes, what));
+	}
 	if (all && !boot->all) {
 		return ep_fail(ncclSystemError, "%s: no memory for the answers of other ranks",
 			       what);

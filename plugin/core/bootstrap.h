@@ -14,7 +14,8 @@
 #include "core/ident.h"
 #include "core/param.h"
 
-#define EP_BOOT_BYTES 1024 /* largest contribution of a rank */
+#define EP_BOOT_BYTES 1024        /* largest contribution of a rank, of whole words */
+#define EP_BOOT_BLANK 0xa5a5a5a5u /* a word that no contribution begins with */
 
 /*
  * What an error says where a thread is left in NCCL's call: an abort may free the communicator

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Exchanges of the bootstrap that fail: on an error of CUDA while NCCL has the memory, and without
- * the others. Which error stands, and what may be freed. And the first exchange, in which NCCL
- * connects the ranks: how long it may take, and what its thread has of its caller.
+ * the others. Which error stands, and what may be freed. And NCCL's call: how long the one may take
+ * in which NCCL connects the ranks, what its thread has of its caller, and what becomes of it
+ * between ncclGroupStart and ncclGroupEnd.
  */
 #include <cuda.h>
 #include <dlfcn.h>
@@ -118,7 +119,7 @@ static void unknown(struct world *w)
 	ep_boot_close(&boot);
 }
 
-/* The thread of the first exchange has its caller's context; later exchanges need none. */
+/* Each exchange has a thread, which has its caller's context. */
 static void same_context(struct world *w)
 {
 	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
@@ -129,16 +130,11 @@ static void same_context(struct world *w)
 	open_all(&boot, comm, 60 * SECOND);
 	for (int i = 0; i < 2; i++) {
 		OK(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"));
-		CHECK_INT(!pthread_equal(called[w->rank].thread, pthread_self()), i == 0);
+		CHECK_INT(!pthread_equal(called[w->rank].thread, pthread_self()), 1);
 		CHECK(called[w->rank].context == context_here());
 	}
 	ep_boot_close(&boot);
 	OK(ncclCommDestroy(comm));
-}
-
-static void CUDART_CB nap(void *us)
-{
-	usleep(*(useconds_t *)us);
 }
 
 /* What the other rank makes of an exchange of the library, of this rank's number. */
@@ -154,6 +150,55 @@ static ncclResult_t gather_bare(struct world *w, ncclComm_t comm, uint32_t **all
 		OK(ncclCommGetAsyncError(comm, &result));
 	}
 	return result;
+}
+
+/* NCCL only remembers what the caller's thread calls; exchanges take place all the same. */
+static void in_group(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
+	struct ep_boot boot;
+
+	check_context("between ncclGroupStart and ncclGroupEnd");
+	OK(ncclGroupStart());
+	open_all(&boot, comm, 60 * SECOND);
+	for (uint32_t i = 0; i < 2; i++) {
+		uint32_t mine = 7 + i + (uint32_t)w->rank;
+
+		OK(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"));
+		for (uint32_t r = 0; r < RANKS; r++) {
+			CHECK_INT(((uint32_t *)boot.all)[r], 7 + i + r);
+		}
+	}
+	OK(ncclGroupEnd());
+	ep_boot_close(&boot);
+	OK(ncclCommDestroy(comm));
+}
+
+/* Calls on the communicator wait for the group's end, and NCCL puts the exchange behind them. */
+static void behind(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
+	uint32_t mine = 7, *all;
+	struct ep_boot boot;
+
+	check_context("behind calls that wait for ncclGroupEnd");
+	OK(ncclGroupStart());
+	OK(gather_bare(w, comm, &all));
+	open_all(&boot, comm, 60 * SECOND);
+	CHECK_REASON(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"),
+		     ncclInvalidUsage, "calls on this communicator wait for ncclGroupEnd");
+	CHECK(!boot.stuck && !boot.all);
+	ep_boot_close(&boot);
+	all[w->rank] = 9 + (uint32_t)w->rank;
+	OK(ncclGroupEnd());
+	OK(ncclCommDestroy(comm)); /* both exchanges have ended */
+	CHECK_INT(all[!w->rank], 9 + !w->rank);
+	NEED_CUDA(cudaFreeHost(all));
+}
+
+static void CUDART_CB nap(void *us)
+{
+	usleep(*(useconds_t *)us);
 }
 
 /*
@@ -248,6 +293,8 @@ static void run(struct world *w, void *arg)
 	NEED_OK(ep_nccl_need("a test"));
 	own_error(w, absent);
 	unknown(w);
+	in_group(w);
+	behind(w);
 	world_setenv(w, "VC_NCCL_CONNECT", "1");
 	same_context(w);
 	one_limit(w);

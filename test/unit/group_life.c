@@ -284,6 +284,39 @@ static void test_failures(struct world *w)
 	CHECK(g == NULL && device_used() == before);
 }
 
+/*
+ * NCCL only remembers what a thread calls between ncclGroupStart and ncclGroupEnd: the library
+ * works there all the same.
+ */
+static void test_in_nccl_group(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (1 << RANKS) - 1);
+	ncclEpGroupConfig_t c = config_make();
+	ncclEpHandle_t grown = NULL;
+	ncclEpGroup_t g = NULL;
+	char *bytes;
+
+	check_context("between ncclGroupStart and ncclGroupEnd");
+	NEED_CUDA(cudaMalloc((void **)&bytes, RANKS + 1));
+	OK(ncclGroupStart());
+	NEED_OK(ncclEpCreateGroup(&g, comm, &c));
+	OK(ncclEpInitHandle(&grown, g, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 32, NULL));
+	OK(ncclGroupEnd());
+	OK(ncclEpGroupDestroy(g));
+	OK(ncclEpHandleDestroy(grown));
+
+	check_context("behind a collective that waits for ncclGroupEnd");
+	OK(ncclGroupStart());
+	OK(ncclAllGather(bytes + RANKS, bytes, 1, ncclUint8, comm, w->stream));
+	CHECK_REASON(ncclEpCreateGroup(&g, comm, &c), ncclInvalidUsage,
+		     "calls on this communicator wait for ncclGroupEnd");
+	OK(ncclGroupEnd());
+	OK(ncclEpCreateGroup(&g, comm, &c));
+	OK(ncclEpGroupDestroy(g));
+	OK(ncclCommDestroy(comm));
+	NEED_CUDA(cudaFree(bytes));
+}
+
 /* A rank that never comes: the others end with an error, not a hang. */
 static void test_absent_at_growth(struct world *w)
 {
@@ -525,6 +558,7 @@ static void run(struct world *w, void *arg)
 	test_entered(w);
 	test_made_again(w);
 	test_failures(w);
+	test_in_nccl_group(w);
 	test_absent_at_growth(w);
 	for (int how = 0; how < 3; how++) {
 		test_refused_at_growth(w, how);

@@ -680,8 +680,8 @@ static size_t vc_type_size(ncclDataType_t type)
 }
 
 struct vc_gather_job {
+	struct vc_job job;
 	struct vc_gather gather;
-	cudaStream_t stream;
 };
 
 /* Connects the ranks, if need be, and gives the stream its work. */
@@ -704,9 +704,9 @@ static ncclResult_t vc_gather_begin(const struct vc_gather_job *job)
 		return vc_nccl_error(comm, ncclSystemError, "out of memory");
 	}
 	memcpy(work.call.arg, &job->gather, sizeof(job->gather));
-	error = vc_stream_submit(job->stream, &work);
+	error = vc_stream_submit(job->job.stream, &work);
 	return error ? vc_nccl_error(comm, ncclUnhandledCudaError, "stream %p: %s",
-				     (void *)job->stream, cudaGetErrorString(error))
+				     (void *)job->job.stream, cudaGetErrorString(error))
 		     : ncclSuccess;
 }
 
@@ -757,12 +757,22 @@ static ncclResult_t vc_gather_leave(const struct vc_gather_job *job)
 	return ncclInProgress;
 }
 
+static ncclResult_t vc_gather_job_run(struct vc_job *base)
+{
+	const struct vc_gather_job *job = (const struct vc_gather_job *)base;
+	const struct ncclComm *comm = job->gather.comm;
+
+	return comm->nonblocking && !comm->connected && vc_env_long("VC_NCCL_CONNECT", 0)
+		       ? vc_gather_leave(job)
+		       : vc_gather_begin(job);
+}
+
 ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataType_t type,
 			   ncclComm_t comm, cudaStream_t stream)
 {
 	ncclResult_t result = vc_comm_check(comm);
-	struct vc_gather_job job = { .gather = { .send = send, .recv = recv, .type = type },
-				     .stream = stream };
+	struct vc_gather_job *job;
+	size_t bytes;
 
 	if (!result && !vc_type_size(type)) {
 		result = vc_nccl_error(comm, ncclInvalidArgument, "data type %d", (int)type);
@@ -776,17 +786,22 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
 	if (result) {
 		return result;
 	}
-	job.gather.comm = comm;
-	job.gather.bytes = count * vc_type_size(type);
-	if (!vc_gather_memory(send, job.gather.bytes) ||
-	    !vc_gather_memory(recv, job.gather.bytes * (size_t)comm->nranks)) {
+	bytes = count * vc_type_size(type);
+	if (!vc_gather_memory(send, bytes) ||
+	    !vc_gather_memory(recv, bytes * (size_t)comm->nranks)) {
 		return vc_nccl_error(comm, ncclInvalidArgument,
 				     "send %p or receive %p is not memory a device can reach", send,
 				     recv);
 	}
-	return comm->nonblocking && !comm->connected && vc_env_long("VC_NCCL_CONNECT", 0)
-		       ? vc_gather_leave(&job)
-		       : vc_gather_begin(&job);
+	job = calloc(1, sizeof(*job));
+	if (!job) {
+		return vc_nccl_error(comm, ncclSystemError, "out of memory");
+	}
+	job->job.run = vc_gather_job_run;
+	job->job.collective = comm;
+	job->gather = (struct vc_gather){ comm, send, recv, bytes, type };
+	job->job.stream = stream;
+	return vc_job_submit(&job->job);
 }
 
 /* ---- groups: blocking calls of one thread run at the same time, each on its own thread ---- */
@@ -797,6 +812,63 @@ ncclResult_t ncclGroupEnd(void);
 
 static __thread int vc_depth;
 static __thread struct vc_job *vc_jobs;
+static pthread_mutex_t vc_jobs_mutex = PTHREAD_MUTEX_INITIALIZER; /* for other threads' lists */
+
+/* Puts the job at the end of a list: of this thread, or where its communicator has calls. */
+static bool vc_job_wait(struct vc_job *job)
+{
+	struct vc_job **at = NULL;
+
+	pthread_mutex_lock(&vc_jobs_mutex);
+	if (job->collective && job->collective->group) {
+		at = job->collective->group;
+	} else if (vc_depth) {
+		at = &vc_jobs;
+	}
+	if (at && job->collective) {
+		job->collective->group = at;
+	}
+	for (; at && *at; at = &(*at)->next) {
+	}
+	if (at) {
+		*at = job;
+	}
+	pthread_mutex_unlock(&vc_jobs_mutex);
+	return at;
+}
+
+/* Takes the jobs of this thread, whose group ends. */
+static struct vc_job *vc_jobs_take(void)
+{
+	struct vc_job *jobs;
+
+	pthread_mutex_lock(&vc_jobs_mutex);
+	jobs = vc_jobs;
+	vc_jobs = NULL;
+	for (struct vc_job *job = jobs; job; job = job->next) {
+		if (job->collective) {
+			job->collective->group = NULL;
+		}
+	}
+	pthread_mutex_unlock(&vc_jobs_mutex);
+	return jobs;
+}
+
+/* NCCL keeps the order of a communicator's collectives, whatever their streams. */
+static void vc_job_follow(const struct vc_job *jobs, const struct vc_job *job)
+{
+	cudaStream_t before = job->stream;
+	cudaEvent_t event;
+
+	for (; jobs != job; jobs = jobs->next) {
+		before = jobs->collective == job->collective ? jobs->stream : before;
+	}
+	if (before != job->stream && !cudaEventCreateWithFlags(&event, cudaEventDisableTiming)) {
+		cudaEventRecord(event, before);
+		cudaStreamWaitEvent(job->stream, event, 0);
+		cudaEventDestroy(event);
+	}
+}
 
 static void *vc_job_main(void *arg)
 {
@@ -813,14 +885,12 @@ ncclResult_t vc_job_submit(struct vc_job *job)
 	ncclResult_t result;
 
 	job->device = vc_device_current();
-	if (!vc_depth) {
-		result = job->run(job);
-		free(job);
-		return result;
+	if (vc_job_wait(job)) {
+		return ncclSuccess;
 	}
-	job->next = vc_jobs;
-	vc_jobs = job;
-	return ncclSuccess;
+	result = job->run(job);
+	free(job);
+	return result;
 }
 
 ncclResult_t ncclGroupStart(void)
@@ -831,7 +901,7 @@ ncclResult_t ncclGroupStart(void)
 
 ncclResult_t ncclGroupEnd(void)
 {
-	struct vc_job *job, *next;
+	struct vc_job *jobs, *job, *next;
 	ncclResult_t result = ncclSuccess;
 
 	if (!vc_depth) {
@@ -840,20 +910,29 @@ ncclResult_t ncclGroupEnd(void)
 	if (--vc_depth) {
 		return ncclSuccess;
 	}
-	for (job = vc_jobs; job; job = job->next) {
-		if (pthread_create(&job->thread, NULL, vc_job_main, job)) {
+	jobs = vc_jobs_take();
+	for (job = jobs; job; job = job->next) {
+		job->thread = pthread_self();
+		if (!job->collective && pthread_create(&job->thread, NULL, vc_job_main, job)) {
 			job->result = vc_nccl_error(NULL, ncclSystemError, "no thread");
 			job->thread = pthread_self();
 		}
 	}
-	for (job = vc_jobs; job; job = next) {
-		next = job->next;
+	for (job = jobs; job; job = job->next) {
 		if (!pthread_equal(job->thread, pthread_self())) {
 			pthread_join(job->thread, NULL);
 		}
+	}
+	for (job = jobs; job; job = job->next) {
+		if (job->collective) {
+			vc_job_follow(jobs, job);
+			job->result = job->run(job);
+		}
+	}
+	for (job = jobs; job; job = next) {
+		next = job->next;
 		result = result ? result : job->result;
 		free(job);
 	}
-	vc_jobs = NULL;
 	return result;
 }

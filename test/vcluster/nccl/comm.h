@@ -51,6 +51,7 @@ struct ncclComm {
 	_Atomic int in_progress; /* that thread has not ended */
 	bool threaded;           /* nobody has joined it yet */
 	pthread_t thread;
+	struct vc_job **group; /* calls of it wait at the end of this list; NULL: none do */
 	int refs;
 	_Atomic(struct ncclWindow_vidmem *) spare; /* the window that was freed last */
 	struct ncclComm *next;
@@ -80,12 +81,15 @@ bool vc_comm_leave(struct ncclComm *comm, void *(*fn)(void *arg), void *arg);
 void vc_comm_left(struct ncclComm *comm, ncclResult_t result);
 
 /*
- * Groups: a blocking call between ncclGroupStart and ncclGroupEnd only leaves a job; the jobs run
- * at the same time at the group's end.
+ * Groups: a call between ncclGroupStart and ncclGroupEnd only leaves a job. At the group's end
+ * calls that block run at the same time, and then collectives one after another. While a collective
+ * of a communicator waits there, those that other threads call wait with it, as with NCCL.
  */
 
 struct vc_job {
 	ncclResult_t (*run)(struct vc_job *job);
+	struct ncclComm *collective; /* whose it is, and where; NULL: a call that blocks */
+	cudaStream_t stream;
 	int device;
 	ncclResult_t result;
 	pthread_t thread;
