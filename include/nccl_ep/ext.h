@@ -339,8 +339,12 @@ ncclResult_t ncclEpExtFeasible(const ncclEpGroupConfig_t *config, int nranks,
  * Stores in `*tokens` the number of distinct (source rank, token) pairs, and in `*rows` the rows of
  * `outputs->tokens`; in the expert-major layout these are one per local expert of a token. Either
  * pointer may be NULL. In low latency the call counts the handle's last dispatch that has run; a
- * graph that was not launched yet does not count. In high throughput it counts the rows that the
- * routing will deliver, without padding and dropped rows. No dispatch needs to have run.
+ * graph that was not launched yet does not count. In high throughput it counts what the routing
+ * will deliver, and no dispatch needs to have run. Padding does not count.
+ *
+ * With overflow_policy DROP `*rows` are those that are kept. Flat `*tokens` is the same number.
+ * Expert-major `*tokens` counts the pairs whose place in a flat output is below M, also those of
+ * which no row is kept. ncclEpUpdateHandle describes places, and which rows are kept.
  *
  * Collective: no.
  * Threads: one at a time.

@@ -274,6 +274,9 @@ MUTANTS += [
     {"name": "mask_self", "file": "plugin/ep/mask.c",
      "old": "if (!mask[g->rank]) {",
      "new": "if (!mask[0]) {", "tests": ["misuse_calls"]},
+    # The rows that a rank will receive are those that are kept, without padding and dropped ones.
+    {"name": "received_padding", "file": "plugin/ep/ht/ht.c",
+     "old": "*rows += zones[i].kept;", "new": "*rows += zones[i].rows;", "tests": ["ht_received"]},
     # NCCL is not too old.
     {"name": "nccl_least", "file": "plugin/core/nccl_dyn.c",
      "old": "v >= EP_NCCL_LEAST",
