@@ -8,6 +8,12 @@
 #include "tools/ep_info.h"
 #include "topo/topo.h"
 
+/* Returns the exit status: `status`, unless output is lost. */
+static int end(int status)
+{
+	return ep_output_end(stdout, "ep_info", "standard output") ? status : 1;
+}
+
 static int usage(void)
 {
 	fputs("Usage: ep_info [-v] [-d] [-p] [-r] [-n] [-q]\n"
@@ -20,7 +26,7 @@ static int usage(void)
 	      stdout);
 	ep_options_print(&ep_info_options, stdout);
 	puts("\nWithout options: all but --net and --queues.");
-	return fflush(stdout) || ferror(stdout) ? 1 : 0;
+	return end(0);
 }
 
 static bool is_open(const void *arg, const char *name, int port)
@@ -62,7 +68,7 @@ static int parse(int argc, char **argv, struct ep_info_request *q)
 		return usage();
 	case 'V':
 		puts("ep_info " EP_VERSION);
-		return 0;
+		return end(0);
 	case -1:
 		return 2;
 	}
@@ -95,12 +101,12 @@ int main(int argc, char **argv)
 		return status;
 	}
 	if (q.live) {
-		return ep_info_live(q.prometheus ? EP_LIVE_PROMETHEUS
-				    : q.json     ? EP_LIVE_JSON
-						 : EP_LIVE_TABLE);
+		return end(ep_info_live(q.prometheus ? EP_LIVE_PROMETHEUS
+					: q.json     ? EP_LIVE_JSON
+						     : EP_LIVE_TABLE));
 	}
 	if (q.memory) {
-		return ep_info_memory(&q.shape, q.json);
+		return end(ep_info_memory(&q.shape, q.json));
 	}
 	status = 0;
 	if (q.net) {
@@ -110,7 +116,7 @@ int main(int argc, char **argv)
 		ep_info_queues();
 	}
 	if (!(q.versions | q.devices | q.params | q.rdma)) {
-		return fflush(stdout) || ferror(stdout) ? 1 : 0;
+		return end(0);
 	}
 	ep_conf_load();
 	ep_topo_opts_env(&opts);
@@ -142,5 +148,5 @@ int main(int argc, char **argv)
 		ep_info_rdma(topo, &nics);
 	}
 	ep_topo_free(topo);
-	return fflush(stdout) || ferror(stdout) ? 1 : status;
+	return end(status);
 }

@@ -882,10 +882,10 @@ int ep_info_live(enum ep_live_format format)
 			print_table(&pages);
 		}
 		free_pages(&pages);
-		if (fflush(stdout) || ferror(stdout)) {
-			return 1;
-		}
 		if (again) {
+			if (fflush(stdout) || ferror(stdout)) {
+				return 1;
+			}
 			nap(REFRESH_NS);
 		}
 	} while (again);

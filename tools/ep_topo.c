@@ -7,6 +7,12 @@
 #include "tools/option_tables.h"
 #include "topo/topo.h"
 
+/* Returns the exit status. */
+static int end(void)
+{
+	return ep_output_end(stdout, "ep_topo", "standard output") ? 0 : 1;
+}
+
 static int usage(void)
 {
 	fputs("Usage: ep_topo [--json] [FILE]\n"
@@ -19,7 +25,7 @@ static int usage(void)
 	      "\n",
 	      stdout);
 	ep_options_print(&ep_topo_options, stdout);
-	return fflush(stdout) || ferror(stdout) ? 1 : 0;
+	return end();
 }
 
 int main(int argc, char **argv)
@@ -34,7 +40,7 @@ int main(int argc, char **argv)
 		return usage();
 	case 'V':
 		puts("ep_topo " EP_VERSION);
-		return 0;
+		return end();
 	case -1:
 		return 2;
 	}
@@ -59,9 +65,5 @@ int main(int argc, char **argv)
 		ep_topo_print_table(topo, stdout);
 	}
 	ep_topo_free(topo);
-	if (fflush(stdout) || ferror(stdout)) {
-		fputs("ep_topo: cannot write the answer\n", stderr);
-		return 1;
-	}
-	return 0;
+	return end();
 }

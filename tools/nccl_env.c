@@ -2,14 +2,19 @@
 /* NCCL's variables that count here, and NCCL's configuration files, read as NCCL reads them. */
 #include "tools/nccl_env.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define SYSTEM_FILE "/etc/nccl.conf"
 #define MAX_TEXT 1024 /* NCCL cuts names and values here */
+#define MAX_LINE 4095
+#define MAX_FILE 1048576u
 
 const struct ep_nccl_var ep_nccl_var_table[] = {
 	{ "NCCL_CONF_FILE", "(none)", "read before /etc/nccl.conf; without it ~/.nccl.conf" },
@@ -59,7 +64,6 @@ static void load_line(char *line, const char *file)
 {
 	char *equals;
 
-	line[strcspn(line, "\n")] = '\0';
 	if (*line && line[strlen(line) - 1] == '\r') {
 		line[strlen(line) - 1] = '\0';
 	}
@@ -79,23 +83,57 @@ static void load_line(char *line, const char *file)
 	}
 }
 
+/*
+ * Returns the text of a file, followed by 0. NULL: there is none, or it is no file of settings,
+ * which is said.
+ */
+static char *read_text(const char *file, size_t *len)
+{
+	/* O_NONBLOCK: a FIFO must not hang the program. */
+	int fd = open(file, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	char *text = calloc(1, MAX_FILE + 2);
+	size_t bytes = 0;
+	ssize_t n = fd < 0 || !text ? 0 : 1;
+	struct stat st;
+
+	if (n && (fstat(fd, &st) || !S_ISREG(st.st_mode))) {
+		fprintf(stderr, "%s is not a regular file and does not count here\n", file);
+		n = -1;
+	}
+	while (n > 0 && bytes <= MAX_FILE) {
+		n = read(fd, text + bytes, MAX_FILE + 1 - bytes);
+		bytes += n > 0 ? (size_t)n : 0;
+	}
+	if (bytes > MAX_FILE) {
+		fprintf(stderr, "%s is longer than %u bytes and does not count here\n", file,
+			MAX_FILE);
+		n = -1;
+	}
+	if (fd >= 0) {
+		close(fd);
+	}
+	if (fd < 0 || n < 0) {
+		free(text);
+		return NULL;
+	}
+	*len = bytes;
+	return text;
+}
+
 static void load(const char *file)
 {
-	char line[4096];
-	FILE *f = fopen(file, "re");
-	bool tail = false; /* of a line that is longer */
+	size_t len = 0;
+	char *text = read_text(file, &len), *line = text, *next;
 
-	while (f && fgets(line, sizeof(line), f)) {
-		bool whole = strchr(line, '\n') != NULL;
-
-		if (!tail) {
-			load_line(line, file);
+	for (; line; line = next) {
+		next = memchr(line, '\n', (size_t)(text + len - line));
+		if (next) {
+			*next++ = '\0';
 		}
-		tail = !whole;
+		line[strnlen(line, MAX_LINE)] = '\0';
+		load_line(line, file);
 	}
-	if (f) {
-		fclose(f);
-	}
+	free(text);
 }
 
 void ep_conf_load(void)

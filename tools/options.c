@@ -268,3 +268,16 @@ const char *ep_options_word(const struct ep_options *all, const char *name, int 
 	}
 	return word;
 }
+
+bool ep_output_end(FILE *f, const char *tool, const char *name)
+{
+	bool lost = ferror(f) != 0;
+
+	errno = 0;
+	if ((f == stdout ? fflush(f) : fclose(f)) == 0 && !lost) {
+		return true;
+	}
+	fprintf(stderr, "%s: %s: not all results are there: %s\n", tool, name,
+		errno ? strerror(errno) : "an earlier write failed");
+	return false;
+}

@@ -5,6 +5,7 @@
 #ifndef EP_TOOLS_OPTIONS_H
 #define EP_TOOLS_OPTIONS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -58,5 +59,11 @@ void ep_options_report(const struct ep_options *all, const void *from, struct ep
 /* Copies the word of a choice, by the option's name; returns it. */
 const char *ep_options_word(const struct ep_options *all, const char *name, int place,
 			    char word[32]);
+
+/*
+ * Closes `f`, unless it is stdout. True if all that was written there has arrived; else it prints
+ * why not.
+ */
+bool ep_output_end(FILE *f, const char *tool, const char *name);
 
 #endif

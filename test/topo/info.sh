@@ -73,6 +73,16 @@ expect 0 "^  NCCL_EP_TIMEOUT +UNKNOWN +$work/own.conf " $own "$ep_info" -p
 { printf '#%4094s' ''; printf 'NCCL_IB_SL=5\n'; } >"$work/long.conf"
 expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/long.conf" "$ep_info" -p
 expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/none" "$ep_info" -p
+# What is no file of settings is said to be none, and does not hold up anybody.
+mkfifo "$work/fifo"
+for none in /dev/zero "$work/fifo" "$work"; do
+	expect 0 "^$none is not a regular file and does not count here\$" \
+		env NCCL_CONF_FILE="$none" timeout 20 "$ep_info" -p
+done
+{ printf 'NCCL_IB_SL=5\n'; head -c 1048576 /dev/zero | tr '\0' '#'; } >"$work/huge.conf"
+expect 0 '^  NCCL_IB_SL +-1 +default ' env NCCL_CONF_FILE="$work/huge.conf" "$ep_info" -p
+expect 0 'is longer than 1048576 bytes and does not count here$' \
+	env NCCL_CONF_FILE="$work/huge.conf" "$ep_info" -p
 printf 'NCCL_IB_DISABLE=1\n' >"$work/.nccl.conf"
 expect 0 '^  RDMA permitted +no +NCCL_IB_DISABLE is 1$' $home "$ep_info" -r
 
@@ -166,6 +176,12 @@ if [ -n "$nic" ]; then
 	expect 0 '^    no DevX: it is not an mlx5 device$' $machine VC_NIC_PROFILE=rxe "$ep_info" -q
 	expect 0 '^  not tried: .*NCCL_IB_SL' $machine NCCL_IB_SL=99 "$ep_info" -q
 fi
+# Output that is lost has a reason.
+for options in '' -V -h -n --live '--live --json'; do
+	# shellcheck disable=SC2086
+	expect 1 '^ep_info: standard output: not all results are there: No space left on device$' \
+		sh -c '"$@" >/dev/full' - "$ep_info" $options
+done
 expect 1 'NCCL_IB_HCA: no port number' env NCCL_IB_HCA=mlx5_0:x "$ep_info"
 expect 1 '^Versions$' env NCCL_TOPO_FILE="$files/bad-truncated.xml" "$ep_info"
 expect 2 "^ep_info: '--nonsense' is not an option. Try 'ep_info -h'.$" "$ep_info" --nonsense

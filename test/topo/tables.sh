@@ -40,5 +40,10 @@ while read -r _ name line; do
 		failed=$((failed + 1))
 	fi
 done <"$work/names"
+lost=$("$ep_topo" -V 2>&1 >/dev/full) && failed=$((failed + 1))
+case $lost in
+*'No space left'*) ;;
+*) echo "FAILED: a full disk: $lost" && failed=$((failed + 1)) ;;
+esac
 echo "$run tables, $failed wrong, $absent without their file"
 [ $run -gt 0 ] && [ $failed -eq 0 ] && [ $absent -eq 0 ]

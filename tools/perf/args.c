@@ -244,7 +244,7 @@ int perf_args_parse(int argc, char **argv, struct perf_options *opt)
 		if (perf_is_first_process()) {
 			asked == 'h' ? print_help() : perf_report_version();
 		}
-		return perf_finish(stdout, "standard output") ? 1 : 1 + EXIT_BROKEN;
+		return ep_output_end(stdout, "ep_perf", "standard output") ? 1 : 1 + EXIT_BROKEN;
 	}
 	if (asked == 0 && optind < argc) {
 		perf_complain("'%s' is not an option. Try 'ep_perf -h'.", argv[optind]);

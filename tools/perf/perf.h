@@ -304,12 +304,6 @@ void perf_phase(struct perf_rank *rank, const char *phase);
 __attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *rank,
 							      const char *format, ...);
 
-/*
- * Closes `f`, unless it is stdout. True if all that was written there has arrived; else it prints
- * why not.
- */
-bool perf_finish(FILE *f, const char *name);
-
 void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes); /* zeroed, never NULL */
 
 #define PERF_CUDA(r, call)                                                                         \

@@ -358,7 +358,7 @@ bool perf_report_end(struct perf *perf, const struct perf_setup *setup,
 	}
 	printf("# Avg bus bandwidth    : %g\n",
 	       perf->measured ? perf->busbw_sum / (2.0 * perf->measured) : 0.0);
-	return perf_finish(stdout, "standard output");
+	return ep_output_end(stdout, "ep_perf", "standard output");
 }
 
 /* ---- the same for programs ---- */
@@ -676,5 +676,5 @@ bool perf_json_close(struct perf *perf, const struct perf_setup *setup,
 	ep_json_close(json, '}');
 	fputc('\n', out);
 	json->out = NULL;
-	return perf_finish(out, perf->opt.json);
+	return ep_output_end(out, "ep_perf", perf->opt.json);
 }

@@ -69,19 +69,6 @@ void perf_die(struct perf_rank *rank, const char *format, ...)
 	_exit(EXIT_BROKEN);
 }
 
-bool perf_finish(FILE *f, const char *name)
-{
-	bool lost = ferror(f) != 0;
-
-	errno = 0;
-	if ((f == stdout ? fflush(f) : fclose(f)) == 0 && !lost) {
-		return true;
-	}
-	fprintf(stderr, "ep_perf: %s: not all results are there: %s\n", name,
-		errno ? strerror(errno) : "an earlier write failed");
-	return false;
-}
-
 void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes)
 {
 	void *memory = calloc(count, bytes);
