@@ -18,8 +18,6 @@
 
 #define EP_FP8_E4M3_MAX 448.0f
 #define EP_FP4_E2M1_MAX 6.0f
-#define EP_MXFP8_GROUP 32 /* channels that share an E8M0 scale */
-#define EP_NVFP4_GROUP 16 /* channels that share an e4m3 scale */
 #define EP_NVFP4_MOST_GLOBAL 0x1p112f
 
 /* Has the code instructions for e4m3? The CPU, which has none, does as if it had. */

@@ -522,7 +522,6 @@ void bench_pair_of(struct bench *b, uint64_t seed)
 
 /* ---- results of a bench against the oracle, and the exact place of every row ---- */
 
-#define GUARD_ROWS 3
 #define POISON_ROWS 16
 
 struct placing {
@@ -586,22 +585,6 @@ bool bench_check_dispatch(struct bench *b)
 	free(counts);
 	free(tokens);
 	return bench_check_places(b) && good;
-}
-
-bool bench_touched(struct bench *b)
-{
-	unsigned char *rows = malloc(b->out_tokens.bytes);
-	bool found = false;
-
-	NEED(rows);
-	NEED_CUDA(cudaMemcpyAsync(rows, b->out_tokens.t.data, b->out_tokens.bytes,
-				  cudaMemcpyDeviceToHost, b->w->stream));
-	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
-	for (size_t i = 0; i < b->out_tokens.bytes; i++) {
-		found |= rows[i] != ORACLE_POISON;
-	}
-	free(rows);
-	return found;
 }
 
 bool bench_check_combine(struct bench *b)

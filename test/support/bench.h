@@ -97,7 +97,5 @@ typedef void (*bench_visit_fn)(struct bench *b, uint32_t block, uint32_t row, ui
 			       uint32_t token, const int32_t *ids, void *context);
 void bench_places(struct bench *b, bench_visit_fn visit, void *context);
 bool bench_check_places(struct bench *b);
-/* Has anybody stored to outputs->tokens since bench_poison()? */
-bool bench_touched(struct bench *b);
 
 #endif

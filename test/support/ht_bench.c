@@ -517,6 +517,8 @@ void ht_step(struct ht_bench *b)
 	}
 }
 
+/* ---- random problems ---- */
+
 static uint32_t one_of(uint64_t *s, const uint32_t *values, uint32_t n)
 {
 	return values[world_draw(s, n)];
@@ -526,25 +528,191 @@ static uint32_t one_of(uint64_t *s, const uint32_t *values, uint32_t n)
 	one_of(s, (const uint32_t[]){ __VA_ARGS__ },                                               \
 	       sizeof((const uint32_t[]){ __VA_ARGS__ }) / sizeof(uint32_t))
 
-static void draw_routing(struct oracle_problem *p, uint64_t *s)
+/* A case while it is drawn. */
+struct draw {
+	struct ht_case c;
+	const char *kind;
+	uint64_t s; /* of world_draw() */
+};
+
+static bool is(const struct draw *d, const char *kind)
 {
-	switch (world_draw(s, 5)) {
+	return strcmp(d->kind, kind) == 0;
+}
+
+static uint32_t holders_of(const struct oracle_problem *p)
+{
+	return p->holders ? p->holders : p->nranks;
+}
+
+/* How many experts and tokens there are, and how long a row is. */
+static void draw_sizes(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+	uint32_t local = ONE_OF(&d->s, 1, 2, 3, 8, 9), holders = holders_of(p);
+
+	p->experts = local * holders;
+	p->topk = (uint32_t)world_draw(&d->s, p->experts < 12 ? p->experts : 12) + 1;
+	if (world_draw(&d->s, 12) == 0) {
+		p->topk = p->experts < 32 ? p->experts : 32;
+	}
+	p->dtype = (enum oracle_dtype)ONE_OF(&d->s, ORACLE_BF16, ORACLE_BF16, ORACLE_FP16,
+					     ORACLE_FP32);
+	p->hidden = ONE_OF(&d->s, 8, 24, 128, 520, 1792, 3584, 5000);
+	p->max_tokens = ONE_OF(&d->s, 1, 7, 8, 9, 40, 65, 200);
+	if (p->hidden > 2000 && p->max_tokens > 40) {
+		p->max_tokens = 40;
+	}
+	if (is(d, "long")) {
+		p->hidden = ONE_OF(&d->s, 2600, 3584, 5000);
+		p->max_tokens = 2050;
+	}
+	if (is(d, "crowd")) {
+		p->experts = (1 + local % 3) * holders;
+		p->topk = (uint32_t)world_draw(&d->s, 8) + 1;
+		p->hidden = ONE_OF(&d->s, 8, 24, 128);
+		p->max_tokens = ONE_OF(&d->s, 3, 9, 17);
+	}
+	if (is(d, "wide")) {
+		p->experts = 32 * holders;
+		p->topk = 20 + (uint32_t)world_draw(&d->s, 13);
+		p->hidden = ONE_OF(&d->s, 896, 1792, 3584);
+		p->max_tokens = ONE_OF(&d->s, 1, 7, 9);
+	}
+	if (is(d, "soak")) {
+		p->hidden = ONE_OF(&d->s, 8, 24, 128, 520);
+		p->max_tokens = ONE_OF(&d->s, 1, 7, 8, 17, 40);
+	}
+	p->tokens = p->max_tokens - (uint32_t)world_draw(&d->s, p->max_tokens / 2 + 1);
+	d->c.second = 1 + (uint32_t)world_draw(&d->s, p->max_tokens);
+	if (is(d, "long")) {
+		p->tokens = 1 + p->tokens % 70;
+		d->c.second = 1 + d->c.second % 70;
+	}
+}
+
+static void draw_routing(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	switch (world_draw(&d->s, 5)) {
 	case 0:
 		p->routing.family = ORACLE_ZIPF;
 		p->routing.zipf_exponent = UINT64_C(1) << 32;
 		break;
 	case 1:
 		p->routing.family = ORACLE_HOT;
-		p->routing.hot_ppm = (uint32_t)world_draw(s, 2) ? 1000000 : 400000;
-		p->routing.hot_rank = p->first_holder +
-				      (uint32_t)world_draw(s, p->holders ? p->holders : p->nranks);
+		p->routing.hot_ppm = (uint32_t)world_draw(&d->s, 2) ? 1000000 : 400000;
+		p->routing.hot_rank = p->first_holder + (uint32_t)world_draw(&d->s, holders_of(p));
 		break;
 	default:
 		p->routing.family = ORACLE_UNIFORM;
 	}
-	p->drop_ppm = ONE_OF(s, 0, 0, 100000, 700000);
-	p->duplicate_ppm = ONE_OF(s, 0, 0, 0, 300000);
-	p->uneven = world_draw(s, 3) == 0;
+	p->drop_ppm = ONE_OF(&d->s, 0, 0, 100000, 700000);
+	p->duplicate_ppm = ONE_OF(&d->s, 0, 0, 0, 300000);
+	p->uneven = world_draw(&d->s, 3) == 0;
+}
+
+static void make_mxfp8(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->combine_quant = ORACLE_COMBINE_MXFP8;
+	p->dtype = ORACLE_BF16;
+	p->hidden = 512 * ONE_OF(&d->s, 1, 2, 3, 7, 14);
+	p->max_tokens = ONE_OF(&d->s, 1, 9, 40);
+	p->tokens = 1 + p->tokens % p->max_tokens;
+	d->c.second = 1 + d->c.second % p->max_tokens;
+	d->c.h.expert_major = 1;
+	if (d->c.seed % 4 == 0) { /* few contributions: parts are larger than sums */
+		p->topk = p->topk > 2 ? 2 : p->topk;
+		p->max_tokens = 2050;
+	}
+}
+
+/* The layout, and how many rows a rank takes. */
+static void draw_rows(struct draw *d)
+{
+	struct oracle_ht *h = &d->c.h;
+	struct oracle_problem *p = &h->p;
+	uint32_t local, most;
+
+	h->expert_major = is(d, "em") || is(d, "wide") || (!is(d, "flat") && world_draw(&d->s, 2));
+	if (is(d, "mxfp8")) {
+		make_mxfp8(d);
+	}
+	if (h->expert_major) {
+		h->alignment = ONE_OF(&d->s, 0, 1, 4, 16, 128);
+	}
+	local = oracle_local(p);
+	most = p->max_tokens * oracle_senders(p);
+	if (h->expert_major) {
+		most = most * (p->topk < local ? p->topk : local) +
+		       local * (h->alignment ? h->alignment : 1);
+	}
+	h->limit = world_draw(&d->s, 3) ? most : 0;
+	if (is(d, "drop")) {
+		h->drop = 1;
+		h->limit = p->max_tokens + (uint32_t)world_draw(&d->s, most - p->max_tokens + 1);
+	}
+}
+
+/* All rows go to one rank, and the tables of a rank with many tokens come late. */
+static void make_cut(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->routing.family = ORACLE_HOT;
+	p->routing.hot_ppm = 1000000;
+	p->routing.hot_rank = p->first_holder + (uint32_t)d->c.seed % holders_of(p);
+	p->drop_ppm = p->duplicate_ppm = 0;
+	p->topk = p->experts < 4 ? p->experts : 4;
+	p->hidden = 8;
+	p->uneven = 1;
+	p->max_tokens = p->tokens = d->c.second = 400;
+	d->c.h.drop = 1;
+	d->c.h.limit = p->max_tokens;
+}
+
+static void make_forward(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->quant = ORACLE_QUANT_FORWARD;
+	p->hidden = 512 * (1 + (uint32_t)world_draw(&d->s, 6));
+	if (d->c.seed % 4 == 3) { /* a row and its scales are cut into two parts */
+		p->hidden = 512 * 32;
+		p->max_tokens = p->tokens = d->c.second = 9;
+		d->c.h.limit = 0;
+	}
+}
+
+/* Chunks from which nothing goes anywhere, among others. */
+static void make_gaps(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->topk = 1 + (uint32_t)world_draw(&d->s, 1);
+	p->drop_ppm = ONE_OF(&d->s, 800000, 930000);
+	p->max_tokens = 100 + (uint32_t)world_draw(&d->s, 200);
+	p->tokens = p->max_tokens;
+	p->uneven = 0;
+	p->hidden = ONE_OF(&d->s, 8, 128, 5000);
+	d->c.second = p->max_tokens;
+	d->c.h.limit = 0;
+}
+
+/* In eager mode and in windows, and to some ranks no rows come. */
+static void make_idle(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->routing.family = ORACLE_HOT;
+	p->routing.hot_ppm = 1000000;
+	p->routing.hot_rank = (uint32_t)d->c.seed % p->nranks;
+	d->c.h.expert_major = d->c.seed % 4 == 0;
+	d->c.h.limit = 0;
+	d->c.flags |= HT_WINDOW;
 }
 
 /*
@@ -573,7 +741,7 @@ static uint32_t head_ahead(const struct oracle_problem *p, uint32_t token)
 static int32_t *lines_make(const struct oracle_problem *p,
 			   uint32_t (*ahead)(const struct oracle_problem *p, uint32_t token))
 {
-	uint32_t n = p->nranks * p->max_tokens, holders = p->holders ? p->holders : p->nranks;
+	uint32_t n = p->nranks * p->max_tokens, holders = holders_of(p);
 	int32_t *lines = malloc((size_t)n * ORACLE_MAX_TOPK * sizeof(*lines));
 
 	NEED(lines);
@@ -589,195 +757,100 @@ static int32_t *lines_make(const struct oracle_problem *p,
 	return lines;
 }
 
+/* Tokens go where lines_make() sends them, in chunks of eight. */
+static void make_lines(struct draw *d, uint32_t hidden, uint32_t tokens, uint32_t second,
+		       uint32_t (*ahead)(const struct oracle_problem *p, uint32_t token))
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->topk = 1;
+	p->dtype = ORACLE_BF16;
+	p->hidden = hidden;
+	p->max_tokens = p->tokens = tokens;
+	p->drop_ppm = p->duplicate_ppm = 0;
+	p->uneven = 0;
+	p->routing.family = ORACLE_FILE;
+	p->routing.nlines = p->nranks * p->max_tokens;
+	p->routing.lines = lines_make(p, ahead);
+	d->c.second = second;
+	d->c.h.expert_major = 1;
+	d->c.h.limit = 0;
+	d->c.flags |= 3 * HT_FOR_MORE;
+}
+
+static void draw_soak(struct draw *d)
+{
+	struct oracle_ht *h = &d->c.h;
+
+	if (h->expert_major && h->p.dtype == ORACLE_BF16) { /* which has every recipe */
+		h->p.hidden = 512;
+	}
+	h->drop = h->limit && world_draw(&d->s, 3) == 0;
+	if (h->drop) {
+		h->limit = h->p.max_tokens + (uint32_t)world_draw(&d->s, h->limit);
+	}
+	d->c.flags |= world_draw(&d->s, 3) ? 0 : HT_WINDOW | (world_draw(&d->s, 2) ? HT_ON : 0);
+}
+
+static uint32_t draw_sms(struct draw *d)
+{
+	return is(d, "thin")    ? 1 /* and each warp sends some chunks and receives as many */
+	       : is(d, "head")  ? 5
+	       : is(d, "crowd") ? 1 + (uint32_t)(d->c.seed & 1)
+				: ONE_OF(&d->s, 2, 2, 3, 5);
+}
+
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 {
 	static const char *const kinds[] = {
 		"flat", "em", "soak", "drop", "gaps", "forward", "cut"
 	};
-	uint64_t s = seed * 977 + 13;
-	struct ht_case c = { .seed = seed };
-	struct oracle_problem *p = &c.h.p;
-	uint32_t local = ONE_OF(&s, 1, 2, 3, 8, 9), holders = (uint32_t)nranks, most;
-	bool roles = !strncmp(kind, "roles", 5);
+	struct draw d = { .c.seed = seed, .kind = kind, .s = seed * 977 + 13 };
+	struct oracle_ht *h = &d.c.h;
+	bool roles = !strncmp(kind, "roles", 5), odd = seed & 1;
 
-	*p = (struct oracle_problem){ .seed = seed, .nranks = (uint32_t)nranks };
+	h->p = (struct oracle_problem){ .seed = seed, .nranks = (uint32_t)nranks };
 	if (roles) {
-		kind = kind[5] == '_' ? kind + 6 : kinds[seed % (sizeof(kinds) / sizeof(*kinds))];
-		roles_draw(p, seed);
-		holders = p->holders;
+		d.kind = kind[5] == '_' ? kind + 6 : kinds[seed % (sizeof(kinds) / sizeof(*kinds))];
+		roles_draw(&h->p, seed);
 	}
-	p->experts = local * holders;
-	p->topk = (uint32_t)world_draw(&s, p->experts < 12 ? p->experts : 12) + 1;
-	if (world_draw(&s, 12) == 0) {
-		p->topk = p->experts < 32 ? p->experts : 32;
+	draw_sizes(&d);
+	draw_routing(&d);
+	draw_rows(&d);
+	if (is(&d, "cut")) {
+		make_cut(&d);
+	} else if (is(&d, "forward")) {
+		make_forward(&d);
+	} else if (is(&d, "gaps")) {
+		make_gaps(&d);
 	}
-	p->dtype =
-		(enum oracle_dtype)ONE_OF(&s, ORACLE_BF16, ORACLE_BF16, ORACLE_FP16, ORACLE_FP32);
-	p->hidden = ONE_OF(&s, 8, 24, 128, 520, 1792, 3584, 5000);
-	p->max_tokens = ONE_OF(&s, 1, 7, 8, 9, 40, 65, 200);
-	if (p->hidden > 2000 && p->max_tokens > 40) {
-		p->max_tokens = 40;
+	d.c.flags = (uint32_t)world_draw(&d.s, 32) & ~(uint32_t)HT_WINDOW;
+	if (is(&d, "window") || (is(&d, "gaps") && odd)) {
+		d.c.flags |= HT_WINDOW | (odd ? HT_ON : 0);
+	} else if (is(&d, "drop") && odd) { /* what is dropped does not depend on it */
+		d.c.flags |= HT_WINDOW | HT_ON;
+	} else if (is(&d, "crowd") && odd) {
+		d.c.flags |= HT_WINDOW | (seed & 2 ? HT_ON : 0);
+	} else if (is(&d, "idle")) {
+		make_idle(&d);
+	} else if (is(&d, "thin")) {
+		make_lines(&d, 7168, 56, 40, thin_ahead);
+	} else if (is(&d, "head")) {
+		make_lines(&d, 8, 320, 320, head_ahead);
+	} else if (is(&d, "soak")) {
+		draw_soak(&d);
 	}
-	if (!strcmp(kind, "long")) {
-		p->hidden = ONE_OF(&s, 2600, 3584, 5000);
-		p->max_tokens = 2050;
-	}
-	if (!strcmp(kind, "crowd")) {
-		p->experts = (1 + local % 3) * holders;
-		p->topk = (uint32_t)world_draw(&s, 8) + 1;
-		p->hidden = ONE_OF(&s, 8, 24, 128);
-		p->max_tokens = ONE_OF(&s, 3, 9, 17);
-	}
-	if (!strcmp(kind, "wide")) {
-		p->experts = 32 * holders;
-		p->topk = 20 + (uint32_t)world_draw(&s, 13);
-		p->hidden = ONE_OF(&s, 896, 1792, 3584);
-		p->max_tokens = ONE_OF(&s, 1, 7, 9);
-	}
-	if (!strcmp(kind, "soak")) {
-		p->hidden = ONE_OF(&s, 8, 24, 128, 520);
-		p->max_tokens = ONE_OF(&s, 1, 7, 8, 17, 40);
-	}
-	p->tokens = p->max_tokens - (uint32_t)world_draw(&s, p->max_tokens / 2 + 1);
-	c.second = 1 + (uint32_t)world_draw(&s, p->max_tokens);
-	if (!strcmp(kind, "long")) {
-		p->tokens = 1 + p->tokens % 70;
-		c.second = 1 + c.second % 70;
-	}
-	draw_routing(p, &s);
-	c.h.expert_major = !strcmp(kind, "em") || !strcmp(kind, "wide") ||
-			   (strcmp(kind, "flat") && world_draw(&s, 2));
-	if (!strcmp(kind, "mxfp8")) {
-		p->combine_quant = ORACLE_COMBINE_MXFP8;
-		p->dtype = ORACLE_BF16;
-		p->hidden = 512 * ONE_OF(&s, 1, 2, 3, 7, 14);
-		p->max_tokens = ONE_OF(&s, 1, 9, 40);
-		p->tokens = 1 + p->tokens % p->max_tokens;
-		c.second = 1 + c.second % p->max_tokens;
-		c.h.expert_major = 1;
-		if (seed % 4 == 0) { /* few contributions: parts are larger than sums */
-			p->topk = p->topk > 2 ? 2 : p->topk;
-			p->max_tokens = 2050;
-		}
-	}
-	if (c.h.expert_major) {
-		c.h.alignment = ONE_OF(&s, 0, 1, 4, 16, 128);
-	}
-	local = oracle_local(p);
-	most = p->max_tokens * oracle_senders(p);
-	if (c.h.expert_major) {
-		most = most * (p->topk < local ? p->topk : local) +
-		       local * (c.h.alignment ? c.h.alignment : 1);
-	}
-	c.h.limit = world_draw(&s, 3) ? most : 0;
-	if (!strcmp(kind, "drop")) {
-		c.h.drop = 1;
-		c.h.limit = p->max_tokens + (uint32_t)world_draw(&s, most - p->max_tokens + 1);
-	}
-	if (!strcmp(kind, "cut")) { /* and the tables of a rank with many tokens come late */
-		p->routing.family = ORACLE_HOT;
-		p->routing.hot_ppm = 1000000;
-		p->routing.hot_rank = p->first_holder + (uint32_t)seed % holders;
-		p->drop_ppm = p->duplicate_ppm = 0;
-		p->topk = p->experts < 4 ? p->experts : 4;
-		p->hidden = 8;
-		p->uneven = 1;
-		p->max_tokens = p->tokens = c.second = 400;
-		c.h.drop = 1;
-		c.h.limit = p->max_tokens;
-	}
-	if (!strcmp(kind, "forward")) {
-		p->quant = ORACLE_QUANT_FORWARD;
-		p->hidden = 512 * (1 + (uint32_t)world_draw(&s, 6));
-		if (seed % 4 == 3) { /* a row and its scales are cut into two parts */
-			p->hidden = 512 * 32;
-			p->max_tokens = p->tokens = c.second = 9;
-			c.h.limit = 0;
-		}
-	}
-	if (!strcmp(kind, "gaps")) { /* chunks from which nothing goes anywhere, among others */
-		p->topk = 1 + (uint32_t)world_draw(&s, 1);
-		p->drop_ppm = ONE_OF(&s, 800000, 930000);
-		p->max_tokens = 100 + (uint32_t)world_draw(&s, 200);
-		p->tokens = p->max_tokens;
-		p->uneven = 0;
-		p->hidden = ONE_OF(&s, 8, 128, 5000);
-		c.second = p->max_tokens;
-		c.h.limit = 0;
-	}
-	c.flags = (uint32_t)world_draw(&s, 32) & ~(uint32_t)HT_WINDOW;
-	if (!strcmp(kind, "window") || (!strcmp(kind, "gaps") && seed & 1)) {
-		c.flags |= HT_WINDOW | (seed & 1 ? HT_ON : 0);
-	}
-	if (!strcmp(kind, "drop") && seed & 1) { /* what is dropped does not depend on it */
-		c.flags |= HT_WINDOW | HT_ON;
-	}
-	if (!strcmp(kind, "idle")) {
-		p->routing.family = ORACLE_HOT;
-		p->routing.hot_ppm = 1000000;
-		p->routing.hot_rank = (uint32_t)seed % p->nranks;
-		c.h.expert_major = seed % 4 == 0;
-		c.h.limit = 0;
-		c.flags |= HT_WINDOW;
-	}
-	if (!strcmp(kind, "thin")) { /* and each warp sends some chunks and receives as many */
-		p->topk = 1;
-		p->dtype = ORACLE_BF16;
-		p->hidden = 7168;
-		p->max_tokens = p->tokens = 56;
-		c.second = 40;
-		p->drop_ppm = p->duplicate_ppm = 0;
-		p->uneven = 0;
-		p->routing.family = ORACLE_FILE;
-		p->routing.nlines = p->nranks * p->max_tokens;
-		p->routing.lines = lines_make(p, thin_ahead);
-		c.h.expert_major = 1;
-		c.h.limit = 0;
-		c.flags &= ~(uint32_t)(3 * HT_FOR_MORE);
-		c.flags |= 3 * HT_FOR_MORE;
-	}
-	if (!strcmp(kind, "head")) {
-		p->topk = 1;
-		p->dtype = ORACLE_BF16;
-		p->hidden = 8;
-		p->max_tokens = p->tokens = c.second = 320;
-		p->drop_ppm = p->duplicate_ppm = 0;
-		p->uneven = 0;
-		p->routing.family = ORACLE_FILE;
-		p->routing.nlines = p->nranks * p->max_tokens;
-		p->routing.lines = lines_make(p, head_ahead);
-		c.h.expert_major = 1;
-		c.h.limit = 0;
-		c.flags &= ~(uint32_t)(3 * HT_FOR_MORE);
-		c.flags |= 3 * HT_FOR_MORE;
-	}
-	if (!strcmp(kind, "soak")) {
-		if (c.h.expert_major && p->dtype == ORACLE_BF16) { /* which has every recipe */
-			p->hidden = 512;
-		}
-		c.h.drop = c.h.limit && world_draw(&s, 3) == 0;
-		if (c.h.drop) {
-			c.h.limit = p->max_tokens + (uint32_t)world_draw(&s, c.h.limit);
-		}
-		c.flags |= world_draw(&s, 3) ? 0 : HT_WINDOW | (world_draw(&s, 2) ? HT_ON : 0);
-	}
-	if (!strcmp(kind, "crowd")) {
-		c.flags |= seed & 1 ? HT_WINDOW | (seed & 2 ? HT_ON : 0) : 0;
-	}
-	if (!c.h.drop && seed % 4 && strcmp(kind, "thin") &&
-	    strcmp(kind, "head")) { /* a limit would have to hold so many tokens */
-		c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
-		c.h.limit = 0;
+	/* A limit would have to hold so many tokens. */
+	if (!h->drop && seed % 4 && !is(&d, "thin") && !is(&d, "head")) {
+		d.c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
+		h->limit = 0;
 	}
 	if (roles) { /* a rank without experts has no rows, so no window for them */
-		c.flags &= ~(uint32_t)(HT_WINDOW | HT_ON);
+		d.c.flags &= ~(uint32_t)(HT_WINDOW | HT_ON);
 	}
-	c.flags |= seed % 3 ? 0 : HT_LATE_COUNTS;
-	c.sms = !strcmp(kind, "thin")   ? 1
-		: !strcmp(kind, "head") ? 5
-		: strcmp(kind, "crowd") ? ONE_OF(&s, 2, 2, 3, 5)
-					: 1 + (uint32_t)(seed & 1);
-	return c;
+	d.c.flags |= seed % 3 ? 0 : HT_LATE_COUNTS;
+	d.c.sms = draw_sms(&d);
+	return d.c;
 }
 
 void ht_case_context(const struct ht_case *c, const struct world *w)

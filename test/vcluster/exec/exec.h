@@ -295,8 +295,6 @@ bool vc_loads_wait(struct vc_block *block);
  * of several ranks.
  */
 
-#define VC_MULTICAST_MEMBERS 1024
-
 /* The address of `size` bytes for memory at each of the `count` addresses; NULL: no memory. */
 void *vc_multicast_make(uint8_t *const *member, uint32_t count, size_t size);
 void vc_multicast_end(void *address);

@@ -469,7 +469,6 @@ VN_EXPORT int vn_dv_init_obj(struct mlx5dv_obj *obj, uint64_t type)
 /* ---- DevX: queue pairs ---- */
 
 #define VN_QPC(bit) (0xc0 + (bit))
-#define VN_ADS(bit) (0xc0 + (bit)) /* primary path, within the QPC */
 
 /* What each transition takes from its QPC. */
 static const struct vn_field vn_init_fields[] = {
