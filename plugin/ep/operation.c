@@ -3,6 +3,24 @@
 #include "core/range.h"
 #include "ep/ep.h"
 
+static ncclResult_t check_direction(const struct ep_limits *limits, ncclEpPassDir_t direction,
+				    const char *name)
+{
+	if (direction == NCCL_EP_BWD_PASS && !limits->backward) {
+		return ep_fail(ncclInvalidUsage,
+			       "%s: %s mode has no backward pass: use NCCL_EP_FWD_PASS", name,
+			       limits->mode);
+	}
+	if ((unsigned int)direction > NCCL_EP_BWD_PASS) {
+		return ep_fail(ncclInvalidArgument,
+			       "%s: config->pass_direction is %d, the largest value is %d", name,
+			       (int)direction, NCCL_EP_BWD_PASS);
+	}
+	return ncclSuccess;
+}
+
+/* ---- dispatch ---- */
+
 /* Which of the two tensors of scales a recipe has. */
 static ncclResult_t dispatch_check_scales(const struct ep_dispatch *dispatch)
 {
@@ -57,24 +75,6 @@ static ncclResult_t dispatch_choose_recipe(struct ep_dispatch *dispatch)
 	EP_CHECK(ep_recipe_find(ep_dispatch_recipes, limits, limits->dispatch_formats, value,
 				&dispatch->recipe));
 	return dispatch_check_scales(dispatch);
-}
-
-static ncclResult_t dispatch_check_direction(const struct ep_dispatch *dispatch)
-{
-	const struct ep_limits *limits = &dispatch->h->group->config.algo->limits;
-
-	if (dispatch->config.pass_direction == NCCL_EP_BWD_PASS && !limits->backward) {
-		return ep_fail(ncclInvalidUsage,
-			       "ncclEpDispatch: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
-			       limits->mode);
-	}
-	if ((unsigned int)dispatch->config.pass_direction > NCCL_EP_BWD_PASS) {
-		return ep_fail(ncclInvalidArgument,
-			       "ncclEpDispatch: config->pass_direction is %d, the largest value is "
-			       "%d",
-			       (int)dispatch->config.pass_direction, NCCL_EP_BWD_PASS);
-	}
-	return ncclSuccess;
 }
 
 static ncclResult_t dispatch_check_tokens(struct ep_dispatch *dispatch)
@@ -204,7 +204,8 @@ static ncclResult_t dispatch_check(struct ep_dispatch *dispatch, cudaStream_t st
 	static const char name[] = "ncclEpDispatch";
 
 	EP_CHECK(dispatch_choose_recipe(dispatch));
-	EP_CHECK(dispatch_check_direction(dispatch));
+	EP_CHECK(check_direction(&dispatch->h->group->config.algo->limits,
+				 dispatch->config.pass_direction, name));
 	EP_CHECK(ep_handle_check_routed(dispatch->h, name));
 	EP_CHECK(dispatch_check_tokens(dispatch));
 	if (dispatch->recipe->value == NCCL_EP_DISP_QUANT_FWD) {
@@ -242,6 +243,8 @@ ncclResult_t ep_dispatch_run(struct ncclEpHandle *handle, const ncclEpDispatchIn
 	return ncclSuccess;
 }
 
+/* ---- combine ---- */
+
 static ncclResult_t combine_check_recipe(struct ep_combine *c)
 {
 	const struct ep_limits *limits = &c->h->group->config.algo->limits;
@@ -265,18 +268,7 @@ static ncclResult_t combine_check_recipe(struct ep_combine *c)
 		return ep_fail(ncclInvalidArgument,
 			       "recipe NVFP4 needs inputs->scales, which is NULL");
 	}
-	if (c->config.pass_direction == NCCL_EP_BWD_PASS && !limits->backward) {
-		return ep_fail(ncclInvalidUsage,
-			       "ncclEpCombine: %s mode has no backward pass: use NCCL_EP_FWD_PASS",
-			       limits->mode);
-	}
-	if ((unsigned int)c->config.pass_direction > NCCL_EP_BWD_PASS) {
-		return ep_fail(ncclInvalidArgument,
-			       "ncclEpCombine: config->pass_direction is %d, the largest value is "
-			       "%d",
-			       (int)c->config.pass_direction, NCCL_EP_BWD_PASS);
-	}
-	return ncclSuccess;
+	return check_direction(limits, c->config.pass_direction, "ncclEpCombine");
 }
 
 static ncclResult_t combine_check_input(struct ep_combine *c)
