@@ -247,7 +247,6 @@ struct ep_ht_areas {
 #define EP_HT_MOST_QUEUES 8
 
 /* The smallest credit that is worth a message. */
-
 EP_HOST_DEV uint32_t ep_ht_credit_step(uint32_t net_chunks)
 {
 	return net_chunks < 4 ? 1 : net_chunks / 4;

@@ -211,6 +211,8 @@ void ep_pinned_free(struct ep_pinned *pinned, bool ended)
 }
 
 /*
+ * ---- a device at rest ----
+ *
  * Whether the device has come to rest. CUDA's calls that free memory wait for everything on it, the
  * program's own kernels too, and CUDA can be asked without waiting about single streams only. So a
  * thread waits, and is left to itself where that takes too long.

@@ -100,6 +100,8 @@ int ep_log_format(char *line, size_t size, enum ep_log_level level,
 	} while (0)
 
 /*
+ * ---- NCCL's logger, for both libraries of a process ----
+ *
  * Lends libnccl_ep.so what libnccl-net-ep.so has from NCCL, in a process that has both: NCCL's
  * logger. The first exports a function, the second looks for it by name.
  */

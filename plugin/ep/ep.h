@@ -23,8 +23,9 @@
 #include "peer/peer_state.h"
 
 /*
- * An algorithm, as the rest of this directory knows it: its limits, what the heap and a handle's
- * memory have to hold for it, and its functions.
+ * ---- an algorithm, as the rest of this directory knows it ----
+ *
+ * Its limits, what the heap and a handle's memory have to hold for it, and its functions.
  */
 
 struct ep_combine;
@@ -222,11 +223,12 @@ struct ep_group_agreed ep_group_config_agreed(const struct ep_group_config *conf
 ncclResult_t ep_group_agreed_check(const void *all, size_t stride, int nranks);
 
 /*
- * Which share of a GPU's SMs the kernels of a group may hold while they wait for peers. Blocks that
- * wait are never preempted, so groups of one process that run on different streams can keep each
- * other from the SMs that their peers wait for. With S SMs, n groups of low latency whose receivers
- * hold at most r each, and groups of high throughput that hold at most H together, no order of
- * launches on any rank locks up if
+ * ---- which share of a GPU's SMs kernels of a group may hold while they wait for peers ----
+ *
+ * Blocks that wait are never preempted, so groups of one process that run on different streams can
+ * keep each other from the SMs that their peers wait for. With S SMs, n groups of low latency whose
+ * receivers hold at most r each, and groups of high throughput that hold at most H together, no
+ * order of launches on any rank locks up if
  *
  *     H <= S            all blocks of high throughput wait for all of their peers' blocks
  *     H + (n - 1) r < S    an SM is left for the senders of each group of low latency, which wait
@@ -303,6 +305,8 @@ ncclResult_t ep_view_row_bytes(const struct ep_view *view, unsigned int dim, uin
 /* NULL is fine, anything else is an error with the reason. */
 ncclResult_t ep_tensor_expect_absent(const ncclEpTensor_t *tensor, const char *name,
 				     const char *why);
+
+/* ---- the state of groups and handles ---- */
 
 /* State of a thread inside a call on a group. (A call of the host alone changes no device.) */
 struct ep_call {
@@ -536,8 +540,10 @@ ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result);
 ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);
 
 /*
- * Where the time goes in which a group is made: this rank's own work by its kind, and the
- * exchanges, in which it waits for NCCL and for the other ranks. For the log.
+ * ---- where the time goes in which a group is made, for the log ----
+ *
+ * This rank's own work by its kind, and the exchanges, in which it waits for NCCL and for the other
+ * ranks.
  */
 
 enum ep_time {
@@ -888,8 +894,10 @@ ncclResult_t ep_combine_run(struct ncclEpHandle *handle, const ncclEpCombineInpu
 			    const ncclEpCombineConfig_t *config, cudaStream_t stream);
 
 /*
- * Signatures, of all that ranks must pass to an operation alike: made at each launch, compared by
- * kernels (device/group/signature.h), and put into words where two ranks differ.
+ * ---- signatures of all that ranks must pass to an operation alike ----
+ *
+ * Made at each launch, compared by kernels (device/group/signature.h), and put into words where two
+ * ranks differ.
  */
 
 struct ep_signature ep_signature_update(const struct ncclEpHandle *handle);
@@ -963,8 +971,10 @@ void ep_show_end(struct ep_call *call, ncclResult_t result);
 void ep_show_failure(struct ep_show *show, const char *text);
 
 /*
- * Watches the waits of the process's groups while their callers wait: a thread checks them, a few
- * times a second. A wait that lasts for a tenth of the timeout goes to the log once.
+ * ---- waits of the process's groups, watched while their callers wait ----
+ *
+ * A thread checks them, a few times a second. A wait that lasts for a tenth of the timeout goes to
+ * the log once.
  */
 
 /* Watches a group, if it shows its waits. */
@@ -1085,6 +1095,8 @@ ncclResult_t ep_kernels_programmatic(const struct ep_params *params, const void 
 ncclResult_t ep_kernel_launch(const struct ncclEpGroup *g, const void *kernel, void *args,
 			      uint32_t blocks, uint32_t threads, uint32_t shared_bytes,
 			      cudaStream_t stream, const char *what);
+
+/* ---- waits for the device ---- */
 
 #define EP_BOOTSTRAP_LIMIT "NCCL_EP_BOOTSTRAP_TIMEOUT_MS sets the limit"
 

@@ -20,6 +20,8 @@
 #include "nccl_ep.h"
 #include "peer/peer.h"
 
+/* ---- where the time goes ---- */
+
 void ep_times_start(struct ep_times *times)
 {
 	memset(times, 0, sizeof(*times));
@@ -52,17 +54,7 @@ void ep_times_describe(const struct ep_times *times, const struct ep_boot *boot,
 		 times_ms(boot->exchanged_ns), times_ms(boot->first_ns));
 }
 
-/* The first message of each rank to the others. */
-struct group_handshake {
-	struct ep_verdict verdict;
-	struct ep_ident ident;
-	struct ep_group_agreed agreed;
-	struct ep_peer_offer offer;
-	struct ep_heap_teams heaps; /* of this process */
-	struct ep_terms terms;
-};
-
-_Static_assert(sizeof(struct group_handshake) <= EP_BOOT_BYTES, "group_handshake");
+/* ---- the group's own memory, and all that this rank does alone ---- */
 
 /* Offsets in the group's own device memory. */
 struct group_workspace {
@@ -245,6 +237,20 @@ static ncclResult_t group_configure(struct ncclEpGroup *g, const ncclEpGroupConf
 	g->sm_count = (uint32_t)sms;
 	return ep_group_config_make(&g->config, config, roles, &g->params, g->nranks, g->sm_count);
 }
+
+/* ---- ranks meet in the first exchange ---- */
+
+/* The first message of each rank to the others. */
+struct group_handshake {
+	struct ep_verdict verdict;
+	struct ep_ident ident;
+	struct ep_group_agreed agreed;
+	struct ep_peer_offer offer;
+	struct ep_heap_teams heaps; /* of this process */
+	struct ep_terms terms;
+};
+
+_Static_assert(sizeof(struct group_handshake) <= EP_BOOT_BYTES, "group_handshake");
 
 static const char *const part_calls[] = {
 	[EP_PART_CREATE] = "ncclEpCreateGroup",
@@ -450,6 +456,8 @@ static ncclResult_t group_introduce(struct ncclEpGroup *g, struct ep_boot *boot,
 	}
 	return ncclSuccess;
 }
+
+/* ---- making, with the other ranks ---- */
 
 /*
  * Rows travel as lines if all ranks see NVLink to all of their node, or by the config; never in

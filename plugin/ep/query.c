@@ -192,7 +192,7 @@ ncclResult_t ep_query_stats(struct ncclEpGroup *g, ncclEpExtPeerStats_t *stats, 
 	return ncclSuccess;
 }
 
-/* Whether a group and its operations are possible, and what they take, before there is any. */
+/* ---- whether a group and its operations are possible, and what they take ---- */
 
 _Static_assert(sizeof(ncclEpExtShape_t) == NCCL_EP_EXT_SHAPE_V2_SIZE, "ncclEpExtShape_t");
 

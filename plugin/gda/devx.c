@@ -73,6 +73,8 @@ bool ep_gda_command(const char *what, int error, const void *out, struct ep_reas
 }
 
 /*
+ * ---- ports that are bonds ----
+ *
  * A RoCE port may be a bond of several ports (mlx5_bond_0), whose members are selected by queue
  * pair. Firmware selects for a queue pair that names no member, and may put all of them on the same
  * one. Half of the link is then idle. The kernel driver gives members in turn to queue pairs of

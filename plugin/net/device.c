@@ -360,7 +360,9 @@ void ep_net_dev_events(struct ep_net_dev *dev)
 }
 
 /*
- * The asynchronous thread. NCCL does not call for a connection on which it has nothing under way.
+ * ---- the thread that reads sockets while NCCL does not call ----
+ *
+ * NCCL does not call for a connection on which it has nothing under way.
  * Its other end may have, if a path has failed: it waits for a control message. So a thread reads
  * the sockets of such connections. It sleeps until there is something to read, and ends with the
  * last one.

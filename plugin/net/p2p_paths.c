@@ -60,6 +60,8 @@ static enum ep_net_io_state ctrl_recv(struct ep_net_comm *c, struct ep_net_ctrl_
 }
 
 /*
+ * ---- a path fails ----
+ *
  * Closes and repairs a path that fails, while the connection has others.
  *
  * A sender cannot know which of its writes have reached memory: it misses the acknowledgements, not
@@ -239,8 +241,10 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char 
 }
 
 /*
- * How a path that was closed comes back. Both ends know what it has brought (see above). Each of
- * them, when its port has been up for a while,
+ * ---- a path that was closed comes back ----
+ *
+ * Both ends know what it has brought (see above). Each of them, when its port has been up for a
+ * while,
  *
  *   1. makes new queue pairs in place of the old ones, so that packets of those which are still on
  *      their way find nobody, and sends their numbers to the other end;
@@ -550,12 +554,7 @@ static ncclResult_t recovery_check(struct ep_net_comm *c, uint64_t now)
 	return ncclSuccess;
 }
 
-/*
- * Looks after the paths of a connection: acts on what p2p_completions.c has noted, receives control
- * messages, sees how ports are.
- */
-
-/* ---- failures ---- */
+/* ---- looking after all paths: failures that were noted ---- */
 
 static ncclResult_t path_failed(struct ep_net_comm *c, uint32_t path, const struct ibv_wc *wc)
 {

@@ -538,7 +538,7 @@ ncclResult_t ep_net_close_listen(void *listen_comm)
 			   : ep_fail(ncclInvalidArgument, "no listener to be closed");
 }
 
-/* The sender's end of a connection in the making. NCCL calls again and again until it is made. */
+/* ---- the sender's end of a connection in the making: NCCL calls until it is made ---- */
 
 enum connect_stage {
 	EP_NET_DIALING,

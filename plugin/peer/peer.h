@@ -44,7 +44,7 @@ ncclResult_t ep_heap_copy(struct ep_heap *heap, uint64_t off, const struct ep_he
  */
 void ep_heap_close(struct ep_heap *heap, struct ep_boot *boot);
 
-/* How a rank leaves a heap without its peers. */
+/* ---- how a rank leaves a heap without its peers ---- */
 
 /*
  * The first half of leaving: farewells to the peers of this node, whose heaps are unmapped. All
@@ -101,8 +101,10 @@ void ep_heap_reap(ncclComm_t comm);
 void ep_heap_depart(struct ep_heap *heap);
 
 /*
- * How ranks of other processes map a heap: all ranks choose one mapping for the group together.
- * Ranks of one process use each other's pointers in any case.
+ * ---- how ranks of other processes map a heap ----
+ *
+ * All ranks choose one mapping for the group together. Ranks of one process use each other's
+ * pointers in any case.
  *
  * A mapping decides what a node is. NCCL's windows reach the ranks of an LSA team, which may be on
  * several hosts; CUDA IPC reaches those of a host. Host memory has one node alone.

@@ -7,9 +7,9 @@
 
 #include "perf.h"
 
-/* ---- checks of high throughput ---- */
-
 /*
+ * ---- checks of high throughput ----
+ *
  * Every byte that high throughput has written, against the oracle. There are gigabytes of it: they
  * come to the host in pieces, and several threads look at each.
  */

@@ -8,10 +8,8 @@
 
 #include "perf.h"
 
-/* ---- calls ---- */
-
 /*
- * Times launches and calls.
+ * ---- launches and calls ----
  *
  * Drained: one operation at a time, between two events. Nothing is measured of the moment at which
  * a rank's host gets to launch: everything is enqueued behind a gate (a host function that waits
@@ -297,10 +295,10 @@ double perf_percentile(float *values, uint32_t count, double percent)
 	return count ? (double)values[index ? index - 1 : 0] : NAN;
 }
 
-/* ---- kernels ---- */
-
 /*
- * Kernel times from CUPTI's activity records. The library is loaded at run time and never needed.
+ * ---- kernels ----
+ *
+ * Times from CUPTI's activity records. The library is loaded at run time and never needed.
  * An operation is one kernel (two when staged) whose name contains "dispatch" or "combine"; the
  * order of a rank's kernels shows which belong to the aligning operations.
  */

@@ -79,10 +79,10 @@ void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes)
 	return memory;
 }
 
-/* ---- connections between processes ---- */
-
 /*
- * Connections between processes: a star with process 0 in the middle, TCP. Process 0 listens at an
+ * ---- connections between processes ----
+ *
+ * A star with process 0 in the middle, TCP. Process 0 listens at an
  * agreed address, or on any port, which it publishes in an agreed file together with a random
  * number, so that a file left behind by a dead run is not mistaken for this one's.
  */

@@ -8,9 +8,10 @@
 #include "ep/ep.h"
 
 /*
- * Where everything lies in a high-throughput group's heap, in its own memory and in handle memory.
- * The one place that computes it: for allocation, for the kernels' arguments, and for the memory
- * query.
+ * ---- where everything lies ----
+ *
+ * In a high-throughput group's heap, in its own memory and in handle memory. The one place that
+ * computes it: for allocation, for the kernels' arguments, and for the memory query.
  */
 
 struct ep_ht_heap {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations of high throughput: their checks, callers' windows, and their launches. */
+/*
+ * Operations of high throughput: their checks, callers' windows, and their launches. These allocate
+ * nothing on the device; only dispatch may wait for the stream, to read how many rows there are.
+ */
 #include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
@@ -459,11 +462,7 @@ static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_co
 	return ncclSuccess;
 }
 
-/*
- * An operation of high throughput: the rest of its checks (above), its plan (ht_plan.c),
- * its launch. No launch allocates on the device; only dispatch may wait for the stream, to read how
- * many rows there are. And what kernels need of the device before the first one.
- */
+/* ---- kernels ---- */
 
 /*
  * By enum ep_ht_kind, and of combine by enum ep_ht_dtype: for groups of one node, EP_HT_EXPERTS

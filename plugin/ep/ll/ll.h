@@ -9,8 +9,10 @@
 #include "ep/ep.h"
 
 /*
- * Where everything lies in a low-latency group's heap and in handle memory. The one place that
- * computes it: for allocation, for the kernels' arguments, and for the memory query.
+ * ---- where everything lies ----
+ *
+ * In a low-latency group's heap and in handle memory. The one place that computes it: for
+ * allocation, for the kernels' arguments, and for the memory query.
  */
 
 /* A bank's areas end where the next begins. A side of the stage: rows, headers [R][STAGE_ROWS]. */
