@@ -81,7 +81,7 @@ def documents(path):
             found.append(document)
     except OSError as error:
         raise Refused('%s: %s' % (path, error.strerror)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused('%s: is not a whole JSON document: %s' % (path, error)) from None
     return found
 
@@ -663,6 +663,10 @@ def main():
     except Refused as refusal:
         print('ep_plot: %s' % refusal, file=sys.stderr)
         return WORSE if slow else refusal.status
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        print('ep_plot: %s: has values that ep_perf does not write: %s: %s' % (
+            ', '.join(arguments.files), type(error).__name__, error), file=sys.stderr)
+        return BROKEN
     except OSError as error:
         print('ep_plot: %s: %s' % (error.filename or 'standard output', error.strerror), file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still holds for it

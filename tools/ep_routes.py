@@ -89,7 +89,8 @@ def read(path):
             return json.load(file)
     except OSError as error:
         raise Refused(error.strerror) from None
-    except (ValueError, KeyError, IndexError, TypeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, IndexError, TypeError, EOFError, RecursionError, pickle.UnpicklingError,
+            zipfile.BadZipFile) as error:
         raise Refused('it is neither JSON nor written by torch.save: %s' % error) from None
 
 
@@ -199,8 +200,8 @@ def convert(path, arguments):
     else:
         raise Refused('it holds no records and no counts')
     for number, ids in enumerate(lines):
-        if len(ids) > MOST_TOPK or len(set(ids)) != len(ids):
-            raise Refused('token %d has %s, allowed is %d ids at most, each once' % (number, ids, MOST_TOPK))
+        if len(ids) > MOST_TOPK or len(set(ids)) != len(ids) or any(type(i) is not int for i in ids):
+            raise Refused('token %d has %s, allowed is %d whole numbers at most, each once' % (number, ids, MOST_TOPK))
     lines = lines[:arguments.tokens] if arguments.tokens else lines
     if not lines:
         raise Refused('it has no token')
@@ -240,7 +241,7 @@ def main():
             if arguments.topk and not arguments.tokens:
                 arguments.tokens = 4096
             done.append((path, convert(path, arguments)))
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
+        except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             print('ep_routes: %s: its records or counts have another form than is known: %s' % (path, error), file=sys.stderr)
             return BROKEN
         except Refused as refusal:
@@ -249,11 +250,13 @@ def main():
     try:
         if not arguments.output:
             write(sys.stdout, done)
+            sys.stdout.flush()
             return 0
         with open(arguments.output, 'w', encoding='utf-8') as file:
             write(file, done)
     except OSError as error:
         print('ep_routes: %s: %s' % (arguments.output or 'standard output', error.strerror), file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python still holds for it
         return BROKEN
     experts = 1 + max((i for _, (_, lines) in done for ids in lines for i in ids), default=0)
     print('ep_routes: %d tokens, top-%d, %d experts or more, to %s' % (

@@ -151,6 +151,9 @@ def check_refused(files, base):
                        (files.write('old', lambda d: d.update(schema_version=1)), 'got schema_version 1, allowed is 2'),
                        (files.write('other', lambda d: d.update(schema='ep_topo')), 'not written by ep_perf'),
                        (files.write('lacks', lambda d: d.pop('ranks')), "lacks 'ranks'"),
+                       (files.write('words', lambda d: d['results'][0].update(dispatch='fast')), 'values that ep_perf does not write'),
+                       (files.write('digest', lambda d: d['config'].update(experts=[]) or d['results'][0].update(workload={})),
+                        'values that ep_perf does not write'),
                        (files.write('none', lambda d: d.update(results=[])), 'no measured line'),
                        (half, 'not a whole JSON'), (os.path.join(files.work, 'nowhere'), 'No such file')):
         for before in ([], [base]):

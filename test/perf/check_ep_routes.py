@@ -179,6 +179,10 @@ def check_refused(work):
     refused('another form', plain('{"records": [1]}'))
     refused('another form', plain('["a", "b"]'), '--topk', '1')
     refused('no forward pass has', plain('{"records": []}'))
+    refused('token 0 has [1.5, 2]', plain('{"records": [{"topk_ids_of_layer": [[[1.5, 2]]]}]}'))
+    refused('another form', plain('[NaN, 1]'), '--topk', '1')
+    refused('another form', plain('[1e999, 1]'), '--topk', '1')
+    refused('neither JSON nor', plain('[' * 100000))
     refused('token 1 has [2, 2]', plain('{"records": [{"topk_ids_of_layer": [[[1, 2], [2, 2]]]}]}'))
     refused('torch.device, which is not read', lambda: save(path, {'records': []}, 'device'))
     refused('No such file', lambda: os.unlink(path))
@@ -187,11 +191,23 @@ def check_refused(work):
     expect('No such file' in run(os.path.join(work, 'rank0.pt'), '-o', '/nonexistent/x', status=3)[1], 'no place for the trace')
 
 
+def check_full(work):
+    """A trace that could not be written is a failure, with a line."""
+    path = os.path.join(work, 'one')
+    with open(path, 'w') as file:
+        file.write('{"records": [{"topk_ids_of_layer": [[[1, 2]]]}]}')
+    with open('/dev/full', 'w') as full:
+        done = subprocess.run([sys.executable, EP_ROUTES, path], stdout=full, stderr=subprocess.PIPE, text=True,
+                              env={k: v for k, v in os.environ.items() if k != 'PYTHONUNBUFFERED'})
+    expect(done.returncode == 3 and done.stderr == 'ep_routes: standard output: No space left on device\n', 'a full disk: %s' % done)
+
+
 def main():
     with tempfile.TemporaryDirectory() as work:
         check_recording(work)
         check_counts(work)
         check_refused(work)
+        check_full(work)
     end()
 
 
