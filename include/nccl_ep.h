@@ -334,7 +334,7 @@ typedef cudaError_t (*ncclEpFreeFn_t)(void *ptr, void *context);
  * must not wait for a thread that uses the group either.
  */
 typedef struct {
-	ncclEpAllocFn_t alloc_fn; /* Returns device memory. NULL: cudaMalloc. */
+	ncclEpAllocFn_t alloc_fn; /* Device memory, aligned to 16 bytes. NULL: cudaMalloc. */
 	ncclEpFreeFn_t free_fn;   /* Frees it. NULL: cudaFree. */
 	void *context;            /* Passed to both unchanged. */
 } ncclEpAllocConfig_t;

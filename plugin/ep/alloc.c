@@ -13,6 +13,19 @@ struct ep_pool_block {
 	uint64_t bytes;
 };
 
+#define EP_ALLOC_ALIGN 16u /* of what kernels store as a whole */
+
+/* free_fn may make calls of its own. */
+static void alloc_undo(const ncclEpAllocConfig_t *alloc, void *ptr)
+{
+	struct ep_error_slot *scope = ep_error_scope(NULL);
+
+	if ((alloc->free_fn ? alloc->free_fn(ptr, alloc->context) : cudaFree(ptr)) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_error_scope(scope);
+}
+
 ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
 		      const char *what)
 {
@@ -23,6 +36,15 @@ ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t byt
 	err = alloc->alloc_fn ? alloc->alloc_fn(ptr, bytes, alloc->context)
 			      : cudaMalloc(ptr, bytes);
 	ep_error_scope(scope);
+	if (err == cudaSuccess && *ptr && (uintptr_t)*ptr % EP_ALLOC_ALIGN) {
+		void *odd = *ptr;
+
+		*ptr = NULL;
+		alloc_undo(alloc, odd);
+		return ep_fail(ncclInvalidArgument,
+			       "%s: alloc_fn returned %p: it must be aligned to %u bytes", what,
+			       odd, EP_ALLOC_ALIGN);
+	}
 	if (err == cudaSuccess && *ptr) {
 		return ncclSuccess;
 	}
@@ -34,17 +56,9 @@ ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t byt
 
 void ep_free(const struct ncclEpGroup *group, void *ptr)
 {
-	const ncclEpAllocConfig_t *alloc = &group->config.alloc;
-	struct ep_error_slot *scope;
-
-	if (!ptr || group->reset) {
-		return;
+	if (ptr && !group->reset) {
+		alloc_undo(&group->config.alloc, ptr);
 	}
-	scope = ep_error_scope(NULL);
-	if ((alloc->free_fn ? alloc->free_fn(ptr, alloc->context) : cudaFree(ptr)) != cudaSuccess) {
-		(void)cudaGetLastError();
-	}
-	ep_error_scope(scope);
 }
 
 ncclResult_t ep_pool_get(struct ncclEpGroup *group, void **ptr, uint64_t bytes)

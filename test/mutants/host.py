@@ -274,6 +274,9 @@ MUTANTS += [
     {"name": "mask_self", "file": "plugin/ep/mask.c",
      "old": "if (!mask[g->rank]) {",
      "new": "if (!mask[0]) {", "tests": ["misuse_calls"]},
+    # Memory of the caller's allocator is aligned.
+    {"name": "alloc_odd", "file": "plugin/ep/alloc.c",
+     "old": "(uintptr_t)*ptr % EP_ALLOC_ALIGN", "new": "(uintptr_t)*ptr % 8", "tests": ["group_life"]},
     # The rows that a rank will receive are those that are kept, without padding and dropped ones.
     {"name": "received_padding", "file": "plugin/ep/ht/ht.c",
      "old": "*rows += zones[i].kept;", "new": "*rows += zones[i].rows;", "tests": ["ht_received"]},

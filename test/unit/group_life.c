@@ -17,10 +17,13 @@
 
 static uint64_t allocated; /* through the allocator of the config */
 static bool alloc_fails;
+static uint32_t alloc_off; /* what it returns begins so many bytes later */
 static ncclEpGroup_t destroyed;
 
 static cudaError_t counting_alloc(void **ptr, size_t size, void *context)
 {
+	cudaError_t result;
+
 	CHECK(context == &allocated);
 	if (alloc_fails) {
 		return cudaErrorMemoryAllocation;
@@ -32,14 +35,16 @@ static cudaError_t counting_alloc(void **ptr, size_t size, void *context)
 			     "destroyed?");
 	}
 	allocated += size;
-	return cudaMalloc(ptr, size);
+	result = cudaMalloc(ptr, size + alloc_off);
+	*ptr = (char *)*ptr + alloc_off;
+	return result;
 }
 
 static cudaError_t counting_free(void *ptr, void *context)
 {
 	CHECK(context == &allocated);
 	allocated = 0;
-	return cudaFree(ptr);
+	return cudaFree((char *)ptr - alloc_off);
 }
 
 static ncclEpGroupConfig_t config_make(void)
@@ -263,6 +268,11 @@ static void test_failures(struct world *w)
 	CHECK_REASON(ncclEpCreateGroup(&g, w->comm, &c),
 		     w->rank == 3 ? ncclUnhandledCudaError : ncclRemoteError, "alloc_fn of ");
 	alloc_fails = false;
+	alloc_off = w->rank == 3 ? 8 : 0;
+	CHECK_REASON(ncclEpCreateGroup(&g, w->comm, &c),
+		     w->rank == 3 ? ncclInvalidArgument : ncclRemoteError,
+		     "it must be aligned to 16 bytes");
+	alloc_off = 0;
 
 	c = config_make();
 	c.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
