@@ -321,6 +321,7 @@ static void test_in_nccl_group(struct world *w)
 	CHECK_REASON(ncclEpCreateGroup(&g, comm, &c), ncclInvalidUsage,
 		     "calls on this communicator wait for ncclGroupEnd");
 	OK(ncclGroupEnd());
+	NEED_CUDA(cudaDeviceSynchronize()); /* both collectives have ended */
 	OK(ncclEpCreateGroup(&g, comm, &c));
 	OK(ncclEpGroupDestroy(g));
 	OK(ncclCommDestroy(comm));
