@@ -329,9 +329,9 @@ typedef cudaError_t (*ncclEpAllocFn_t)(void **ptr, size_t size, void *context);
 typedef cudaError_t (*ncclEpFreeFn_t)(void *ptr, void *context);
 
 /*
- * An allocator of the caller. Both functions run inside a call on the group. They may not use the
- * group or its handles, except for ncclEpGetAsyncError: such a call returns ncclInvalidUsage. They
- * must not wait for a thread that uses the group either.
+ * An allocator of the caller. Both functions run inside a call on the group. They may leave another
+ * device current. They may not use the group or its handles, except for ncclEpGetAsyncError: such a
+ * call returns ncclInvalidUsage. They must not wait for a thread that uses the group either.
  */
 typedef struct {
 	ncclEpAllocFn_t alloc_fn; /* Device memory, aligned to 16 bytes. NULL: cudaMalloc. */

@@ -15,27 +15,54 @@ struct ep_pool_block {
 
 #define EP_ALLOC_ALIGN 16u /* of what kernels store as a whole */
 
-/* free_fn may make calls of its own. */
+/* What a function of the caller's may change: it makes calls of its own, and selects devices. */
+struct alloc_call {
+	struct ep_error_slot *scope;
+	int device; /* -1: none is known */
+};
+
+static struct alloc_call alloc_call_begin(void)
+{
+	struct alloc_call call = { .scope = ep_error_scope(NULL) };
+
+	if (cudaGetDevice(&call.device) != cudaSuccess) {
+		(void)cudaGetLastError();
+		call.device = -1;
+	}
+	return call;
+}
+
+static void alloc_call_end(const struct alloc_call *call)
+{
+	int now = call->device;
+
+	if (call->device >= 0 && (cudaGetDevice(&now) != cudaSuccess || now != call->device) &&
+	    cudaSetDevice(call->device) != cudaSuccess) {
+		(void)cudaGetLastError();
+	}
+	ep_error_scope(call->scope);
+}
+
 static void alloc_undo(const ncclEpAllocConfig_t *alloc, void *ptr)
 {
-	struct ep_error_slot *scope = ep_error_scope(NULL);
+	struct alloc_call call = alloc_call_begin();
 
 	if ((alloc->free_fn ? alloc->free_fn(ptr, alloc->context) : cudaFree(ptr)) != cudaSuccess) {
 		(void)cudaGetLastError();
 	}
-	ep_error_scope(scope);
+	alloc_call_end(&call);
 }
 
 ncclResult_t ep_alloc(const ncclEpAllocConfig_t *alloc, void **ptr, uint64_t bytes,
 		      const char *what)
 {
-	struct ep_error_slot *scope = ep_error_scope(NULL); /* alloc_fn may make calls of its own */
+	struct alloc_call call = alloc_call_begin();
 	cudaError_t err;
 
 	*ptr = NULL;
 	err = alloc->alloc_fn ? alloc->alloc_fn(ptr, bytes, alloc->context)
 			      : cudaMalloc(ptr, bytes);
-	ep_error_scope(scope);
+	alloc_call_end(&call);
 	if (err == cudaSuccess && *ptr && (uintptr_t)*ptr % EP_ALLOC_ALIGN) {
 		void *odd = *ptr;
 

@@ -277,6 +277,10 @@ MUTANTS += [
     # Memory of the caller's allocator is aligned.
     {"name": "alloc_odd", "file": "plugin/ep/alloc.c",
      "old": "(uintptr_t)*ptr % EP_ALLOC_ALIGN", "new": "(uintptr_t)*ptr % 8", "tests": ["group_life"]},
+    # ... and whatever device that leaves, the library goes on with its own.
+    {"name": "alloc_turned", "file": "plugin/ep/alloc.c",
+     "old": "\t    cudaSetDevice(call->device) != cudaSuccess) {\n", "new": "\t    !call) {\n",
+     "tests": ["group_life"]},
     # The rows that a rank will receive are those that are kept, without padding and dropped ones.
     {"name": "received_padding", "file": "plugin/ep/ht/ht.c",
      "old": "*rows += zones[i].kept;", "new": "*rows += zones[i].rows;", "tests": ["ht_received"]},

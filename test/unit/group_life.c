@@ -47,6 +47,32 @@ static cudaError_t counting_free(void *ptr, void *context)
 	return cudaFree((char *)ptr - alloc_off);
 }
 
+/* Leaves another device current. */
+static void turn(void)
+{
+	int device = 0, devices = 1;
+
+	NEED_CUDA(cudaGetDevice(&device));
+	NEED_CUDA(cudaGetDeviceCount(&devices));
+	NEED_CUDA(cudaSetDevice((device + 1) % devices));
+}
+
+static cudaError_t turning_alloc(void **ptr, size_t size, void *context)
+{
+	cudaError_t result = cudaMalloc(ptr, size);
+
+	turn();
+	return result;
+}
+
+static cudaError_t turning_free(void *ptr, void *context)
+{
+	cudaError_t result = cudaFree(ptr);
+
+	turn();
+	return result;
+}
+
 static ncclEpGroupConfig_t config_make(void)
 {
 	ncclEpGroupConfig_t c = NCCL_EP_GROUP_CONFIG_INIT;
@@ -65,6 +91,25 @@ static uint64_t device_used(void)
 
 	NEED_CUDA(cudaMemGetInfo(&available, &total));
 	return total - available;
+}
+
+/* The library goes on with its own device, whatever alloc_fn and free_fn have selected. */
+static void test_turned(struct world *w)
+{
+	ncclEpGroupConfig_t c = config_make();
+	ncclEpHandle_t handle = NULL;
+	ncclEpGroup_t g = NULL;
+	int device = -1;
+
+	c.alloc.alloc_fn = turning_alloc;
+	c.alloc.free_fn = turning_free;
+	NEED_OK(ncclEpCreateGroup(&g, w->comm, &c));
+	OK(ncclEpInitHandle(&handle, g, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 32, NULL));
+	OK(ncclEpHandleDestroy(handle));
+	OK(ncclEpGroupDestroy(g));
+	NEED_CUDA(cudaGetDevice(&device));
+	CHECK_INT(device, w->device);
+	world_meet(w); /* other devices have contexts of this process now */
 }
 
 /* Group and handle memory to the byte, also after growing; all of it is given back. */
@@ -564,6 +609,7 @@ static void run(struct world *w, void *arg)
 	ncclEpGroup_t late = NULL, never = NULL, dead = NULL, busy = NULL;
 	ncclEpGroupConfig_t c = config_make();
 
+	test_turned(w);
 	test_memory(w);
 	test_orphans(w);
 	test_entered(w);
