@@ -43,6 +43,13 @@ enum ep_wait_stand {
 #define EP_WAIT_CUT (1u << 27)    /* its start is not when it began (wait_cut) */
 #define EP_WAIT_FULL (1u << 26)   /* polls have come here: this is taken away, lest they go on */
 
+/* Was r active when the step began? (If the host has masked r since, it was not.) */
+EP_DEV bool wait_fresh(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+{
+	return ep_mask_active(g, r) ||
+	       ep_ld_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + r) == op.step;
+}
+
 /*
  * The timeout of a wait for `peer` has passed: does the wait go on? Rank A waits for B, and B may
  * be late only because it waits for C. Were A to give up at its timeout, A would blame B, which is
@@ -55,7 +62,9 @@ enum ep_wait_stand {
  *      the timeout once more, and longer than B grants that rank. If B has started the step it
  *      needs its bank free, so everybody must have started a later step than the one that freed the
  *      bank; else everybody must have come as far as B has. In high throughput B gives a sign that
- *      it waits (EP_WAIT_HELD), as ranks of one step hold each other up there.
+ *      it waits (EP_WAIT_HELD), as ranks of one step hold each other up there. B's wait for its
+ *      bank may have begun just when A looks, and lasts the timeout and 1/2 second. A grants B more
+ *      than that, unless A had masked that rank before the step: then B has waited for it, too.
  *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
  *      for B alone and is lost, or for a rank whose word of a step came to A and not to B. If that
  *      wait began a little later than A's, it ends a little later, and B needs time to come to
@@ -101,6 +110,12 @@ EP_DEV bool wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
 	if (held) {
 		grace = g.timeout_ns > EP_WAIT_HELD_NS ? g.timeout_ns : EP_WAIT_HELD_NS;
 	}
+	EP_UNROLL(1)
+	for (uint32_t r = 0; r < g.nranks && stand == EP_WAIT_WITH && op.freed; r++) {
+		if ((int32_t)(ep_progress_step(g, r) - needed) < 0 && wait_fresh(g, op, r)) {
+			grace = g.timeout_ns + EP_WAIT_HELD_NS;
+		}
+	}
 	return now - spin->start_ns - g.timeout_ns < grace;
 }
 
@@ -121,13 +136,21 @@ EP_DEV void wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
 
 /*
  * Several ranks are lost. A block waits for the rows of one after the other, and each of them has
- * had its time when the first wait of the step has expired: this wait counts from there.
+ * had its time when the first wait of the step has expired: this wait counts from there. A wait for
+ * the bank counts from a wait of the step before, if the peer has not started that step: others may
+ * have been waiting for this rank's rows since then.
  */
-EP_DEV void wait_since(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *spin)
+EP_DEV void wait_since(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *spin,
+		       enum ep_wait_site site, uint32_t peer)
 {
 	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
+	uint32_t step = (uint32_t)(word >> 32);
+	bool of = site != EP_WAIT_PROGRESS
+			  ? step == op.step
+			  : step && ep_step_after(step) == op.step &&
+				    (int32_t)(ep_progress_step(g, peer) - step) < 0;
 
-	if ((uint32_t)(word >> 32) == op.step && !(spin->polls >> EP_WAIT_STAND_SHIFT)) {
+	if (of && !(spin->polls >> EP_WAIT_STAND_SHIFT)) {
 		uint64_t now = ep_time_ns();
 		/*
 		 * the other wait was on another SM, whose clock may be a little ahead of this one
@@ -289,9 +312,7 @@ EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, st
 	uint32_t lead, verdict;
 
 	spin.polls &= ~EP_WAIT_FULL;
-	if (counts) {
-		wait_since(g, op, &spin);
-	}
+	wait_since(g, op, &spin, site, peer);
 	ep_wait_show(g, op, spin, site, peer);
 	verdict = wait_verdict(g, op, &spin, expired, site, peer, &lead);
 	if (counts && verdict != EP_WAIT_GOES_ON && !(spin.polls & EP_WAIT_CUT)) {

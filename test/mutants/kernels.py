@@ -875,10 +875,21 @@ MUTANTS = [
      "tests": ["unit/waits", "killed_far_told"]},
     # Waits of a step count from the first one of it that was in vain.
     {"name": "wait_since", "file": "device/group/wait.h",
-     "old": ("\tif (counts) {\n"
-             "\t\twait_since(g, op, &spin);\n"
-             "\t}"),
-     "new": "", "tests": ["several"]},
+     "old": "\t\t\t  ? step == op.step", "new": "\t\t\t  ? false", "tests": ["several"]},
+    # A wait for the bank counts from one of the step before, for a rank that has not started that one either.
+    {"name": "wait_since_bank", "file": "device/group/wait.h",
+     "old": ": step && ep_step_after(step) == op.step &&", "new": ": false &&", "tests": ["unit/waits", "join_roles"]},
+    {"name": "wait_since_later", "file": "device/group/wait.h",
+     "old": "ep_step_after(step) == op.step &&", "new": "true &&", "tests": ["unit/waits"]},
+    {"name": "wait_since_none", "file": "device/group/wait.h",
+     "old": ": step && ep_step_after", "new": ": ep_step_after", "tests": ["unit/waits"]},
+    {"name": "wait_since_started", "file": "device/group/wait.h",
+     "old": "(int32_t)(ep_progress_step(g, peer) - step) < 0;", "new": "true;", "tests": ["unit/waits"]},
+    # A peer that may have begun to wait for its bank just now is granted more than that wait lasts.
+    {"name": "wait_bank", "file": "device/group/wait.h",
+     "old": "\t\t\tgrace = g.timeout_ns + EP_WAIT_HELD_NS;", "new": "", "tests": ["unit/waits"]},
+    {"name": "wait_bank_before", "file": "device/group/wait.h",
+     "old": " < 0 && wait_fresh(g, op, r)) {", "new": " < 0) {", "tests": ["unit/waits"]},
     # Rows that a progress word has overtaken are waited for.
     {"name": "overtaken", "file": "device/group/wait.h",
      "old": "\treturn (int32_t)((uint32_t)word - op.epoch) > 0 && ep_rank_remote(g, peer) &&",

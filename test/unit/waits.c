@@ -93,17 +93,6 @@ static struct memory run(void (*kernel)(void), struct waits_args args, uint64_t 
 	return run_with(kernel, args, m);
 }
 
-/* Four ranks, in these steps. */
-static struct memory run_view(void (*kernel)(void), struct waits_args args, const uint32_t *steps)
-{
-	struct memory *m = memory_new(&args, 4);
-
-	for (uint32_t r = 0; r < 4; r++) {
-		m->heap.progress[r] = ep_progress_word(steps[r], 0, 0);
-	}
-	return run_with(kernel, args, m);
-}
-
 static struct memory wait_with(struct waits_args args, uint64_t progress, int where)
 {
 	return run(waits_kernel, args, progress, where);
@@ -133,7 +122,24 @@ static void test_bank(void)
 		m = run(bank_kernel, args, ep_progress_word(step, 0, 0), NEAR);
 		CHECK_INT(m.out.gave_up, step <= 4);
 		CHECK_INT(masked_is(&m, 1), step <= 4);
+		CHECK(!m.out.gave_up || m.out.ns >= 1500000000);
 	}
+	for (args.vain = 4; args.vain <= 6; args.vain++) {
+		check_context("a wait of step %u was in vain, which has begun long ago", args.vain);
+		m = run(bank_kernel, args, ep_progress_word(4, 0, 0), NEAR);
+		CHECK_INT(m.out.gave_up, 1);
+		CHECK_INT(m.out.ns < 500000000, args.vain == 5);
+	}
+	check_context("the same, and the peer has started that step");
+	args.vain = args.freed = 5;
+	m = run(bank_kernel, args, ep_progress_word(5, 0, 0), NEAR);
+	CHECK_INT(m.out.gave_up, 1);
+	CHECK(m.out.ns >= 1500000000);
+	check_context("no wait was in vain, and steps have begun again");
+	args = (struct waits_args){ .g.timeout_ns = 1000000000, .step = 1, .freed = 0xfffffffd };
+	m = run(bank_kernel, args, ep_progress_word(args.freed, 0, 0), NEAR);
+	CHECK_INT(m.out.gave_up, 1);
+	CHECK(m.out.ns >= 1500000000);
 }
 
 static void test_down(void)
@@ -228,8 +234,33 @@ struct view {
 	uint32_t steps[4];
 };
 
+#define GRACE_TIMEOUT_NS 2000000000u
 #define GRACE_UNIT_NS 62500000u /* an eighth of the longest one; the timeout is longer */
 #define GRACE_LONG 16u
+
+/*
+ * Has the wait ended that has gone on so much beyond the timeout? This rank has masked rank 2 in
+ * step `masked`; 0: it has not.
+ */
+static bool over_beyond(const struct view *view, uint32_t masked, uint64_t beyond_ns)
+{
+	struct waits_args args = { .step = view->steps[0],
+				   .g.timeout_ns = GRACE_TIMEOUT_NS,
+				   .beyond_ns = beyond_ns };
+	struct memory *m = memory_new(&args, 4), left;
+
+	check_context("%s", view->who);
+	for (uint32_t r = 0; r < 4; r++) {
+		m->heap.progress[r] = ep_progress_word(view->steps[r], 0, 0);
+	}
+	if (masked) {
+		args.g.mask[2] = 0;
+		ep_mask_steps(args.g.mask, 4)[2] = masked;
+	}
+	left = run_with(grace_kernel, args, m);
+	CHECK_INT(masked_is(&left, 1), left.out.gave_up);
+	return left.out.gave_up;
+}
 
 /*
  * So many units beyond the timeout does the wait go on; GRACE_LONG: longer than any rank is granted
@@ -237,20 +268,31 @@ struct view {
  */
 static uint32_t grace_of(const struct view *view)
 {
-	struct waits_args args = { .step = view->steps[0], .g.timeout_ns = 2000000000 };
-
-	check_context("%s", view->who);
 	for (uint32_t units = 0; units < GRACE_LONG; units++) {
-		struct memory m;
-
-		args.beyond_ns = units * (uint64_t)GRACE_UNIT_NS + GRACE_UNIT_NS / 2;
-		m = run_view(grace_kernel, args, view->steps);
-		if (m.out.gave_up) {
-			CHECK_INT(masked_is(&m, 1), 1);
+		if (over_beyond(view, 0, units * (uint64_t)GRACE_UNIT_NS + GRACE_UNIT_NS / 2)) {
 			return units;
 		}
 	}
 	return GRACE_LONG;
+}
+
+/*
+ * B has started the step, and may wait for its bank until D leaves it: perhaps since just now, and
+ * for the timeout and 1/2 s. D that A has masked before this step B has most often masked, too.
+ */
+static void test_grace_bank(void)
+{
+	static const struct view here = { "D has not left B's bank", { 5, 5, 3, 5 } };
+	static const struct view left = { "D has left B's bank", { 5, 5, 4, 5 } };
+	uint64_t held = GRACE_UNIT_NS * UINT64_C(10), ms = 1000000;
+
+	for (uint32_t masked = 0; masked <= 5; masked += 5) {
+		CHECK(!over_beyond(&here, masked, GRACE_TIMEOUT_NS + held - 10 * ms));
+		CHECK(over_beyond(&here, masked, GRACE_TIMEOUT_NS + held + 10 * ms));
+	}
+	CHECK(!over_beyond(&here, 4, GRACE_TIMEOUT_NS - 10 * ms));
+	CHECK(over_beyond(&here, 4, GRACE_TIMEOUT_NS + 10 * ms));
+	CHECK_INT(grace_of(&left), 4);
 }
 
 /*
@@ -319,6 +361,7 @@ static int main_waits(int argc, char **argv)
 	test_down();
 	test_overtaken();
 	test_grace();
+	test_grace_bank();
 	return check_end();
 }
 

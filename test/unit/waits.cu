@@ -60,20 +60,23 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	*a.out = r;
 }
 
-/*
- * The wait of step 6, which this rank has started, for a bank that step 4 used; r.gave_up: it is
- * not free.
- */
+/* The wait of a step, which this rank has started, for a bank; r.gave_up: it is not free. */
 EP_KERNEL(bank_kernel, waits_args, 32)
 {
 	struct waits_result r = {};
 	struct ep_op op = {};
+	uint64_t start = ep_time_ns();
 
-	op.step = op.epoch = 6;
-	op.freed = 4;
+	op.step = op.epoch = a.step ? a.step : 6;
+	op.freed = a.freed ? a.freed : 4;
+	if (a.vain) {
+		a.g.state->in_vain = (uint64_t)a.vain << 32 |
+				     EP_WAIT_CLOCK(start - a.g.timeout_ns - EP_WAIT_GRACE_NS);
+	}
 	r.gave_up = ep_bank_wait(a.g, op,
 				 ep_lane() == 1 ? ep_progress_load(a.g, 1)
 						: ep_progress_word(6, 0, 0)) != EP_BANK_FREE;
+	r.ns = ep_time_ns() - start;
 	if (ep_tid() == 0) {
 		*a.out = r;
 	}

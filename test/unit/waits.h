@@ -23,8 +23,10 @@ struct waits_args {
 	/* before it waits, it asks whether the connection is down, until so many checks */
 	uint32_t checks;
 	uint32_t ahead; /* another wait was in vain, in units of its clock after now; 0: none */
-	uint32_t step;  /* of the launch, from the operation's first one, 5, on; 0: that one */
-	uint32_t site;  /* 0: rows of a combine */
+	uint32_t step; /* of the launch, from the operation's first one, 5, on; 0: that one, or 6 */
+	uint32_t site; /* 0: rows of a combine */
+	uint32_t freed; /* the bank, by this step; 0: by step 4 */
+	uint32_t vain;  /* a wait of this step was in vain, which began long ago; 0: none */
 	uint32_t pad;
 	uint64_t beyond_ns; /* the timeout the wait has lasted */
 	struct waits_result *out;
