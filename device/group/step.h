@@ -13,20 +13,22 @@
 #include "device/group/signature.h"
 #include "device/group/wait.h"
 
-/* The bank freed longest ago among those without a pending operation. */
+/*
+ * The next step's bank, of those without a pending operation: the one freed last before this step.
+ * So two banks take turns, and rows arrive in lines that L2 still has. Else one that was not used
+ * yet, else the one that this step has freed, which all peers have to leave first.
+ */
 EP_DEV uint32_t bank_choose(const struct ep_dev_seq *seq)
 {
-	uint32_t best = 0;
-	int32_t oldest = 0;
-	bool found = false;
+	uint32_t best = 0, least = 0xffffffffu;
 
 	for (uint32_t b = 0; b < EP_GROUP_BANKS; b++) {
-		int32_t age = seq->freed[b] ? (int32_t)(seq->step - seq->freed[b]) : 0x7fffffff;
+		uint32_t age = seq->freed[b] ? seq->step - seq->freed[b] : 0xfffffffdu;
 
-		if (!(seq->busy >> b & 1) && (!found || age > oldest)) {
+		age = age ? age : 0xfffffffeu;
+		if (!(seq->busy >> b & 1) && age < least) {
 			best = b;
-			oldest = age;
-			found = true;
+			least = age;
 		}
 	}
 	return best;

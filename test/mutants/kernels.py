@@ -16,6 +16,13 @@ MUTANTS = [
     {"name": "bank_early", "file": "device/group/step.h",
      "old": "(int32_t)((uint32_t)word - op.freed) <= 0",
      "new": "(int32_t)((uint32_t)word - op.freed) < 0", "tests": ["waits"]},
+    # Two banks take turns: not the one that peers still have to leave, nor the third one.
+    {"name": "bank_left", "file": "device/group/step.h",
+     "old": "age = age ? age : 0xfffffffeu;", "new": "", "tests": ["halves"]},
+    {"name": "bank_third", "file": "device/group/step.h",
+     "old": "seq->step - seq->freed[b] : 0xfffffffdu;",
+     "new": "seq->step - seq->freed[b] + (seq->step != seq->freed[b]) : 1;",
+     "tests": ["halves"]},
     # A receive that is a step of its own frees the bank at its own step.
     {"name": "freed_epoch", "file": "device/group/step.h",
      "old": "uint32_t freed = launch.halves & EP_HALF_RECV ? op.step : op.epoch;",

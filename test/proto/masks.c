@@ -203,11 +203,11 @@ static void late_combine(struct world *w, struct bench *b, int away)
 		CHECK_INT(bench_masked(w, b->group), 1u << away);
 		OK(ncclEpErrorClear(b->group));
 		b->p.absent = UINT64_C(1) << away;
-		bench_pair_of(b, 101);
+		OK_SYNC(bench_combine(b, w->stream), w->stream);
 		bench_load(b, 102);
 		bench_poison(b);
 		OK(bench_update(b, w->stream));
-		OK(bench_send_dispatch(b, w->stream)); /* three steps after the combine: its bank */
+		OK(bench_send_dispatch(b, w->stream)); /* two steps after the combine: its bank */
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 	}
 	world_meet(w);
@@ -283,7 +283,7 @@ static void overtaken(struct world *w, struct bench *b)
 /*
  * A rank has sent a dispatch and does not complete it. The others come round to its bank with ids
  * that name the rank, and their wait for it expires: what it has not read yet stays as it is. The
- * combines before that need nothing of it.
+ * combine before that needs nothing of it.
  */
 static void held(struct world *w, ncclEpGroup_t group, const struct oracle_problem *p, int late)
 {
@@ -305,10 +305,7 @@ static void held(struct world *w, ncclEpGroup_t group, const struct oracle_probl
 	world_meet(w);
 	if (w->rank != late) {
 		OK(ncclEpComplete(open.handle, &complete, w->stream));
-		for (uint32_t i = 1; i < group->config.shape.banks; i++) {
-			OK(bench_combine(&first, w->stream));
-		}
-		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		OK_SYNC(bench_combine(&first, w->stream), w->stream);
 		bench_check_dispatch(&open);
 		bench_check_combine(&first);
 		expect_error(group, 0);
