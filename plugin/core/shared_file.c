@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <unistd.h>
 #include "core/process.h"
 #include "core/shared_file.h"
@@ -69,14 +70,23 @@ err_path:
 	return error;
 }
 
-int ep_shared_file_grow(const struct ep_shared_file *file, size_t bytes)
+int ep_file_fill(int fd, uint64_t at, uint64_t bytes)
 {
+	struct rlimit limit;
 	int error;
 
+	if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && at + bytes > limit.rlim_cur) {
+		return EFBIG;
+	}
 	do {
-		error = posix_fallocate(file->fd, 0, (off_t)bytes);
+		error = posix_fallocate(fd, (off_t)at, (off_t)bytes);
 	} while (error == EINTR);
 	return error;
+}
+
+int ep_shared_file_grow(const struct ep_shared_file *file, size_t bytes)
+{
+	return ep_file_fill(file->fd, 0, bytes);
 }
 
 void ep_shared_file_remove(struct ep_shared_file *file)

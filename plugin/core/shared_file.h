@@ -14,6 +14,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -35,6 +36,13 @@ int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t 
 
 /* Removes the files of the prefix that processes of this user have left behind. */
 void ep_shared_file_sweep(const char *prefix);
+
+/*
+ * Makes a file at least at + bytes long, with memory behind each of those bytes. Returns 0, or a
+ * code of errno. EFBIG, too, if the process may not have so long a file (ulimit -f): the kernel
+ * would end it by a signal.
+ */
+int ep_file_fill(int fd, uint64_t at, uint64_t bytes);
 
 /* Makes the file at least so long, with memory behind each byte. Returns 0, or a code of errno. */
 int ep_shared_file_grow(const struct ep_shared_file *file, size_t bytes);

@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "core/cuda.h"
+#include "core/shared_file.h"
 #include "peer/peer.h"
 
 #define HOST_PIECE (UINT64_C(1) << 20)
@@ -104,12 +105,8 @@ static void host_give_back(void *base)
 static int host_fill(int fd, uint64_t bytes)
 {
 	for (uint64_t at = 0; at < bytes; at += HOST_PIECE) {
-		int error;
+		int error = ep_file_fill(fd, at, ep_min_u64(HOST_PIECE, bytes - at));
 
-		do {
-			error = posix_fallocate(fd, (off_t)at,
-						(off_t)ep_min_u64(HOST_PIECE, bytes - at));
-		} while (error == EINTR);
 		if (error) {
 			return error;
 		}
@@ -126,8 +123,9 @@ static bool host_alloc(void **base, uint64_t bytes, struct ep_reason *why)
 	}
 	error = host_fill(fd, bytes);
 	if (error) {
-		(void)ep_reason_set(why, "no %llu bytes of host memory: %s",
-				    (unsigned long long)bytes, strerror(error));
+		(void)ep_reason_set(why, "no %llu bytes of host memory: %s%s",
+				    (unsigned long long)bytes, strerror(error),
+				    error == EFBIG ? " (ulimit -f)" : "");
 	} else if (host_take(fd, true, bytes, base, why)) {
 		return true;
 	}

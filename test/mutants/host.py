@@ -280,6 +280,9 @@ MUTANTS += [
     {"name": "alloc_turned", "file": "plugin/ep/alloc.c",
      "old": "\t    cudaSetDevice(call->device) != cudaSuccess) {\n", "new": "\t    !call) {\n",
      "tests": ["group_life"]},
+    # A process that may not have long files is not ended by a signal.
+    {"name": "file_limit", "file": "plugin/core/shared_file.c",
+     "old": "at + bytes > limit.rlim_cur", "new": "!fd", "tests": ["mappings_in_host"]},
     # The rows that a rank will receive are those that are kept, without padding and dropped ones.
     {"name": "received_padding", "file": "plugin/ep/ht/ht.c",
      "old": "*rows += zones[i].kept;", "new": "*rows += zones[i].rows;", "tests": ["ht_received"]},

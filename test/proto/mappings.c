@@ -18,6 +18,7 @@
  *     mappings uneven   two hosts and a communicator of which NCCL makes teams that are smaller
  *                       than a host
  */
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "ep/ep.h"
@@ -115,6 +116,28 @@ static void refused(struct world *w, const char *reason)
 	CHECK(!group);
 }
 
+/* A rank's files may not be as long as its heap: the call fails, and no signal comes. */
+static void limited(struct world *w)
+{
+	struct oracle_problem p = problem(w);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group = NULL;
+	struct rlimit before, limit;
+
+	check_context("a limit of files, rank %d", w->rank);
+	choose("host", "0");
+	NEED(getrlimit(RLIMIT_FSIZE, &before) == 0);
+	limit = before;
+	limit.rlim_cur = w->rank == 1 ? 1 << 20 : before.rlim_cur;
+	NEED(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	world_meet(w);
+	CHECK_REASON(ncclEpCreateGroup(&group, w->comm, &config),
+		     w->rank == 1 ? ncclUnhandledCudaError : ncclRemoteError,
+		     "bytes of host memory: File too large (ulimit -f)");
+	NEED(setrlimit(RLIMIT_FSIZE, &before) == 0);
+	CHECK(!group);
+}
+
 static void host(struct world *w)
 {
 	choose("auto", "0");
@@ -170,6 +193,7 @@ static void in_host(struct world *w)
 		choose(w->rank == 1 ? "host" : "ipc", "0");
 		refused(w, "by CUDA IPC (NCCL_EP_MEMORY=ipc), rank 1 (host ");
 		refused(w, "by host memory (NCCL_EP_MEMORY=host), rank 0 (host ");
+		limited(w);
 	}
 	world_meet(w);
 	choose("host", "1");

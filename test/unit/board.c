@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -477,6 +478,23 @@ static void test_fork(void)
 	CHECK_INT(see().all, 0);
 }
 
+/* A process that may not have long files gets an error, not a signal. */
+static void test_limit(void)
+{
+	struct rlimit before, limit;
+
+	NEED(getrlimit(RLIMIT_FSIZE, &before) == 0);
+	limit = before;
+	limit.rlim_cur = BYTES;
+	NEED(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+	CHECK_INT(ep_shared_file_make(&parents, prefix, BYTES + 1), EFBIG);
+	CHECK_INT(ep_shared_file_make(&parents, prefix, BYTES), 0);
+	CHECK_INT(ep_shared_file_grow(&parents, BYTES + 1), EFBIG);
+	NEED(setrlimit(RLIMIT_FSIZE, &before) == 0);
+	ep_shared_file_remove(&parents);
+	CHECK_INT(see().all, 0);
+}
+
 static int main_shared_file(int argc, char **argv)
 {
 	snprintf(prefix, sizeof(prefix), "nccl-ep-test-%d.", (int)getpid());
@@ -486,6 +504,7 @@ static int main_shared_file(int argc, char **argv)
 	test_namespaces();
 	test_users();
 	test_fork();
+	test_limit();
 	CHECK_INT(in_child(fill), 0);
 	return check_end();
 }
