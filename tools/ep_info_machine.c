@@ -351,13 +351,6 @@ static void probe_nics(struct ep_info_facts *facts, const struct ep_info_nics *n
 
 /* ---- between the two ---- */
 
-static bool peermem_loaded(void)
-{
-	return access("/sys/module/nvidia_peermem", F_OK) == 0 ||
-	       access("/sys/kernel/mm/memory_peers/nv_mem", F_OK) == 0 ||
-	       access("/sys/kernel/mm/memory_peers/nv_mem_nc", F_OK) == 0;
-}
-
 static void set_memory(struct ep_info_fact *fact, bool gpu, bool dmabuf, bool call,
 		       const char *library, bool peermem)
 {
@@ -379,7 +372,7 @@ static void probe_memory(struct ep_info_facts *facts)
 	const char *why;
 	const struct ep_verbs *v = ep_verbs(&why);
 	const struct ep_mlx5dv *dv = ep_mlx5dv(&why);
-	bool gpu = facts->fact[EP_INFO_GPU].yes, peermem = peermem_loaded();
+	bool gpu = facts->fact[EP_INFO_GPU].yes, peermem = ep_nic_peermem();
 	int dmabuf = 0;
 
 	if (!cuda_attribute(ATTR_DMA_BUF_SUPPORTED, &dmabuf)) {

@@ -76,22 +76,6 @@ void ep_net_devs_arrange(struct ep_net_dev *dev, int n)
 	}
 }
 
-static bool has_peermem(void)
-{
-	static const char *const files[] = {
-		"/sys/kernel/mm/memory_peers/nv_mem/version",
-		"/sys/kernel/mm/memory_peers/nv_mem_nc/version",
-		"/sys/module/nvidia_peermem/version",
-	};
-
-	for (size_t i = 0; i < EP_ARRAY_SIZE(files); i++) {
-		if (access(files[i], F_OK) == 0) {
-			return true;
-		}
-	}
-	return false;
-}
-
 /* Whether the kernel driver takes DMA-BUFs: if so, it looks at the descriptor, which is none. */
 static bool has_dmabuf(const struct ep_nic *nic)
 {
@@ -125,7 +109,7 @@ static bool dev_probe(struct ep_net_dev *dev, const struct ep_port_list *list,
 		dev->guid = dev->nic.attr.sys_image_guid;
 		dev->max_comms = dev->nic.attr.max_qp;
 		dev->atomics = dev->nic.atomics;
-		dev->ptr_support = EP_NET_PTR_HOST | (has_peermem() ? EP_NET_PTR_CUDA : 0) |
+		dev->ptr_support = EP_NET_PTR_HOST | (ep_nic_peermem() ? EP_NET_PTR_CUDA : 0) |
 				   (has_dmabuf(&dev->nic) ? EP_NET_PTR_DMABUF : 0);
 		ep_net_pci_path(EP_NIC_SYSFS, port->name, dev->path);
 	} else {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include "core/log.h"
 #include "rdma/rdma.h"
 
@@ -49,6 +50,22 @@ static struct ibv_mr *nic_register_dmabuf(const struct ep_nic *nic,
 		ep_reason_set(why, "DMA-BUF refused: %s", strerror(errno));
 	}
 	return mr;
+}
+
+bool ep_nic_peermem(void)
+{
+	static const char *const files[] = {
+		"/sys/kernel/mm/memory_peers/nv_mem/version",
+		"/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+		"/sys/module/nvidia_peermem/version",
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(files); i++) {
+		if (access(files[i], F_OK) == 0) {
+			return true;
+		}
+	}
+	return false;
 }
 
 struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_memory *memory,

@@ -174,6 +174,9 @@ struct ep_nic_memory {
 	struct ep_reason no_fd;
 };
 
+/* Returns whether nvidia-peermem, or its forerunner, is loaded. */
+bool ep_nic_peermem(void);
+
 /* Registers memory with the NIC. Returns NULL, with *why, on failure. */
 struct ibv_mr *ep_nic_register(const struct ep_nic *nic, const struct ep_nic_memory *memory,
 			       unsigned int access, struct ep_reason *why);
