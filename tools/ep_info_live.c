@@ -3,7 +3,6 @@
  * What groups of this host do, and whom they wait for: their boards (core/board.h) are read twice,
  * and printed as a table, as JSON, or as Prometheus reads it.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,12 +3,9 @@
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "core/log.h"
 #include "core/shared_file.h"
 #include "core/util.h"
 #include "net/counts_file.h"

@@ -2,7 +2,6 @@
 /* The layout of a board, its owner, and what a reader may believe of it. */
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>

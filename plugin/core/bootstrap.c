@@ -10,7 +10,6 @@
 #include <time.h>
 #include "core/bootstrap.h"
 #include "core/cuda.h"
-#include "core/log.h"
 #include "core/nccl_dyn.h"
 #include "core/timed_call.h"
 

@@ -2,7 +2,6 @@
 /* A group ends: its kernels come to rest, its peers are told, and what it holds is freed. */
 #include <pthread.h>
 #include <stdlib.h>
-#include "core/bootstrap.h"
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/registry.h"

@@ -4,7 +4,6 @@
  * destroyed.
  */
 #include <stdlib.h>
-#include "core/log.h"
 #include "core/process.h"
 #include "core/range.h"
 #include "core/registry.h"

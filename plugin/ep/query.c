@@ -2,7 +2,6 @@
 /* What callers ask of a group, or before they make one. */
 #include <stdlib.h>
 #include "core/cuda.h"
-#include "core/bootstrap.h"
 #include "device/kernels.h"
 #include "ep/ep.h"
 

@@ -3,12 +3,9 @@
  * Failures that kernels have recorded in mapped host memory. Looking for them costs a few loads of
  * host memory and happens at the start of every call on a group.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/cuda.h"
-#include "core/log.h"
 #include "device/group/wait_word.h"
 #include "device/kernels.h"
 #include "device/mlx5/mlx5_layout.h"

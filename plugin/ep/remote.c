@@ -8,7 +8,6 @@
 #include <string.h>
 #include <time.h>
 #include "core/cuda.h"
-#include "core/log.h"
 #include "core/bootstrap.h"
 #include "device/kernels.h"
 #include "ep/ep.h"

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "core/log.h"
-#include "device/simt/wait_site.h"
 #include "gda/prm.h"
 #include "gda/state.h"
 

@@ -9,7 +9,6 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/process.h"
-#include "device/mlx5/wqe.h"
 #include "gda/state.h"
 
 /*

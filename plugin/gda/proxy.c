@@ -8,11 +8,9 @@
  * NIC. Until then the WQE stays as it is, so that inline data is sent from there.
  */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include "core/cuda.h"
-#include "core/log.h"
 #include "device/mlx5/wqe.h"
 #include "gda/state.h"
 

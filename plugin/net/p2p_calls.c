@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What NCCL calls while a connection works: progress, sends, receives, tests. */
 #include <string.h>
-#include "core/log.h"
 #include "net/p2p.h"
 
 /*

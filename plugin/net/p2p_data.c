@@ -5,7 +5,6 @@
  */
 #include <endian.h>
 #include <string.h>
-#include "core/log.h"
 #include "net/p2p.h"
 
 uint32_t ep_net_request_new(struct ep_net_comm *c, uint32_t n)

@@ -6,7 +6,6 @@
  */
 #include <errno.h>
 #include <string.h>
-#include "core/log.h"
 #include "net/p2p.h"
 
 /* ---- a port's queue pair for flushes ---- */

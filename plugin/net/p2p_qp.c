@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "core/log.h"
 #include "net/p2p.h"
 
 #define EP_NET_SQ_DEPTH 512u

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "core/log.h"
 #include "net/net.h"
 #include "rdma/rdma.h"
 

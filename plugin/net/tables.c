@@ -2,7 +2,6 @@
 /*
  * The tables for the network and for collectives that NCCL looks up: thin, over one implementation.
  */
-#include <string.h>
 #include "core/error.h"
 #include "core/log.h"
 #include "net/coll.h"

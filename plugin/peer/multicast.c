@@ -12,7 +12,6 @@
  */
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include "core/cuda.h"
 #include "core/nccl_dyn.h"
 #include "core/param.h"

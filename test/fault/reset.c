@@ -9,7 +9,6 @@
  */
 #include <cuda.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include "support/bench.h"
 #include "support/self.h"

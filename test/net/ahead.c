@@ -6,7 +6,6 @@
  * ring.
  *   ahead LIBRARY ROUNDS SEED
  */
-#include <unistd.h>
 #include "net/rig.h"
 
 #define MOST 30

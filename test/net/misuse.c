@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls that no caller should make: each is an error, and harms nothing that is right. */
-#include <unistd.h>
 #include "net/rig.h"
 
 #define BYTES 8192

@@ -6,8 +6,6 @@
  *   props SYSFS
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "net/net.h"
 

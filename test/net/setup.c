@@ -4,7 +4,6 @@
  * versions, ends that say nonsense, nothing, or go away.
  */
 #include <arpa/inet.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>

@@ -6,7 +6,6 @@
 #include <cuda.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 #include "support/bench.h"
 #include "support/victim.h"

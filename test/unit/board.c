@@ -17,7 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "core/board.h"
-#include "core/process.h"
 #include "device/group/wait_word.h"
 #include "support/check.h"
 #include "core/shared_file.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is decided about a launch: some plans as they were tuned, and rules that all obey. */
-#include <string.h>
 #include "ep/ll/ll.h"
 #include "support/check.h"
 #include "ep/ht/ht.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <stdlib.h>

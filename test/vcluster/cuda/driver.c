@@ -4,7 +4,6 @@
  * cudaGetDriverEntryPointByVersion: what RDMA needs to know of memory and to do with it.
  */
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

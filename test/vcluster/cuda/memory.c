@@ -3,7 +3,6 @@
  * Memory. Each device allocation is a memfd of its own, mapped so that it ends at a page that
  * cannot be touched, filled with a pattern when fresh. Freed addresses stay unusable for a while.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
  * Virtual memory management. An allocation is a memfd, known in a process by its inode, however
  * often it has been imported there. A handle counts as one reference of it, and so does a mapping.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

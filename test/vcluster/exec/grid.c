@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels, SMs and the pool of block threads. */
-#include <errno.h>
 #include <link.h>
 #include <signal.h>
 #include <stdio.h>

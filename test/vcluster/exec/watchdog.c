@@ -2,8 +2,6 @@
 /* Who waits for what: on request, and when a kernel makes no progress for too long. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #include "exec/exec.h"
 
 static pthread_mutex_t vc_running_mutex = PTHREAD_MUTEX_INITIALIZER;

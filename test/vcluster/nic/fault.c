@@ -3,8 +3,6 @@
  * Faults by script: VC_NIC_FAULTS has rules separated by ';' or line ends, or @FILE, which is read
  * again whenever it changes. vcrun(1) has the grammar.
  */
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

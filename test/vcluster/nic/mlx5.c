@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* libmlx5.so.1: the names; libibverbs.so.1 has the NIC. */
-#include <errno.h>
 #include "nic/nic.h"
 
 VN_EXPORT bool mlx5dv_is_supported(struct ibv_device *device)

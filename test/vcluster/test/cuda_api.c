@@ -3,7 +3,6 @@
  * Calls that must be refused, with the code that a GPU gives, and calls that must not. Runs on a
  * GPU too (built with nvcc and kernels.cu), which is where the expectations come from.
  */
-#include <pthread.h>
 #include "test.h"
 #include "kernels.h"
 

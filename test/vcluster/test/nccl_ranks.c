@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL calls between rank processes. */
-#include <math.h>
 #include "ranks.h"
 
 #define N 200000 /* more than one slot */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <time.h>
 #include <unistd.h>
 #include "nic_client.h"

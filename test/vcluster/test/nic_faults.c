@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults by script: each has the effect that its name says, within the time it should take. */
-#include <fcntl.h>
 #include <poll.h>
 #include <time.h>
 #include "child.h"
