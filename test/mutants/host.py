@@ -58,8 +58,8 @@ MUTANTS = [
      "old": "\tif (flock(file->fd, LOCK_EX | LOCK_NB) != 0) {", "new": "\tif (false) {", "tests": ["shared_file"]},
     # To write to a shared file is no bus error where /dev/shm is full.
     {"name": "shared_sparse", "file": "plugin/core/shared_file.c",
-     "old": "error = posix_fallocate(file->fd, 0, (off_t)bytes);",
-     "new": "error = ftruncate(file->fd, (off_t)bytes);", "tests": ["shared_file"]},
+     "old": "error = posix_fallocate(fd, (off_t)at, (off_t)bytes);",
+     "new": "error = ftruncate(fd, (off_t)(at + bytes));", "tests": ["shared_file"]},
     # Root removes no other user's file.
     {"name": "shared_owner", "file": "plugin/core/shared_file.c",
      "old": "fd >= 0 && st->st_uid == geteuid() && !ep", "new": "fd >= 0 && !ep", "tests": ["shared_file"]},
