@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The set of live objects, a tree of their addresses under one lock. */
+/*
+ * The set of live objects, a tree of their addresses under one lock. Each thread keeps what it has
+ * found, until the set changes: calls ask for the same objects again and again.
+ */
 #include <pthread.h>
 #include <search.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "core/registry.h"
@@ -15,6 +19,14 @@ struct registry_entry {
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
 static void *registry_tree; /* of entries; see tsearch(3) */
+
+#define REGISTRY_SEEN 4 /* of a kind, that a thread keeps by their addresses */
+
+static uint64_t registry_changes; /* written under the lock, read without */
+static __thread struct registry_seen {
+	struct registry_entry entry; /* owner 0: it was not there */
+	uint64_t changes;            /* at that time */
+} registry_seen[EP_REGISTRY_KINDS][REGISTRY_SEEN];
 
 /*
  * A child of fork() asks for the objects, too: no other thread may hold the lock when it is made.
@@ -50,6 +62,12 @@ static struct registry_entry *registry_find(const void *object)
 	return found ? *found : NULL;
 }
 
+/* Before the lock is let go, so that who learns of the change finds no earlier one. */
+static void registry_changed(void)
+{
+	__atomic_store_n(&registry_changes, registry_changes + 1, __ATOMIC_RELEASE);
+}
+
 bool ep_registry_add(const void *object, enum ep_registry_kind kind)
 {
 	struct registry_entry *entry = malloc(sizeof(*entry));
@@ -62,6 +80,7 @@ bool ep_registry_add(const void *object, enum ep_registry_kind kind)
 	pthread_once(&registry_once, registry_watch_forks);
 	pthread_mutex_lock(&registry_lock);
 	added = tsearch(entry, &registry_tree, registry_compare) != NULL;
+	registry_changed();
 	pthread_mutex_unlock(&registry_lock);
 	if (!added) {
 		free(entry);
@@ -69,16 +88,30 @@ bool ep_registry_add(const void *object, enum ep_registry_kind kind)
 	return added;
 }
 
-int ep_registry_owner(const void *object, enum ep_registry_kind kind)
+static void registry_look(struct registry_seen *seen, const void *object,
+			  enum ep_registry_kind kind)
 {
 	const struct registry_entry *entry;
-	int owner;
 
 	pthread_mutex_lock(&registry_lock);
 	entry = registry_find(object);
-	owner = entry && entry->kind == kind ? entry->owner : 0;
+	seen->entry = (struct registry_entry){ object, kind, 0 };
+	if (entry && entry->kind == kind) {
+		seen->entry.owner = entry->owner;
+	}
+	seen->changes = registry_changes;
 	pthread_mutex_unlock(&registry_lock);
-	return owner;
+}
+
+int ep_registry_owner(const void *object, enum ep_registry_kind kind)
+{
+	struct registry_seen *seen = &registry_seen[kind][(uintptr_t)object / 64 % REGISTRY_SEEN];
+
+	if (seen->entry.object != object ||
+	    seen->changes != __atomic_load_n(&registry_changes, __ATOMIC_ACQUIRE)) {
+		registry_look(seen, object, kind);
+	}
+	return seen->entry.owner;
 }
 
 bool ep_registry_has(const void *object, enum ep_registry_kind kind)
@@ -94,6 +127,7 @@ void ep_registry_made(const void *object, enum ep_registry_kind kind)
 	entry = registry_find(object);
 	if (entry && entry->kind == EP_REGISTRY_MAKING) {
 		entry->kind = kind;
+		registry_changed();
 	}
 	pthread_mutex_unlock(&registry_lock);
 }
@@ -108,6 +142,7 @@ bool ep_registry_remove(const void *object, enum ep_registry_kind kind)
 	there = entry && entry->kind == kind;
 	if (there) {
 		(void)tdelete(entry, &registry_tree, registry_compare);
+		registry_changed();
 		free(entry);
 	}
 	pthread_mutex_unlock(&registry_lock);

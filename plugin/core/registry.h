@@ -15,7 +15,8 @@ enum ep_registry_kind {
 	EP_REGISTRY_MAKING, /* its caller has no pointer to it yet */
 	EP_REGISTRY_GROUP,
 	EP_REGISTRY_HANDLE,
-	EP_REGISTRY_TENSOR
+	EP_REGISTRY_TENSOR,
+	EP_REGISTRY_KINDS
 };
 
 /* False: out of memory. */

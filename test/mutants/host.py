@@ -186,6 +186,13 @@ MUTANTS += [
      "old": "\t\tconst struct perf_op_row *o = whose(opt, row, op);", "new": "\t\tconst struct perf_op_row *o = &row->op[op];",
      "tests": ["ep_perf_workloads"]},
     # ---- calls beside other calls ----
+    # What a thread has found in the set of live objects ends with any change to it.
+    {"name": "registry_keeps_gone", "file": "plugin/core/registry.c",
+     "old": "registry_compare);\n\t\tregistry_changed();", "new": "registry_compare);", "tests": ["registry"]},
+    {"name": "registry_keeps_absent", "file": "plugin/core/registry.c",
+     "old": "registry_compare) != NULL;\n\tregistry_changed();", "new": "registry_compare) != NULL;", "tests": ["registry"]},
+    {"name": "registry_keeps_making", "file": "plugin/core/registry.c",
+     "old": "\t\tentry->kind = kind;\n\t\tregistry_changed();", "new": "\t\tentry->kind = kind;", "tests": ["registry"]},
     # A child of fork() waits for no thread that it lacks.
     {"name": "forked_gate", "file": "plugin/ep/call.c",
      "old": "\tEP_CHECK(call_check_group(group));\n\tpthread_mutex_lock(&call_gate);",

@@ -203,6 +203,55 @@ static const void *object(uint32_t k)
 	return memory + ((size_t)k << 8) + place[k];
 }
 
+/* A thread that looks when it is told to. */
+static struct {
+	pthread_barrier_t turn;
+	const void *object; /* NULL: it ends */
+	enum ep_registry_kind kind;
+	bool has;
+} other;
+
+static void *other_main(void *arg)
+{
+	while (pthread_barrier_wait(&other.turn), other.object) {
+		other.has = ep_registry_has(other.object, other.kind);
+		pthread_barrier_wait(&other.turn);
+	}
+	return arg;
+}
+
+static bool other_has(const void *looked, enum ep_registry_kind kind)
+{
+	other.object = looked;
+	other.kind = kind;
+	pthread_barrier_wait(&other.turn);
+	pthread_barrier_wait(&other.turn);
+	return other.has;
+}
+
+/* What a thread has found, or not, ends with a change by another one. */
+static void test_other_thread(void)
+{
+	pthread_t thread;
+
+	pthread_barrier_init(&other.turn, NULL, 2);
+	NEED(pthread_create(&thread, NULL, other_main, NULL) == 0);
+	CHECK(!other_has(object(1), EP_REGISTRY_GROUP));
+	NEED(ep_registry_add(object(1), EP_REGISTRY_MAKING));
+	CHECK(!other_has(object(1), EP_REGISTRY_GROUP));
+	ep_registry_made(object(1), EP_REGISTRY_GROUP);
+	CHECK(other_has(object(1), EP_REGISTRY_GROUP) && other_has(object(1), EP_REGISTRY_GROUP));
+	CHECK(ep_registry_remove(object(1), EP_REGISTRY_GROUP));
+	CHECK(!other_has(object(1), EP_REGISTRY_GROUP));
+	NEED(ep_registry_add(object(1), EP_REGISTRY_GROUP));
+	CHECK(other_has(object(1), EP_REGISTRY_GROUP));
+	CHECK(ep_registry_remove(object(1), EP_REGISTRY_GROUP));
+	other.object = NULL;
+	pthread_barrier_wait(&other.turn);
+	pthread_join(thread, NULL);
+	pthread_barrier_destroy(&other.turn);
+}
+
 static int main_registry(int argc, char **argv)
 {
 	uint64_t state = 1;
@@ -240,6 +289,7 @@ static int main_registry(int argc, char **argv)
 	ep_registry_made(object(0), EP_REGISTRY_GROUP);
 	CHECK(ep_registry_has(object(0), EP_REGISTRY_GROUP) &&
 	      ep_registry_remove(object(0), EP_REGISTRY_GROUP));
+	test_other_thread();
 	return check_end();
 }
 
