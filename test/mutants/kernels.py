@@ -644,6 +644,10 @@ MUTANTS = [
     {"name": "ht_crowded", "file": "plugin/ep/ht/ht_plan.c",
      "old": "blocks > EP_HT_CROWDED_BLOCKS ?", "new": "blocks <= EP_HT_CROWDED_BLOCKS ?",
      "tests": ["ht_plan"]},
+    # Dispatch cuts rows only where that evens out SMs.
+    {"name": "ht_even", "file": "plugin/ep/ht/ht_plan.c",
+     "old": "< 7 * 2 * ht_busiest(op, chunks)", "new": "< 8 * 2 * ht_busiest(op, chunks)",
+     "tests": ["ht_plan"]},
     # Senders do not run ahead of receivers by more than the ring holds.
     {"name": "ht_lag", "file": "plugin/ep/ht/ht_plan.c",
      "old": "uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);",

@@ -405,6 +405,46 @@ static void test_few_sms(void)
 	}
 }
 
+/* Dispatch cuts expert-major rows in two where that takes over an eighth off the busiest SM. */
+static void test_even(void)
+{
+	static const struct {
+		uint32_t sms, ranks, tokens, layout, flows, row;
+		bool arrivals, overlap;
+		uint32_t parts;
+	} rows[] = {
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 0, 14336, false, false, 2 },
+		{ 105, 2, 128, EP_HT_EXPERT_MAJOR, 0, 7392, false, false, 2 },
+		{ 105, 2, 1024, EP_HT_EXPERT_MAJOR, 0, 14336, false, false, 2 },
+		{ 105, 2, 4096, EP_HT_EXPERT_MAJOR, 0, 14336, false, false, 1 },
+		{ 64, 2, 512, EP_HT_EXPERT_MAJOR, 0, 14336, false, false, 1 },
+		{ 105, 8, 512, EP_HT_EXPERT_MAJOR, 0, 14336, false, false, 1 },
+		{ 105, 2, 512, EP_HT_FLAT, 0, 14336, false, false, 1 },
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 1, 14336, false, false, 1 },
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 0, 14336, true, false, 1 },
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 0, 14336, false, true, 1 },
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 0, 4080, false, false, 1 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = ht_usual;
+
+		o.kind = EP_HT_DISPATCH;
+		o.layout = rows[i].layout;
+		o.shape.nranks = rows[i].ranks;
+		o.shape.roles = (struct ep_roles){ 0, rows[i].ranks, 0, rows[i].ranks };
+		o.shape.max_tokens = rows[i].tokens;
+		o.shape.nodes.flows = rows[i].flows;
+		o.least_sms = rows[i].sms;
+		o.row_bytes = rows[i].row;
+		o.arrivals = rows[i].arrivals;
+		o.overlap = rows[i].overlap;
+		check_context("row %zu", i);
+		CHECK_INT(ep_ht_plan_make(&o).parts, rows[i].parts);
+	}
+	check_context("%s", "");
+}
+
 /* Few tokens have small chunks, but not where NICs post them. */
 static void test_chunks(void)
 {
@@ -582,6 +622,7 @@ static int main_ht_plan(int argc, char **argv)
 	ht_test_golden();
 	test_auto();
 	test_few_sms();
+	test_even();
 	test_chunks();
 	test_route();
 	test_random();

@@ -84,6 +84,7 @@ struct ep_ht_operation {
 	uint32_t least_sms; /* that an operation of a rank may have; the same on all ranks */
 	bool overlap;       /* AUTO: an operation has computation beside it */
 	bool direct;        /* rows go through windows, and nothing else goes with them */
+	bool arrivals;      /* dispatch: in the order of experts, which are counted */
 	uint32_t row_bytes; /* with scales */
 	uint32_t ring_chunks;
 	uint32_t net_chunks; /* several nodes */

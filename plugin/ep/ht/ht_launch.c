@@ -732,9 +732,10 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 				     dispatch->scale_bytes ? dispatch->out.scales->win_offset : 0);
 	}
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
+	o.arrivals = dispatch->h->ht->arrivals.head != NULL;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens, EP_HT_DISPATCH);
-	if (dispatch->h->ht->arrivals.head) {
+	if (o.arrivals) {
 		ep_signature_arrivals(&signature);
 	}
 	ep_signature_launch(&a.c.launch, &signature);
@@ -750,7 +751,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a.is_direct = direct;
 	a.lag = p.lag;
 	a.by_parts = ep_div_make(p.parts);
-	if (dispatch->h->ht->arrivals.head) {
+	if (o.arrivals) {
 		return ht_dispatch_early(dispatch, &a, &p, stream);
 	}
 	return ep_kernel_launch(dispatch->h->group, ht_kernel(dispatch->h->group, EP_HT_DISPATCH),

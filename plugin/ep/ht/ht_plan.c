@@ -78,39 +78,58 @@ static uint32_t ht_shape_chunks(const struct ep_shape *shape, uint32_t layout)
 	return ep_ht_chunks(shape->max_tokens, ep_ht_chunk_shift(shape, layout));
 }
 
-/* Units that a rank's rows are cut into, at least: the same on all ranks. */
+/* SMs for which a rank's rows are cut: the same on all ranks. */
+static uint64_t ht_sms(const struct ep_ht_operation *op)
+{
+	return op->overlap && !op->shape.nodes.flows
+		       ? ep_min_u64(op->least_sms, ht_overlap_sms(op->layout))
+		       : op->least_sms;
+}
+
+/* Units that they are cut into, at least. */
 static uint32_t ht_units(const struct ep_ht_operation *op)
 {
-	uint64_t sms = op->overlap && !op->shape.nodes.flows
-			       ? ep_min_u64(op->least_sms, ht_overlap_sms(op->layout))
-			       : op->least_sms;
-
-	return (uint32_t)ep_min_u64(EP_HT_SM_UNITS * sms, EP_HT_UNITS);
+	return (uint32_t)ep_min_u64(EP_HT_SM_UNITS * ht_sms(op), EP_HT_UNITS);
 }
 
 /* Grows with the bytes, and with `units`. `pieces`: into so many a rank's rows are cut already. */
-static uint32_t ht_parts(enum ep_ht_kind kind, uint32_t units, uint32_t pieces, uint32_t most,
-			 uint32_t row_bytes)
+static uint32_t ht_parts(uint32_t units, uint32_t pieces, uint32_t most, uint32_t row_bytes)
 {
-	uint64_t wanted = ep_ceil_div(units, pieces);
+	uint64_t wanted = ep_min_u64(ep_ceil_div(units, pieces), row_bytes / EP_HT_LEAST_PART);
 
-	if (kind == EP_HT_DISPATCH) { /* its copies cost the same whatever their size */
-		return ep_ceil_div(row_bytes, most);
-	}
-	wanted = ep_min_u64(wanted, row_bytes / EP_HT_LEAST_PART);
 	return (uint32_t)ep_max_u64(1, ep_max_u64(wanted, ep_ceil_div(row_bytes, most)));
+}
+
+/* Units that the busiest SM sends and receives in dispatch, where each rank has so many. */
+static uint64_t ht_busiest(const struct ep_ht_operation *op, uint64_t units)
+{
+	uint64_t received = units * (op->shape.roles.senders - 1);
+
+	return ep_ceil_div(units, ht_sms(op)) + ep_ceil_div(received, ht_sms(op));
+}
+
+/*
+ * Copies of dispatch cost the same whatever their size. Expert-major rows, which are stored many
+ * times, are cut in two where that takes more than an eighth off the busiest SM: of 128 chunks each
+ * of 105 SMs has one or two.
+ */
+static uint32_t ht_dispatch_parts(const struct ep_ht_operation *op)
+{
+	uint32_t parts = ep_ceil_div(op->row_bytes, EP_HT_DISPATCH_PART);
+	uint64_t chunks = ht_shape_chunks(&op->shape, op->layout);
+
+	if (op->layout == EP_HT_FLAT || op->shape.nodes.flows || op->arrivals || parts > 1 ||
+	    op->row_bytes < 2 * EP_HT_LEAST_PART) {
+		return parts;
+	}
+	return 8 * ht_busiest(op, 2 * chunks) < 7 * 2 * ht_busiest(op, chunks) ? 2 : 1;
 }
 
 uint32_t ep_ht_most_parts(const struct ep_shape *shape)
 {
-	/* expert-major has the larger chunks */
-	uint32_t pieces = ht_shape_chunks(shape, EP_HT_EXPERT_MAJOR);
-	uint32_t dispatch = ht_parts(EP_HT_DISPATCH, EP_HT_UNITS, pieces, EP_HT_DISPATCH_PART,
-				     shape->max_token_bytes);
-	uint32_t combine = ht_parts(EP_HT_COMBINE, EP_HT_UNITS, pieces, EP_HT_COMBINE_PART,
-				    shape->max_token_bytes);
-
-	return dispatch > combine ? dispatch : combine;
+	/* expert-major has the larger chunks, combine the smaller parts */
+	return ht_parts(EP_HT_UNITS, ht_shape_chunks(shape, EP_HT_EXPERT_MAJOR), EP_HT_COMBINE_PART,
+			shape->max_token_bytes);
 }
 
 /* The most that is added to one row of combine, by who returns it or by whose token it is. */
@@ -126,9 +145,6 @@ static uint32_t ht_contributions(const struct ep_ht_operation *op)
 
 static uint32_t ht_part_most(const struct ep_ht_operation *op)
 {
-	if (op->kind != EP_HT_COMBINE) {
-		return EP_HT_DISPATCH_PART;
-	}
 	if (ht_contributions(op) > EP_HT_FEW || op->shape.nodes.flows) {
 		return EP_HT_COMBINE_PART;
 	}
@@ -153,7 +169,9 @@ static void ht_plan_parts(struct ep_ht_plan *plan, const struct ep_ht_operation 
 	 */
 	uint32_t pieces = op->direct ? op->shape.max_tokens
 				     : ht_shape_chunks(&op->shape, op->layout);
-	uint32_t parts = ht_parts(op->kind, ht_units(op), pieces, ht_part_most(op), op->row_bytes);
+	uint32_t parts = op->kind == EP_HT_DISPATCH
+				 ? ht_dispatch_parts(op)
+				 : ht_parts(ht_units(op), pieces, ht_part_most(op), op->row_bytes);
 	uint64_t bytes = ep_ceil_div(op->row_bytes, parts);
 
 	plan->part_bytes = (uint32_t)ep_round_up(bytes, EP_HT_STAGE_ALIGN);
