@@ -141,8 +141,12 @@ void vc_unmap_later(const struct vc_mem *mem);
 /* Nodes whose GPUs map each other's memory: VC_DOMAIN consecutive ones, 1 if it is not set. */
 int vc_domain_of(int node);
 
-/* Memory of a device, mapped once; and its end, which waits for no kernel. */
+/*
+ * Memory of a device, mapped once; and its end, which waits for no kernel. Unmapped memory has an
+ * address that never comes again.
+ */
 CUresult vc_vmm_alloc(int device, size_t size, void **p);
+CUresult vc_vmm_unmap(void *p);
 CUresult vc_vmm_free(void *p);
 
 /* One more mapping, for the current device, of memory of this or another process of the domain. */

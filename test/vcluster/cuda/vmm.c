@@ -410,15 +410,27 @@ CUresult vc_vmm_alloc(int device, size_t size, void **p)
 	return error ? error : vc_phys_place(phys, p);
 }
 
+/* The memory at p becomes *mem and is unmapped; its address stays reserved. */
+static CUresult vc_vmm_take(void *p, struct vc_mem *mem)
+{
+	if (!vc_mem_find(p, 1, mem) || mem->start != (uintptr_t)p || mem->kind != VC_MEM_MAPPED) {
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	return vc_cu_mem_unmap(mem->start, mem->size);
+}
+
+CUresult vc_vmm_unmap(void *p)
+{
+	struct vc_mem mem;
+
+	return vc_vmm_take(p, &mem);
+}
+
 CUresult vc_vmm_free(void *p)
 {
 	struct vc_mem mem;
-	CUresult error;
+	CUresult error = vc_vmm_take(p, &mem);
 
-	if (!vc_mem_find(p, 1, &mem) || mem.start != (uintptr_t)p || mem.kind != VC_MEM_MAPPED) {
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	error = vc_cu_mem_unmap(mem.start, mem.size);
 	return error ? error : vc_cu_mem_unreserve(mem.start, mem.size);
 }
 

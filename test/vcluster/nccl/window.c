@@ -145,13 +145,20 @@ static struct ncclWindow_vidmem *vc_window_alloc(struct ncclComm *comm)
 	return win;
 }
 
+/*
+ * NCCL has a window at the same offset of each rank's range, so that where a rank has it tells where
+ * it has those of the others. Here each is mapped anywhere. That NCCL's rule holds nevertheless, no
+ * other window comes to the address of this rank's own again.
+ */
 static void vc_window_free(struct ncclWindow_vidmem *win)
 {
 	if (win->multicast) {
 		vc_multicast_end(win->multicast);
 	}
 	for (int i = 0; i < win->comm->nranks; i++) {
-		if (win->view[i].owned) {
+		if (win->view[i].owned && i == win->comm->rank) {
+			vc_vmm_unmap(win->view[i].map);
+		} else if (win->view[i].owned) {
 			vc_vmm_free(win->view[i].map);
 		}
 	}
