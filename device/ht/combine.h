@@ -7,10 +7,10 @@
  * *Returns*: a part of the rows that this rank holds for a chunk of a source; expert-major, the
  * rows of a token's local experts are summed. *Merges*: a part of what this rank's node returns for
  * a chunk of a source that this rank forwards for. *Sums*: a part of a chunk of this rank's own
- * tokens, of all that is returned; out of windows, where nobody is waited for, a part of every n-th
- * token. A row of the result is always a sum of contributions, which are loaded one after the other
- * into the warp's stage, and added from there. Where they are follows from lists; lanes find it for
- * a group of rows at once, which costs little more than for one row.
+ * tokens, or of a piece of one, of all that is returned; out of windows, where nobody is waited
+ * for, a part of every n-th token. A row of the result is always a sum of contributions, which are
+ * loaded one after the other into the warp's stage, and added from there. Where they are follows
+ * from lists; lanes find it for a group of rows at once, which costs little more than for one row.
  *
  * The warp takes its units in ascending order of a key: the chunk, plus `lag` for each kind that
  * goes before it. A return waits until what had its place in the ring before has been read, by a
@@ -123,8 +123,9 @@ template <bool NODES> EP_DEV uint32_t ht_sums(const struct ep_ht_combine_args &a
 {
 	uint32_t tokens = a.c.num_tokens;
 
-	return (ep_ht_alone<NODES>(a) ? ep_min_u32(tokens, sum_stride<NODES>(a))
-				      : ep_ht_chunks(tokens, a.c.areas.chunk_shift)) *
+	return (ep_ht_alone<NODES>(a)
+			? ep_min_u32(tokens, sum_stride<NODES>(a))
+			: ep_ht_chunks(tokens, a.c.areas.chunk_shift) << a.sum_shift) *
 	       a.parts;
 }
 
@@ -174,7 +175,9 @@ EP_DEV uint32_t ep_ht_merge_flow(const struct ep_ht_combine_args &a, uint32_t un
 EP_DEV uint32_t ep_ht_unit_pair(const struct ep_ht_combine_args &a, uint32_t unit, bool is_sum,
 				bool is_merge)
 {
-	return is_sum ? unit : is_merge ? unit / a.c.remote.sources : ep_div(unit, a.by_turns);
+	return is_sum     ? unit >> a.sum_shift
+	       : is_merge ? unit / a.c.remote.sources
+			  : ep_div(unit, a.by_turns);
 }
 
 /* Lanes of a row that has up to n entries in its list: 1 << that. */
@@ -276,6 +279,8 @@ template <bool NODES>
 EP_DEV void sum_open(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work)
 {
 	const struct ep_ht_common &c = a.c;
+	uint32_t shift = c.areas.chunk_shift - a.sum_shift;
+	uint32_t piece = work->unit & ((1u << a.sum_shift) - 1);
 
 	work->step = sum_stride<NODES>(a);
 	if (ep_ht_alone<NODES>(a)) {
@@ -283,8 +288,9 @@ EP_DEV void sum_open(const struct ep_ht_combine_args &a, struct ep_ht_combine_wo
 		work->chunk = 0;
 		work->rows = (c.num_tokens - work->first - 1) / work->step + 1;
 	} else {
-		work->first = work->chunk << c.areas.chunk_shift;
-		work->rows = ep_min_u32(c.num_tokens - work->first, 1u << c.areas.chunk_shift);
+		work->first = (work->chunk << c.areas.chunk_shift) + (piece << shift);
+		work->rows = ep_min_u32(c.num_tokens - ep_min_u32(work->first, c.num_tokens),
+					1u << shift);
 	}
 	work->shift = row_shift(c.topk);
 	group_fetch<NODES>(a, work, 0); /* on its way while this looks who returns something */
@@ -293,7 +299,7 @@ EP_DEV void sum_open(const struct ep_ht_combine_args &a, struct ep_ht_combine_wo
 	    ep_ht_returns(c, ep_lane(), work->chunk)) {
 		work->start = ep_ht_first(c, c.h.send_start, ep_lane(), work->chunk);
 	}
-	work->pending = true;
+	work->pending = work->rows != 0;
 }
 
 /* The key of a unit of a kind, before which `before` kinds go; EP_HT_NONE: there is none. */
@@ -312,8 +318,8 @@ EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_combine_w
 {
 	uint32_t step = ep_nblocks() * ep_ht_copy_warps<NODES>(), pair, merge = EP_HT_NONE;
 	uint32_t merges = NODES ? a.c.h.head->chunks * a.parts * a.c.remote.sources : 0;
-	uint32_t sum =
-		unit_key(a, work->next_sum, NODES ? 2 : 1, work->next_sum < ht_sums<NODES>(a));
+	uint32_t sum = unit_key(a, work->next_sum >> a.sum_shift, NODES ? 2 : 1,
+				work->next_sum < ht_sums<NODES>(a));
 	uint32_t back = unit_key(a, ep_div(work->next_return, a.by_turns), 0,
 				 work->next_return < work->returns);
 

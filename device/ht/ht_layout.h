@@ -590,6 +590,7 @@ struct ep_ht_combine_args {
 	uint32_t stage_parts; /* added to a row */
 	uint32_t is_direct;   /* flat: rows are read straight from `direct` */
 	uint32_t lag;         /* a rank sums its chunk c when it has returned all up to c + lag */
+	uint32_t sum_shift;   /* a chunk's sums are of 1 << sum_shift pieces */
 	uint32_t turns;       /* ranks that this rank returns rows to: flat: all others; else all */
 	struct ep_div by_parts;
 	struct ep_div by_turns;                          /* or by 1 */

@@ -640,9 +640,20 @@ MUTANTS = [
     {"name": "ht_flat_kernel", "file": "plugin/ep/ht/ht_launch.c",
      "old": "bool experts = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR && ",
      "new": "bool experts = ", "tests": ["ht_flat", "ht_window"]},
-    # Few blocks of it have 16 warps, more have 10.
+    # Few blocks of it have 16 warps, more have 10,
     {"name": "ht_crowded", "file": "plugin/ep/ht/ht_plan.c",
-     "old": "blocks > EP_HT_CROWDED_BLOCKS ?", "new": "blocks <= EP_HT_CROWDED_BLOCKS ?",
+     "old": "blocks > EP_HT_CROWDED_BLOCKS &&", "new": "blocks <= EP_HT_CROWDED_BLOCKS &&",
+     "tests": ["ht_plan"]},
+    # ... unless there is a warp for each return.
+    {"name": "ht_crowded_few", "file": "plugin/ep/ht/ht_plan.c",
+     "old": "units > (uint64_t)blocks * EP_HT_EXPERTS_WARPS;", "new": "units > 0;",
+     "tests": ["ht_plan"]},
+    # Then sums are cut, and each piece has tokens of its own,
+    {"name": "ht_sum_piece", "file": "device/ht/combine.h",
+     "old": "+ (piece << shift);", "new": "+ (0 * piece << shift);", "tests": ["ht_few"]},
+    # ... but where the ring is used again one sum gives a chunk's place free.
+    {"name": "ht_sum_ring", "file": "plugin/ep/ht/ht_plan.c",
+     "old": "op->ring_chunks < chunks || returns > warps) {", "new": "returns > warps) {",
      "tests": ["ht_plan"]},
     # Dispatch cuts rows only where that evens out SMs.
     {"name": "ht_even", "file": "plugin/ep/ht/ht_plan.c",

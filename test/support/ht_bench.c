@@ -579,6 +579,10 @@ static void draw_sizes(struct draw *d)
 		p->hidden = ONE_OF(&d->s, 896, 1792, 3584);
 		p->max_tokens = ONE_OF(&d->s, 1, 7, 9);
 	}
+	if (is(d, "few")) { /* sums are cut into pieces, the last of which may be empty */
+		p->hidden = ONE_OF(&d->s, 8, 128, 520);
+		p->max_tokens = ONE_OF(&d->s, 129, 200, 258);
+	}
 	if (is(d, "soak")) {
 		p->hidden = ONE_OF(&d->s, 8, 24, 128, 520);
 		p->max_tokens = ONE_OF(&d->s, 1, 7, 8, 17, 40);
@@ -637,7 +641,8 @@ static void draw_rows(struct draw *d)
 	struct oracle_problem *p = &h->p;
 	uint32_t local, most;
 
-	h->expert_major = is(d, "em") || is(d, "wide") || (!is(d, "flat") && world_draw(&d->s, 2));
+	h->expert_major = is(d, "em") || is(d, "wide") || is(d, "few") ||
+			  (!is(d, "flat") && world_draw(&d->s, 2));
 	if (is(d, "mxfp8")) {
 		make_mxfp8(d);
 	}
@@ -796,6 +801,7 @@ static uint32_t draw_sms(struct draw *d)
 {
 	return is(d, "thin")    ? 1 /* and each warp sends some chunks and receives as many */
 	       : is(d, "head")  ? 5
+	       : is(d, "few")   ? 16
 	       : is(d, "crowd") ? 1 + (uint32_t)(d->c.seed & 1)
 				: ONE_OF(&d->s, 2, 2, 3, 5);
 }

@@ -445,6 +445,46 @@ static void test_even(void)
 	check_context("%s", "");
 }
 
+/* Combine of few expert-major tokens: a warp for each return, and for each piece of a sum. */
+static void test_few_sums(void)
+{
+	static const struct {
+		uint32_t sms, ranks, tokens, layout, flows;
+		bool ring;
+		uint32_t threads, sum_shift;
+	} rows[] = {
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 0, true, 512, 1 },
+		{ 105, 2, 300, EP_HT_EXPERT_MAJOR, 0, true, 512, 2 },
+		{ 105, 2, 128, EP_HT_EXPERT_MAJOR, 0, true, 512, 0 },
+		{ 105, 2, 1024, EP_HT_EXPERT_MAJOR, 0, true, 320, 0 },
+		{ 105, 8, 512, EP_HT_EXPERT_MAJOR, 0, true, 320, 0 },
+		{ 32, 2, 512, EP_HT_EXPERT_MAJOR, 0, true, 512, 0 },
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 0, false, 512, 0 },
+		{ 105, 2, 512, EP_HT_EXPERT_MAJOR, 1, true, 384, 0 },
+		{ 105, 2, 512, EP_HT_FLAT, 0, true, 384, 0 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = ht_usual;
+		struct ep_ht_plan p;
+
+		o.kind = EP_HT_COMBINE;
+		o.layout = rows[i].layout;
+		o.shape.nranks = rows[i].ranks;
+		o.shape.roles = (struct ep_roles){ 0, rows[i].ranks, 0, rows[i].ranks };
+		o.shape.max_tokens = rows[i].tokens;
+		o.shape.nodes.flows = rows[i].flows;
+		o.device.max_blocks = o.least_sms = rows[i].sms;
+		o.ring_chunks = rows[i].ring ? 256 : 64;
+		o.net_chunks = 64;
+		p = ep_ht_plan_make(&o);
+		check_context("row %zu", i);
+		CHECK_INT(p.threads, rows[i].threads);
+		CHECK_INT(p.sum_shift, rows[i].sum_shift);
+	}
+	check_context("%s", "");
+}
+
 /* Few tokens have small chunks, but not where NICs post them. */
 static void test_chunks(void)
 {
@@ -623,6 +663,7 @@ static int main_ht_plan(int argc, char **argv)
 	test_auto();
 	test_few_sms();
 	test_even();
+	test_few_sums();
 	test_chunks();
 	test_route();
 	test_random();

@@ -791,6 +791,7 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	a.stage_parts = p.stage_parts;
 	a.is_direct = direct;
 	a.lag = p.lag;
+	a.sum_shift = p.sum_shift;
 	a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? a.c.roles.others
 		  : ep_group_holds(c->h->group)       ? a.c.roles.senders
 						      : 0;

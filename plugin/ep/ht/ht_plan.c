@@ -18,7 +18,7 @@
 #define EP_HT_EXPERTS_WARPS (EP_HT_EXPERTS_THREADS / 32u)
 /*
  * Expert-major combine with more blocks than that has enough in flight, and is faster with fewer
- * warps.
+ * warps; but not if each return is a warp's only one.
  */
 #define EP_HT_CROWDED_BLOCKS 64u
 #define EP_HT_CROWDED_WARPS 10u
@@ -200,13 +200,16 @@ static uint32_t ht_plan_flight(const struct ep_ht_operation *op, uint32_t warps,
 }
 
 /* Warps of a block, at most. */
-static uint32_t ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks)
+static uint32_t ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks, uint64_t units)
 {
 	if (op->kind == EP_HT_DISPATCH) {
 		return EP_HT_DISPATCH_WARPS;
 	}
 	if (op->layout == EP_HT_EXPERT_MAJOR && !op->shape.nodes.flows) {
-		return blocks > EP_HT_CROWDED_BLOCKS ? EP_HT_CROWDED_WARPS : EP_HT_EXPERTS_WARPS;
+		bool crowded = blocks > EP_HT_CROWDED_BLOCKS &&
+			       units > (uint64_t)blocks * EP_HT_EXPERTS_WARPS;
+
+		return crowded ? EP_HT_CROWDED_WARPS : EP_HT_EXPERTS_WARPS;
 	}
 	return EP_HT_COMBINE_WARPS;
 }
@@ -215,10 +218,10 @@ static uint32_t ht_most_warps(const struct ep_ht_operation *op, uint32_t blocks)
  * The most warps among those who have nearly the most in flight: they do more than to copy. With
  * large parts of combine, the most whose stages have room for a row's contributions.
  */
-static uint32_t ht_plan_warps(const struct ep_ht_operation *op, uint32_t blocks,
+static uint32_t ht_plan_warps(const struct ep_ht_operation *op, uint32_t blocks, uint64_t units,
 			      uint32_t part_bytes)
 {
-	uint32_t all = ht_most_warps(op, blocks);
+	uint32_t all = ht_most_warps(op, blocks, units);
 	uint32_t least = EP_HT_LEAST_WARPS + (op->shape.nodes.flows ? EP_HT_ROLES : 0);
 	uint32_t most = 0, warps = all, slots = ht_least_stage(op, part_bytes);
 
@@ -288,6 +291,26 @@ static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 	return (uint32_t)ep_min_u64(most, units);
 }
 
+/*
+ * Where each warp has one of the returns, sums end the operation, and are cut as far as there is a
+ * warp for each. Where the ring is used again a chunk is one sum, which gives its place free.
+ */
+static uint32_t ht_plan_sums(const struct ep_ht_operation *op, uint32_t parts, uint64_t returns,
+			     uint32_t warps)
+{
+	uint32_t chunks = ht_shape_chunks(&op->shape, op->layout), shift = 0;
+
+	if (op->kind != EP_HT_COMBINE || op->layout == EP_HT_FLAT || op->shape.nodes.flows ||
+	    op->ring_chunks < chunks || returns > warps) {
+		return 0;
+	}
+	while (shift < ep_ht_chunk_shift(&op->shape, op->layout) &&
+	       (uint64_t)chunks * parts << (shift + 1) <= warps) {
+		shift++;
+	}
+	return shift;
+}
+
 struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *op)
 {
 	struct ep_ht_plan p = { 0 };
@@ -302,12 +325,13 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *op)
 			   : (uint64_t)op->shape.nranks * ht_shape_chunks(&op->shape, op->layout);
 	units *= p.parts;
 	p.blocks = ht_plan_blocks(op, units);
-	warps = ht_plan_warps(op, p.blocks, p.part_bytes);
+	warps = ht_plan_warps(op, p.blocks, units, p.part_bytes);
 	p.stage_parts = ht_plan_stage(op, warps, p.part_bytes);
 	p.stage_parts = (uint32_t)ep_max_u64(p.stage_parts, ht_least_stage(op, p.part_bytes));
 	p.threads = 32 * warps;
 	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
 	p.lag = ht_plan_lag(op);
+	p.sum_shift = ht_plan_sums(op, p.parts, units, p.blocks * warps);
 	return p;
 }
 
