@@ -6,6 +6,7 @@
  *
  *     seen EP_INFO ll
  *     seen EP_INFO ht
+ *     seen EP_INFO ht_combine
  *     seen EP_INFO clean    in ncclEpMaskClean
  *     seen EP_INFO make     before ncclEpCreateGroup, in which all others wait
  *     seen EP_INFO grow     before a handle for which the group's memory grows
@@ -332,7 +333,24 @@ static void ht_dispatch_check(void *arg)
 	ht_check_dispatch(b, false);
 }
 
-static void run_ht(struct world *w)
+static void ht_combine_step(void *arg)
+{
+	struct ht_bench *b = arg;
+
+	ht_poison(b);
+	ht_expert_work(b);
+	OK(ht_combine(b, false, b->w->stream));
+}
+
+static void ht_combine_check(void *arg)
+{
+	struct ht_bench *b = arg;
+
+	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
+	ht_check_combine(b, false);
+}
+
+static void run_ht(struct world *w, bool combine)
 {
 	struct ht_bench b;
 	struct oracle_ht h = { .limit = (uint32_t)w->nranks * 100 };
@@ -347,7 +365,14 @@ static void run_ht(struct world *w)
 				       .dtype = ORACLE_BF16 };
 	ht_open(&b, w, ht_group(w, &h, 0, TIMEOUT_MS), &h, 0);
 	OK(ht_update(&b, w->stream));
-	stop_and_see(w, ht_dispatch_step, ht_dispatch_check, &b, "ncclEpDispatch", h.p.tokens);
+	if (combine) {
+		ht_dispatch_step(&b);
+		ht_dispatch_check(&b);
+		stop_and_see(w, ht_combine_step, ht_combine_check, &b, "ncclEpCombine", h.p.tokens);
+	} else {
+		stop_and_see(w, ht_dispatch_step, ht_dispatch_check, &b, "ncclEpDispatch",
+			     h.p.tokens);
+	}
 	ht_end(&b);
 }
 
@@ -410,7 +435,9 @@ static void run_hidden(struct world *w)
 static void run(struct world *w, void *arg)
 {
 	if (strcmp(arg, "ht") == 0) {
-		run_ht(w);
+		run_ht(w, false);
+	} else if (strcmp(arg, "ht_combine") == 0) {
+		run_ht(w, true);
 	} else if (strcmp(arg, "clean") == 0) {
 		run_clean(w);
 	} else if (strcmp(arg, "make") == 0) {
