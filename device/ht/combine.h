@@ -750,7 +750,8 @@ EP_DEV uint32_t ht_copied(const struct ep_ht_pipe &pipe)
 
 /*
  * May the next batch be loaded? A row is loaded as one, if the stage has room for all contributions
- * to it. Where rows are copied, a slot is left to the stores that are under way.
+ * to it. Where rows are copied, a slot is left to the stores that are under way, if there are more
+ * than two: a row's load takes longer than its stores.
  */
 template <class F>
 EP_DEV bool batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_combine_work &work,
@@ -760,7 +761,7 @@ EP_DEV bool batch_room(const struct ep_ht_combine_args &a, const struct ep_ht_co
 		return true;
 	}
 	if (ht_copies<F>(a, work)) {
-		return pipe.held + ht_copied(pipe) < pipe.slots;
+		return pipe.held + ht_copied(pipe) + (pipe.slots > 2) <= pipe.slots;
 	}
 	return pipe.held + ep_max_u32(ep_popc(g.mask), 1) <= pipe.slots;
 }

@@ -24,6 +24,7 @@
 #define EP_HT_CROWDED_WARPS 10u
 #define EP_HT_LEAST_WARPS 2u
 #define EP_HT_MOST_LAG 256u
+#define EP_HT_FLAT_COMBINE_LAG 320u /* its sums wait for the one that is next */
 #define EP_HT_FLAT_SHIFT                                                                           \
 	2u             /* flat rows are copied and added faster in chunks of 4 tokens than of 8 */
 #define EP_HT_ROLES 2u /* warps of a block that serve the NICs, in groups of several nodes */
@@ -268,7 +269,9 @@ static uint32_t ht_plan_lag(const struct ep_ht_operation *op)
 	uint64_t lag = ep_min_u64(op->ring_chunks / 2, EP_HT_MOST_LAG);
 
 	if (!op->shape.nodes.flows && op->ring_chunks >= ht_shape_chunks(&op->shape, op->layout)) {
-		return EP_HT_MOST_LAG;
+		return op->kind == EP_HT_COMBINE && op->layout == EP_HT_FLAT
+			       ? EP_HT_FLAT_COMBINE_LAG
+			       : EP_HT_MOST_LAG;
 	}
 	if (!op->shape.nodes.flows) {
 		return (uint32_t)ep_max_u64(1, lag);
