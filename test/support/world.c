@@ -173,8 +173,10 @@ void world_meet_others(struct world *w, int absent)
  * Ids of communicators are numbered; its rank 0 fetches its id. A place is taken again when all
  * ranks of the communicator before have had their id: it could not have been made else.
  */
-static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t number)
+static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t number, bool blocks)
 {
+	ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+	ncclResult_t result;
 	ncclComm_t comm = NULL;
 	double start = world_now(), end = start + MEET_SECONDS;
 
@@ -186,19 +188,36 @@ static ncclComm_t make_comm(struct world *w, int nranks, int rank, uint32_t numb
 		NEED(world_now() < end);
 		doze(start);
 	}
-	NEED_OK(ncclCommInitRank(&comm, nranks, w->board->id[number % COMMS], rank));
+	config.blocking = blocks;
+	result = ncclCommInitRankConfig(&comm, nranks, w->board->id[number % COMMS], rank, &config);
+	while (result == ncclInProgress) {
+		doze(start);
+		NEED_OK(ncclCommGetAsyncError(comm, &result));
+	}
+	NEED_OK(result);
 	return comm;
 }
 
-ncclComm_t world_comm(struct world *w, uint64_t members)
+static ncclComm_t comm_of(struct world *w, uint64_t members, bool blocks)
 {
 	static __thread uint32_t made;
 	int rank = __builtin_popcountll(members & ((1ull << w->rank) - 1));
 
 	NEED(w->nranks <= 64);
 	made++;
-	return members >> w->rank & 1 ? make_comm(w, __builtin_popcountll(members), rank, made)
-				      : NULL;
+	return members >> w->rank & 1
+		       ? make_comm(w, __builtin_popcountll(members), rank, made, blocks)
+		       : NULL;
+}
+
+ncclComm_t world_comm(struct world *w, uint64_t members)
+{
+	return comm_of(w, members, true);
+}
+
+ncclComm_t world_comm_free(struct world *w, uint64_t members)
+{
+	return comm_of(w, members, false);
 }
 
 void world_setenv(struct world *w, const char *name, const char *value)
@@ -213,7 +232,7 @@ void world_setenv(struct world *w, const char *name, const char *value)
 static void run_rank(struct world *w, world_fn fn, void *arg)
 {
 	NEED_CUDA(cudaSetDevice(w->device));
-	w->comm = make_comm(w, w->nranks, w->rank, 0);
+	w->comm = make_comm(w, w->nranks, w->rank, 0, true);
 	NEED_CUDA(cudaStreamCreateWithFlags(&w->stream, cudaStreamNonBlocking));
 	fn(w, arg);
 	NEED_CUDA(cudaStreamDestroy(w->stream));

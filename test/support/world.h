@@ -59,6 +59,8 @@ bool world_await(struct world *w, int flag, int rank, uint64_t value, double sec
 void world_setenv(struct world *w, const char *name, const char *value);
 /* Another communicator: of the ranks in the bit set `members`, at most 64; others get NULL. */
 ncclComm_t world_comm(struct world *w, uint64_t members);
+/* The same, and it does not block its callers: it may be aborted while a call of it waits. */
+ncclComm_t world_comm_free(struct world *w, uint64_t members);
 
 double world_now(void); /* seconds */
 /*
