@@ -43,6 +43,13 @@ EP_DEV uint32_t seq_freed(const struct ep_dev_seq &seq, uint32_t b)
 }
 
 /*
+ * The third bank may rest for so long that its step can no longer be compared with others. All
+ * active peers have left a bank that was freed more steps ago than this, which words still show.
+ */
+#define EP_GROUP_LONG_FREE (1u << 30)
+_Static_assert(EP_GROUP_LONG_FREE > EP_GROUP_MAX_LEAD, "a peer may still use the bank");
+
+/*
  * A kernel reads this from memory before it can begin. Each of these takes as long as a trip to L2:
  * they are issued together, ahead of everything that waits for one of them.
  */
@@ -164,6 +171,9 @@ EP_DEV void seq_advance(const struct ep_dev_launch &launch, const struct ep_op &
 	}
 	seq->next = bank_choose(seq);
 	seq->next_freed = seq_freed(*seq, seq->next);
+	if (seq->step - seq->next_freed > EP_GROUP_LONG_FREE) {
+		seq->next_freed = 0;
+	}
 }
 
 /*

@@ -132,8 +132,8 @@ typedef struct {
  * Rows go from senders to holders and back alone, and no rank waits for a count of one that brings
  * no tokens. In low latency counts go to holders alone. In high throughput they go to all ranks,
  * since the place of a row depends on those of all senders. As ever, a rank begins an operation
- * when all ranks have begun those of which it uses the memory again: in low latency three
- * operations before, on several nodes two; in high throughput this one.
+ * when all ranks have left the one of which it uses the memory again. In low latency they have
+ * begun the operation before then, if none is pending; in high throughput this one.
  *
  * In high throughput rows never go straight into windows, and zero_copy ON asks only ranks with
  * rows for one; the log has a line of it (INFO, COLL). ncclEpExtStartArrivals refuses such a group.

@@ -23,6 +23,9 @@ MUTANTS = [
      "old": "seq->step - seq->freed[b] : 0xfffffffdu;",
      "new": "seq->step - seq->freed[b] + (seq->step != seq->freed[b]) : 1;",
      "tests": ["halves"]},
+    # A bank that was freed too many steps ago to compare is free.
+    {"name": "bank_rested", "file": "device/group/step.h",
+     "old": "> EP_GROUP_LONG_FREE) {", "new": "> 0xfffffffeu) {", "tests": ["halves"]},
     # A receive that is a step of its own frees the bank at its own step.
     {"name": "freed_epoch", "file": "device/group/step.h",
      "old": "uint32_t freed = launch.halves & EP_HALF_RECV ? op.step : op.epoch;",

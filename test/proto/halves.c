@@ -149,6 +149,34 @@ static void received_taken(struct scene *s)
 	NEED_CUDA(cudaGraphExecDestroy(receive));
 }
 
+/*
+ * Two banks have taken turns for days, and the third one was freed too many steps ago to compare:
+ * it is free.
+ */
+static void rested(struct scene *s)
+{
+	size_t bytes = EP_GROUP_MAX_BLOCKS * sizeof(struct ep_dev_seq);
+	struct ep_dev_seq *seq = malloc(bytes);
+
+	NEED(seq);
+	bench_pair(&s->a);
+	NEED_CUDA(cudaMemcpy(seq, s->group->seq, bytes, cudaMemcpyDeviceToHost));
+	for (uint32_t i = 0; i < EP_GROUP_MAX_BLOCKS; i++) {
+		CHECK_INT(seq[i].freed[2], 0);
+		seq[i].freed[2] = seq[i].step + (1u << 31) - 8; /* less than 2^32 steps ago */
+	}
+	NEED_CUDA(cudaMemcpy(s->group->seq, seq, bytes, cudaMemcpyHostToDevice));
+	free(seq);
+	OK(bench_send_dispatch(&s->a, s->w->stream));
+	OK(bench_dispatch(&s->b, s->w->stream));
+	OK_SYNC(bench_send_dispatch(&s->b, s->w->stream), s->w->stream);
+	CHECK_INT(bank_of(&s->b), 2);
+	OK(ncclEpComplete(s->b.handle, NULL, s->w->stream));
+	OK_SYNC(ncclEpComplete(s->a.handle, NULL, s->w->stream), s->w->stream);
+	CHECK_INT(bench_masked(s->w, s->group), 0);
+	CHECK_LAST(s->group, ncclSuccess, "");
+}
+
 static cudaGraphExec_t capture_dispatch(struct scene *s, struct bench *b)
 {
 	world_capture(s->w->stream);
@@ -257,6 +285,7 @@ static void (*const acts[])(struct scene *s) = {
 	sent_before_whole,
 	received_again,
 	received_taken,
+	rested,
 	never_dispatched,
 	never_dispatched_split,
 	dispatched_by_another,
