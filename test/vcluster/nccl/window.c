@@ -146,9 +146,9 @@ static struct ncclWindow_vidmem *vc_window_alloc(struct ncclComm *comm)
 }
 
 /*
- * NCCL has a window at the same offset of each rank's range, so that where a rank has it tells where
- * it has those of the others. Here each is mapped anywhere. That NCCL's rule holds nevertheless, no
- * other window comes to the address of this rank's own again.
+ * NCCL has a window at the same offset of each rank's range, so that where a rank has it tells
+ * where it has those of the others. Here each is mapped anywhere. So that NCCL's rule holds all the
+ * same, no other window comes to the address of this rank's own again.
  */
 static void vc_window_free(struct ncclWindow_vidmem *win)
 {
