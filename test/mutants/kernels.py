@@ -913,6 +913,9 @@ MUTANTS = [
     # A peer that may have begun to wait for its bank just now is granted more than that wait lasts.
     {"name": "wait_bank", "file": "device/group/wait.h",
      "old": "\t\t\tgrace = g.timeout_ns + EP_WAIT_HELD_NS;", "new": "", "tests": ["unit/waits"]},
+    {"name": "wait_bank_unused", "file": "device/group/wait.h",
+     "old": "stand == EP_WAIT_WITH && op.freed; r++", "new": "stand == EP_WAIT_WITH; r++",
+     "tests": ["unit/waits"]},
     {"name": "wait_bank_before", "file": "device/group/wait.h",
      "old": " < 0 && wait_fresh(g, op, r)) {", "new": " < 0) {", "tests": ["unit/waits"]},
     # Rows that a progress word has overtaken are waited for.

@@ -284,6 +284,7 @@ static void test_grace_bank(void)
 {
 	static const struct view here = { "D has not left B's bank", { 5, 5, 3, 5 } };
 	static const struct view left = { "D has left B's bank", { 5, 5, 4, 5 } };
+	static const struct view unused = { "nobody has used B's bank", { 2, 2, 0, 2 } };
 	uint64_t held = GRACE_UNIT_NS * UINT64_C(10), ms = 1000000;
 
 	for (uint32_t masked = 0; masked <= 5; masked += 5) {
@@ -293,6 +294,7 @@ static void test_grace_bank(void)
 	CHECK(!over_beyond(&here, 4, GRACE_TIMEOUT_NS - 10 * ms));
 	CHECK(over_beyond(&here, 4, GRACE_TIMEOUT_NS + 10 * ms));
 	CHECK_INT(grace_of(&left), 4);
+	CHECK_INT(grace_of(&unused), 4);
 }
 
 /*
