@@ -152,7 +152,8 @@ EP_DEV struct ep_ht_combine_work ep_ht_combine_work_make(const struct ep_ht_comb
 
 EP_DEV uint32_t ep_ht_slot_of(const struct ep_ht_common &c, uint32_t chunk)
 {
-	return chunk % c.areas.ring_chunks;
+	/* a division takes longer, and mostly the ring has room for all chunks */
+	return chunk < c.areas.ring_chunks ? chunk : chunk % c.areas.ring_chunks;
 }
 
 /* ---- which unit comes next ---- */

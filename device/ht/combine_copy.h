@@ -547,7 +547,7 @@ EP_DEV void ep_ht_combine_units(const struct ep_ht_combine_args &a, const struct
 				if (!between) {
 					break;
 				}
-				sum = {}; /* so that it needs no registers */
+				sum_forget<F>(&sum);
 				ep_ht_group_begin<F, NODES>(a, &work, &g);
 			}
 			if (!ep_ht_combine_work_load<F, NODES>(a, &work, &g, pipe, &note)) {
