@@ -11,6 +11,9 @@
 #define DEVICES 16
 
 __thread struct watch watch;
+static __thread bool watches;
+static _Atomic(struct watch *) first; /* of a thread that has called watch_start */
+static atomic_int watchers;
 static atomic_long live;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -61,6 +64,19 @@ static void note(void *ptr, size_t size)
 void watch_start(void)
 {
 	memset(&watch, 0, sizeof(watch));
+	if (!watches) {
+		watches = true;
+		atomic_store(&first, &watch);
+		atomic_fetch_add(&watchers, 1);
+	}
+}
+
+/* Whose watch this thread's calls count for. */
+static struct watch *watch_of(enum watch_call call)
+{
+	bool lent = call == WATCH_GATHER && !watches && atomic_load(&watchers) == 1;
+
+	return lent ? atomic_load(&first) : &watch;
 }
 
 long watch_live(void)
@@ -104,9 +120,11 @@ const char *watch_name(enum watch_call call)
 /* Counts; true if this one is to fail. */
 static bool seen(enum watch_call call)
 {
-	watch.calls[call]++;
-	if (watch.fail_at[call] && watch.fail_at[call] == watch.calls[call]) {
-		watch.failed++;
+	struct watch *of = watch_of(call);
+
+	of->calls[call]++;
+	if (of->fail_at[call] && of->fail_at[call] == of->calls[call]) {
+		of->failed++;
 		return true;
 	}
 	return false;

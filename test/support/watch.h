@@ -37,7 +37,10 @@ enum watch_call {
 	WATCH_CALLS
 };
 
-/* Of the calling thread, since watch_start. */
+/*
+ * Of the calling thread, since watch_start. Where one thread of the process watches, it has the
+ * collectives of the library's threads, too: who makes one waits for that thread.
+ */
 struct watch {
 	uint64_t calls[WATCH_CALLS];
 	uint64_t fail_at[WATCH_CALLS]; /* that call fails; 0: none */
