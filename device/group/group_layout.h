@@ -166,7 +166,7 @@ struct ep_signature {
 /* The signature of one step of one rank; in a heap. */
 struct __attribute__((aligned(16))) ep_signature_slot {
 	uint64_t mark; /* step << 32 | ep_signature_seal() */
-	uint64_t pad;
+	uint64_t sign; /* signs that the rank has given in it << 32 | step (signs.h) */
 	struct ep_signature signature;
 };
 
@@ -221,10 +221,8 @@ EP_HOST_DEV uint64_t ep_progress_word(uint32_t step, uint32_t clean_round, int m
 /* The words of MaskClean in a heap. */
 #define EP_CLEAN_BYTES(nranks) (16 * (uint64_t)(nranks))
 
-/*
- * The mask [R], 1 active, with what is behind it: three arrays [R], found by the functions below.
- */
-#define EP_MASK_BYTES(nranks) (24 * (uint64_t)(nranks) + 8)
+/* The mask [R], 1 active, with what is behind it: four arrays [R], found by the functions below. */
+#define EP_MASK_BYTES(nranks) (32 * (uint64_t)(nranks) + 8)
 
 /*
  * Behind the mask: the progress word that each rank had written when MaskUpdate took the rank in.
@@ -250,13 +248,22 @@ EP_HOST_DEV uint64_t *ep_mask_arrival(int32_t *mask, uint32_t nranks)
 }
 
 /*
+ * Behind that: the step in which the rank stood when this rank last gave a step's first sign
+ * (signs.h).
+ */
+EP_HOST_DEV uint64_t *ep_mask_stood(int32_t *mask, uint32_t nranks)
+{
+	return ep_mask_arrival(mask, nranks) + nranks;
+}
+
+/*
  * And behind that: the step in which a kernel masked the rank last, or EP_MASK_STEP_UNKNOWN if the
  * host did so while kernels may have been running.
  */
 #define EP_MASK_STEP_UNKNOWN 0xffffffffu
 EP_HOST_DEV uint32_t *ep_mask_steps(int32_t *mask, uint32_t nranks)
 {
-	return (uint32_t *)(ep_mask_arrival(mask, nranks) + nranks);
+	return (uint32_t *)(ep_mask_stood(mask, nranks) + nranks);
 }
 
 /* A pending operation; written by the send half. */
@@ -355,6 +362,7 @@ struct ep_dev_state {
 	uint64_t in_vain;
 	uint32_t checked; /* when a wait looked at `down`, and whose word is next: ep_wait_down() */
 	uint32_t pad;
+	uint64_t waits; /* step << 32 | EP_WAIT_CLOCK of when a wait of it looked first */
 };
 
 /*
@@ -504,7 +512,7 @@ _Static_assert(sizeof(struct ep_dev_handle) == 32, "ep_dev_handle");
 _Static_assert(sizeof(struct ep_record) == 64, "ep_record");
 _Static_assert(sizeof(struct ep_peer_stats) == 64, "ep_peer_stats");
 _Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
-_Static_assert(sizeof(struct ep_dev_state) == 32, "ep_dev_state");
+_Static_assert(sizeof(struct ep_dev_state) == 40, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 64, "ep_dev_remote");
 _Static_assert(sizeof(struct ep_signature) == 64, "ep_signature");
 _Static_assert(sizeof(struct ep_signature_slot) == 80, "ep_signature_slot");

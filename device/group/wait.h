@@ -9,6 +9,7 @@
 #define EP_DEVICE_GROUP_WAIT_H
 
 #include "device/group/signature.h"
+#include "device/group/signs.h"
 
 EP_DEV uint32_t ep_min_u32(uint32_t a, uint32_t b)
 {
@@ -37,34 +38,69 @@ enum ep_wait_stand {
 };
 
 /* Above the number of polls, ep_spin.polls holds */
-#define EP_WAIT_STAND_SHIFT 30    /* the stand seen last, and */
-#define EP_WAIT_MASKED (1u << 29) /* whether the peer has been seen to have masked this rank */
-#define EP_WAIT_HELD (1u << 28)   /* high throughput: the peer waits itself (ht/signs.h) */
-#define EP_WAIT_CUT (1u << 27)    /* its start is not when it began (wait_cut) */
-#define EP_WAIT_FULL (1u << 26)   /* polls have come here: this is taken away, lest they go on */
+#define EP_WAIT_SEEN_SHIFT 27     /* wait_seen() of the last look; 0: there was none; */
+#define EP_WAIT_MOVED (1u << 26)  /* whether that has changed since the first look; */
+#define EP_WAIT_MASKED (1u << 25) /* whether the peer has been seen to have masked this rank */
+#define EP_WAIT_HELD (1u << 24)   /* high throughput: the peer waits itself (ht/signs.h) */
+#define EP_WAIT_CUT (1u << 23)    /* its start is not when it began (wait_cut) */
+#define EP_WAIT_FULL (1u << 22)   /* polls have come here: this is taken away, lest they go on */
 
-/* Was r active when the step began? (If the host has masked r since, it was not.) */
-EP_DEV bool wait_fresh(const struct ep_dev_group &g, const struct ep_op &op, uint32_t r)
+EP_DEV enum ep_wait_stand wait_stand(const struct ep_op &op, uint32_t step)
 {
-	return ep_mask_active(g, r) ||
-	       ep_ld_relaxed_gpu_u32(ep_mask_steps(g.mask, g.nranks) + r) == op.step;
+	return step == op.epoch                 ? EP_WAIT_WITH
+	       : (int32_t)(step - op.epoch) > 0 ? EP_WAIT_AHEAD
+						: EP_WAIT_BEHIND;
+}
+
+/* What shows that a peer lives: that it changes. Never 0; at most 5 bits. */
+EP_DEV uint32_t wait_seen(enum ep_wait_stand stand, uint32_t step, uint32_t signs)
+{
+	return stand == EP_WAIT_AHEAD
+		       ? 31
+		       : 1 + (step & 3) * (EP_SIGNS + 1) + ep_min_u32(signs, EP_SIGNS);
+}
+
+/*
+ * Has the peer taken a step or given a sign since this wait's last look? Then it lives, and with
+ * masks the wait counts from now on. A peer that has started a later step has sent all that this
+ * wait is for, and gets what it is granted beyond the timeout. Without masks only that counts from
+ * now on, and an expired wait looks for the first time: a peer that has not started the operation
+ * then has had its time.
+ */
+EP_DEV bool wait_moved(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *spin,
+		       bool expired, uint32_t peer, uint32_t step)
+{
+	uint32_t before = spin->polls >> EP_WAIT_SEEN_SHIFT, seen;
+	enum ep_wait_stand stand = wait_stand(op, step);
+
+	if (peer == g.rank || !(g.mask_enabled || expired)) {
+		return false;
+	}
+	seen = wait_seen(stand, step, g.mask_enabled ? ep_signs_of(g, step, peer) : 0);
+	spin->polls = (spin->polls & ((1u << EP_WAIT_SEEN_SHIFT) - 1)) | seen << EP_WAIT_SEEN_SHIFT;
+	if (before == seen || (stand == EP_WAIT_AHEAD && !expired) ||
+	    (!before && (g.mask_enabled || stand == EP_WAIT_BEHIND))) {
+		return false;
+	}
+	spin->polls |= EP_WAIT_MOVED;
+	spin->start_ns =
+		ep_time_ns() - (g.mask_enabled && stand != EP_WAIT_AHEAD ? 0 : g.timeout_ns);
+	return true;
 }
 
 /*
  * The timeout of a wait for `peer` has passed: does the wait go on? Rank A waits for B, and B may
  * be late only because it waits for C. Were A to give up at its timeout, A would blame B, which is
- * alive. So A looks at the progress words:
+ * alive.
  *
- *   1. B stands elsewhere than at A's last look: what follows counts from now on. (At the first
- *      look only if B has started the step. Else B has had its time, even where A's wait for it
- *      counts from an earlier wait, by wait_since.)
- *   2. Some rank has not come as far as B needs it to be: that rank may hold B up, and A grants B
- *      the timeout once more, and longer than B grants that rank. If B has started the step it
- *      needs its bank free, so everybody must have started a later step than the one that freed the
- *      bank; else everybody must have come as far as B has. In high throughput B gives a sign that
- *      it waits (EP_WAIT_HELD), as ranks of one step hold each other up there. B's wait for its
- *      bank may have begun just when A looks, and lasts the timeout and 1/2 second. A grants B more
- *      than that, unless A had masked that rank before the step: then B has waited for it, too.
+ *   1. A rank of the node, with masks, would have given a sign if it lived (wait_moved): nobody
+ *      holds it up. Its last word may be on its way.
+ *   2. Any other peer, and this rank itself, may be held up by a rank that has not come as far as
+ *      the peer needs it to be. A grants B the timeout once more, and longer than B grants that
+ *      rank. If B has started the step it needs its bank free, so everybody must have started a
+ *      later step than the one that freed the bank; else everybody must have come as far as B has.
+ *      In high throughput B gives a sign that it waits (EP_WAIT_HELD), as ranks of one step hold
+ *      each other up there.
  *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
  *      for B alone and is lost, or for a rank whose word of a step came to A and not to B. If that
  *      wait began a little later than A's, it ends a little later, and B needs time to come to
@@ -74,53 +110,56 @@ EP_DEV bool wait_fresh(const struct ep_dev_group &g, const struct ep_op &op, uin
  *      two. A rank that has started a later step has sent all that A waits for; its 1/8 second is
  *      for rows of a remote rank: its progress word, which has a queue of its own, may arrive
  *      before them.
- *
- * What A saw last is kept in spin->polls.
  */
 EP_DEV bool wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
-			  struct ep_spin *spin, uint32_t peer)
+			  const struct ep_spin &spin, uint32_t peer)
 {
 	uint32_t reached = ep_progress_step(g, peer);
-	uint32_t needed = reached == op.epoch ? op.freed + 1 : reached;
-	uint32_t stand = reached == op.epoch                 ? EP_WAIT_WITH
-			 : (int32_t)(reached - op.epoch) > 0 ? EP_WAIT_AHEAD
-							     : EP_WAIT_BEHIND;
-	uint32_t before = spin->polls >> EP_WAIT_STAND_SHIFT;
+	enum ep_wait_stand stand = wait_stand(op, reached);
+	uint32_t needed = stand == EP_WAIT_WITH ? op.freed + 1 : reached;
+	bool near = g.mask_enabled && peer != g.rank && !ep_rank_remote(g, peer);
+	bool held = spin.polls & EP_WAIT_HELD;
 	int32_t lead = 0;
-	uint64_t now = ep_time_ns(), grace;
-
-	if (before != stand) {
-		spin->polls = (spin->polls & ((1u << EP_WAIT_STAND_SHIFT) - 1)) |
-			      stand << EP_WAIT_STAND_SHIFT;
-		if (before || stand != EP_WAIT_BEHIND) {
-			spin->start_ns = now - g.timeout_ns;
-		}
-		return true;
-	}
-	bool held = spin->polls & EP_WAIT_HELD;
+	uint64_t grace;
 
 	EP_UNROLL(1) /* a wait that expires is rare: not worth the registers */
 	for (uint32_t r = 0; r < g.nranks && stand != EP_WAIT_AHEAD; r++) {
 		uint32_t step = ep_progress_step(g, r);
 
-		held |= needed != 1 && (int32_t)(step - needed) < 0;
+		held |= !near && needed != 1 && (int32_t)(step - needed) < 0;
 		lead = (int32_t)(step - op.step) > lead ? (int32_t)(step - op.step) : lead;
 	}
 	grace = EP_WAIT_GRACE_NS >> ep_min_u32(EP_WAIT_AHEAD, ep_max_u32(stand, 1 + lead));
 	if (held) {
 		grace = g.timeout_ns > EP_WAIT_HELD_NS ? g.timeout_ns : EP_WAIT_HELD_NS;
 	}
-	EP_UNROLL(1)
-	for (uint32_t r = 0; r < g.nranks && stand == EP_WAIT_WITH && op.freed; r++) {
-		if ((int32_t)(ep_progress_step(g, r) - needed) < 0 && wait_fresh(g, op, r)) {
-			grace = g.timeout_ns + EP_WAIT_HELD_NS;
-		}
-	}
-	return now - spin->start_ns - g.timeout_ns < grace;
+	return ep_time_ns() - spin.start_ns - g.timeout_ns < grace;
 }
 
 /* Time in units of about a millisecond. */
 #define EP_WAIT_CLOCK(ns) ((uint32_t)((ns) >> 20))
+
+/*
+ * Gives the sign that is due, if one is: waits of this step have lasted so many halves of the
+ * timeout.
+ */
+EP_DEV void waits_sign(const struct ep_dev_group &g, uint32_t step)
+{
+	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->waits);
+	uint32_t now = EP_WAIT_CLOCK(ep_time_ns());
+	int32_t units = (int32_t)(now - (uint32_t)word); /* clocks of SMs differ a little */
+	uint32_t given;
+
+	if ((uint32_t)(word >> 32) != step) {
+		ep_st_relaxed_gpu_u64(&g.state->waits, (uint64_t)step << 32 | now);
+		return;
+	}
+	given = ep_signs_of(g, step, g.rank);
+	if (given < EP_SIGNS && units > 0 &&
+	    ((uint64_t)units << 20) >= (given + 1) * (g.timeout_ns / 2)) {
+		ep_sign_give(g, step, given + 1);
+	}
+}
 
 /* A wait of this step was in vain, the first one: wait_since publishes it. */
 EP_DEV void wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
@@ -136,21 +175,25 @@ EP_DEV void wait_in_vain(const struct ep_dev_group &g, const struct ep_op &op,
 
 /*
  * Several ranks are lost. A block waits for the rows of one after the other, and each of them has
- * had its time when the first wait of the step has expired: this wait counts from there. A wait for
- * the bank counts from a wait of the step before, if the peer has not started that step: others may
- * have been waiting for this rank's rows since then.
+ * had its time when the first wait of the step has expired: this wait counts from there. With masks
+ * not if the peer has taken a step since half of that time, or given a sign in its step: it has all
+ * its time. A peer that has started the operation has what it would be granted if the timeout
+ * passed now.
  */
 EP_DEV void wait_since(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *spin,
-		       enum ep_wait_site site, uint32_t peer)
+		       uint32_t peer)
 {
 	uint64_t word = ep_ld_relaxed_gpu_u64(&g.state->in_vain);
-	uint32_t step = (uint32_t)(word >> 32);
-	bool of = site != EP_WAIT_PROGRESS
-			  ? step == op.step
-			  : step && ep_step_after(step) == op.step &&
-				    (int32_t)(ep_progress_step(g, peer) - step) < 0;
 
-	if (of && !(spin->polls >> EP_WAIT_STAND_SHIFT)) {
+	if ((uint32_t)(word >> 32) == op.step && !(spin->polls & EP_WAIT_MOVED)) {
+		uint32_t step = ep_progress_step(g, peer);
+
+		if (g.mask_enabled &&
+		    (ep_ld_relaxed_gpu_u64(ep_mask_stood(g.mask, g.nranks) + peer) != step ||
+		     ep_signs_of(g, step, peer))) {
+			return;
+		}
+
 		uint64_t now = ep_time_ns();
 		/*
 		 * the other wait was on another SM, whose clock may be a little ahead of this one
@@ -158,6 +201,9 @@ EP_DEV void wait_since(const struct ep_dev_group &g, const struct ep_op &op, str
 		int32_t units = (int32_t)(EP_WAIT_CLOCK(now) - (uint32_t)word);
 		uint64_t age = units > 0 ? (uint64_t)units << 20 : 0;
 
+		if (age > g.timeout_ns && (int32_t)(step - op.epoch) >= 0) {
+			age = g.timeout_ns;
+		}
 		if (!spin->start_ns || age > now - spin->start_ns) {
 			spin->start_ns = now - age;
 		}
@@ -248,11 +294,14 @@ EP_DEV uint32_t wait_verdict(const struct ep_dev_group &g, const struct ep_op &o
 			     struct ep_spin *spin, bool expired, enum ep_wait_site site,
 			     uint32_t peer, uint32_t *lead)
 {
-	uint64_t word = g.mask_enabled ? ep_progress_load(g, peer) : 0;
-	bool excluded = ep_mask_by_peer(g, op, peer, word);
+	uint64_t word = g.mask_enabled || expired ? ep_progress_load(g, peer) : 0;
+	bool excluded = g.mask_enabled && ep_mask_by_peer(g, op, peer, word);
 
 	*lead = (uint32_t)word - op.step;
-	if (expired && !wait_extended(g, op, spin, peer)) {
+	if (!excluded && wait_moved(g, op, spin, expired, peer, (uint32_t)word)) {
+		expired = false;
+	}
+	if (expired && !wait_extended(g, op, *spin, peer)) {
 		return excluded ? EP_CAUSE_EXCLUDED : EP_CAUSE_TIMEOUT;
 	}
 	if (ep_aborted(g) || !ep_mask_active(g, peer)) {
@@ -312,8 +361,13 @@ EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, st
 	uint32_t lead, verdict;
 
 	spin.polls &= ~EP_WAIT_FULL;
-	wait_since(g, op, &spin, site, peer);
+	if (counts) {
+		wait_since(g, op, &spin, peer);
+	}
 	ep_wait_show(g, op, spin, site, peer);
+	if (g.mask_enabled) {
+		waits_sign(g, op.step);
+	}
 	verdict = wait_verdict(g, op, &spin, expired, site, peer, &lead);
 	if (counts && verdict != EP_WAIT_GOES_ON && !(spin.polls & EP_WAIT_CUT)) {
 		wait_in_vain(g, op, spin);

@@ -137,10 +137,8 @@ EP_DEV_COLD struct ep_wait_result ep_ht_wait_check(const struct ep_ht_common &c,
 		ep_mask_peer(c.g, op, EP_CAUSE_TIMEOUT, site, sign == c.g.rank ? peer : sign, 0, 0);
 	} else {
 		spin.polls |= sign == EP_HT_WAITS ? EP_WAIT_HELD : 0;
-		if (peer == c.g.rank && expired) { /* EP_HT_OWN_WAITS is all that it is granted */
-			spin.polls |= (uint32_t)EP_WAIT_WITH << EP_WAIT_STAND_SHIFT;
-		} else if (peer != c.g.rank && spin.start_ns &&
-			   ep_time_ns() - spin.start_ns >= c.g.timeout_ns / 2) {
+		if (peer != c.g.rank && spin.start_ns &&
+		    ep_time_ns() - spin.start_ns >= c.g.timeout_ns / 2) {
 			sign_give<NODES>(c, op.epoch, EP_HT_WAITS);
 		}
 		w = ep_wait_check(c.g, op, spin, expired, site, peer);

@@ -63,7 +63,7 @@ KERNELS = {
     # the same in blocks of 512: words go to the stack on sm_80, on sm_90 two of MXFP8
     "ep_ht_combine_bf16_experts_kernel": Expect(spilled=216),
     "ep_ht_combine_fp16_experts_kernel": Expect(spilled=216),
-    "ep_ht_combine_fp32_experts_kernel": Expect(),
+    "ep_ht_combine_fp32_experts_kernel": Expect(spilled=4), # a word on sm_100
     "ep_ht_combine_mxfp8_kernel": Expect(spilled=168),
     # ten words on sm_100: five once a kernel, five for a path that is taken when a wait takes long
     "ep_ht_combine_bf16_nodes_kernel": Expect(registers=168, spilled=40),
@@ -80,7 +80,8 @@ KERNELS = {
     "ep_ll_combine_fp32_remote_kernel": COMBINE_REMOTE,
     "ep_ll_combine_fp8_kernel": COMBINE_FP8,
     "ep_ll_combine_fp8_remote_kernel": COMBINE_FP8,
-    "ep_ll_combine_nvfp4_kernel": COMBINE_NVFP4,
+    # nine words around the call of a path that is taken when a wait takes long
+    "ep_ll_combine_nvfp4_kernel": Expect(3, (), 3, 1, spilled=36),
     "ep_ll_combine_nvfp4_remote_kernel": COMBINE_NVFP4,
     "ep_ll_dispatch_kernel": DISPATCH,
     "ep_ll_dispatch_fp8_kernel": DISPATCH_FP8,

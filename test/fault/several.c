@@ -4,8 +4,12 @@
  * where the same warp waits for one after the other. And a rank that one of them holds up is not
  * taken for lost, however short the timeout.
  */
+#include <unistd.h>
+
 #include "support/bench.h"
 #include "support/victim.h"
+#include "ep/ep.h"
+#include "peer/peer_state.h"
 
 #define RANKS 8
 #define TIMEOUT_MS 6400.0
@@ -100,12 +104,63 @@ static void held(struct world *w)
 	bench_end(&b);
 }
 
+#define LATE_MS 2000.0
+#define LATE_US 1800000 /* rank 1 comes to the combine, and LATE_REST_US after it to the dispatch */
+#define LATE_REST_US 1000000
+
+/* All that comes of this rank's next operation is that it has begun. */
+static void begin_and_end(struct world *w, ncclEpGroup_t group)
+{
+	uint64_t *words = (uint64_t *)(group->peer_heap.base[w->rank] + group->heap.progress_off);
+	uint32_t step = (uint32_t)words[w->rank] + 1;
+
+	for (int r = 0; r < w->nranks; r++) {
+		words = (uint64_t *)(group->peer_heap.base[r] + group->heap.progress_off);
+		__atomic_store_n(words + w->rank, ep_progress_word(step, 0, 0), __ATOMIC_RELEASE);
+	}
+}
+
+/*
+ * Rank 2 is lost in a combine, rank 3 before it. Rank 1 comes to it late, waits for rows of both,
+ * and takes its time afterwards. The others need none of these rows, and wait for all three in the
+ * dispatch that follows: rank 1 lives.
+ */
+static void late(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 24, 1, 64, 4, ORACLE_EXPERT_MAJOR);
+	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, LATE_MS);
+	int32_t ids[4];
+	struct bench b;
+
+	check_context("late, and held up");
+	bench_open(&b, w, group, &p, BENCH_MASK);
+	for (int i = 0; i < 4; i++) {
+		ids[i] = w->rank == 1 ? 6 + i : 15 + i; /* ranks 2 and 3; 5 and 6 */
+	}
+	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
+	OK(bench_update(&b, w->stream));
+	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
+	world_meet(w);
+	if (w->rank == 2) {
+		begin_and_end(w, group);
+	} else if (w->rank != 3) {
+		usleep(w->rank == 1 ? LATE_US : 0);
+		OK_SYNC(bench_combine(&b, w->stream), w->stream);
+		usleep(w->rank == 1 ? LATE_REST_US : 0);
+		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
+		CHECK_INT(bench_masked(w, group), 3u << 2);
+	}
+	world_meet(w);
+	bench_end(&b);
+}
+
 static void run(struct world *w, void *arg)
 {
 	together(w, 1);
 	together(w, 4);
 	in_turn(w);
 	held(w);
+	late(w);
 }
 
 int main(void)

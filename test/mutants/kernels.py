@@ -894,30 +894,26 @@ MUTANTS = [
     {"name": "clean_ended", "file": "plugin/ep/handle.c",
      "old": "handle->group->unpaired |= handle->pending || (handle->dispatched && !handle->combined);\n",
      "new": "\n", "tests": ["clean"]},
+    # A rank that waits shows that it lives: others count from its last sign, and from its last step.
+    {"name": "wait_sign", "file": "device/group/wait.h",
+     "old": "\t\tep_sign_give(g, step, given + 1);\n", "new": "", "tests": ["unit/waits", "several"]},
+    {"name": "wait_moved", "file": "device/group/wait.h",
+     "old": "if (!excluded && wait_moved(", "new": "if (false && wait_moved(", "tests": ["unit/waits", "several"]},
+    {"name": "wait_stood", "file": "device/group/wait.h",
+     "old": "+ peer) != step ||", "new": "+ peer) == ~0ull ||", "tests": ["unit/waits"]},
+    # A rank may be late for its own waits, as a block of it waits for its bank.
+    {"name": "wait_own", "file": "device/group/wait.h",
+     "old": "g.mask_enabled && peer != g.rank &&", "new": "g.mask_enabled &&", "tests": ["several"]},
     # Who is behind others grants less than those who may wait for it.
     {"name": "wait_behind", "file": "device/group/wait.h",
      "old": "ep_max_u32(stand, 1 + lead)", "new": "ep_max_u32(stand, 1 + 0 * lead)",
-     "tests": ["unit/waits", "killed_far_told"]},
+     "tests": ["killed_far_told", "unit/waits"]},
     # Waits of a step count from the first one of it that was in vain.
     {"name": "wait_since", "file": "device/group/wait.h",
-     "old": "\t\t\t  ? step == op.step", "new": "\t\t\t  ? false", "tests": ["several"]},
-    # A wait for the bank counts from one of the step before, for a rank that has not started that one either.
-    {"name": "wait_since_bank", "file": "device/group/wait.h",
-     "old": ": step && ep_step_after(step) == op.step &&", "new": ": false &&", "tests": ["unit/waits", "join_roles"]},
-    {"name": "wait_since_later", "file": "device/group/wait.h",
-     "old": "ep_step_after(step) == op.step &&", "new": "true &&", "tests": ["unit/waits"]},
-    {"name": "wait_since_none", "file": "device/group/wait.h",
-     "old": ": step && ep_step_after", "new": ": ep_step_after", "tests": ["unit/waits"]},
-    {"name": "wait_since_started", "file": "device/group/wait.h",
-     "old": "(int32_t)(ep_progress_step(g, peer) - step) < 0;", "new": "true;", "tests": ["unit/waits"]},
-    # A peer that may have begun to wait for its bank just now is granted more than that wait lasts.
-    {"name": "wait_bank", "file": "device/group/wait.h",
-     "old": "\t\t\tgrace = g.timeout_ns + EP_WAIT_HELD_NS;", "new": "", "tests": ["unit/waits"]},
-    {"name": "wait_bank_unused", "file": "device/group/wait.h",
-     "old": "stand == EP_WAIT_WITH && op.freed; r++", "new": "stand == EP_WAIT_WITH; r++",
-     "tests": ["unit/waits"]},
-    {"name": "wait_bank_before", "file": "device/group/wait.h",
-     "old": " < 0 && wait_fresh(g, op, r)) {", "new": " < 0) {", "tests": ["unit/waits"]},
+     "old": ("\tif (counts) {\n"
+             "\t\twait_since(g, op, &spin, peer);\n"
+             "\t}"),
+     "new": "", "tests": ["several"]},
     # Rows that a progress word has overtaken are waited for.
     {"name": "overtaken", "file": "device/group/wait.h",
      "old": "\treturn (int32_t)((uint32_t)word - op.epoch) > 0 && ep_rank_remote(g, peer) &&",

@@ -15,15 +15,17 @@
 
 #define QUEUES 3
 
+struct heap {
+	uint64_t progress[4];
+	struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][4];
+};
+
 /* All that the kernel reads and writes, and what it left. */
 struct memory {
 	struct ep_dev_remote remote;
 	struct ep_remote_link links[3 * QUEUES];
 	uint32_t down[3];
-	struct {
-		uint64_t progress[4];
-		struct ep_signature_slot signatures[EP_SIGNATURE_SLOTS][4];
-	} heap;
+	struct heap heap, there[2]; /* this rank's; of ranks that it may give a sign */
 	uint64_t mask[EP_MASK_BYTES(4) / 8];
 	uint64_t word;
 	struct ep_dev_state state;
@@ -82,6 +84,7 @@ static struct memory run(void (*kernel)(void), struct waits_args args, uint64_t 
 	struct memory *m = memory_new(&args, where == NEAR ? 2 : 3);
 
 	m->heap.progress[1] = progress;
+	ep_mask_stood(args.g.mask, args.g.nranks)[1] = (uint32_t)progress;
 	if (where != NEAR) {
 		args.g.heap[1] = args.g.heap[2] = NULL; /* remote */
 		args.g.remote = &m->remote;
@@ -122,24 +125,7 @@ static void test_bank(void)
 		m = run(bank_kernel, args, ep_progress_word(step, 0, 0), NEAR);
 		CHECK_INT(m.out.gave_up, step <= 4);
 		CHECK_INT(masked_is(&m, 1), step <= 4);
-		CHECK(!m.out.gave_up || m.out.ns >= 1500000000);
 	}
-	for (args.vain = 4; args.vain <= 6; args.vain++) {
-		check_context("a wait of step %u was in vain, which has begun long ago", args.vain);
-		m = run(bank_kernel, args, ep_progress_word(4, 0, 0), NEAR);
-		CHECK_INT(m.out.gave_up, 1);
-		CHECK_INT(m.out.ns < 500000000, args.vain == 5);
-	}
-	check_context("the same, and the peer has started that step");
-	args.vain = args.freed = 5;
-	m = run(bank_kernel, args, ep_progress_word(5, 0, 0), NEAR);
-	CHECK_INT(m.out.gave_up, 1);
-	CHECK(m.out.ns >= 1500000000);
-	check_context("no wait was in vain, and steps have begun again");
-	args = (struct waits_args){ .g.timeout_ns = 1000000000, .step = 1, .freed = 0xfffffffd };
-	m = run(bank_kernel, args, ep_progress_word(args.freed, 0, 0), NEAR);
-	CHECK_INT(m.out.gave_up, 1);
-	CHECK(m.out.ns >= 1500000000);
 }
 
 static void test_down(void)
@@ -228,101 +214,117 @@ static void test_overtaken(void)
 	CHECK_INT(m.records[EP_RECORD_MASKED].value, 0);
 }
 
-/* A wait of this rank for rank 1: the step of each rank as this one sees it, its own first. */
+/* A wait of this rank, in step 5, for rank 1. */
 struct view {
 	const char *who;
-	uint32_t steps[4];
+	uint32_t step;    /* of rank 1, */
+	uint32_t sign;    /* of its last sign, 0: it has given none; */
+	uint32_t rest;    /* and of ranks 2 and 3 */
+	bool plain;       /* without masks */
+	uint32_t granted; /* GRACE_UNIT_NS beyond the timeout */
 };
 
-#define GRACE_TIMEOUT_NS 2000000000u
-#define GRACE_UNIT_NS 62500000u /* an eighth of the longest one; the timeout is longer */
-#define GRACE_LONG 16u
+#define GRACE_UNIT_NS                                                                              \
+	62500000u      /* an eighth of the longest one without a sign; the timeout is longer */
+#define GRACE_LONG 16u /* or more */
 
-/*
- * Has the wait ended that has gone on so much beyond the timeout? This rank has masked rank 2 in
- * step `masked`; 0: it has not.
- */
-static bool over_beyond(const struct view *view, uint32_t masked, uint64_t beyond_ns)
+static const struct view views[] = {
+	{ "it has not started the step", 4, 0, 5, false, 8 },
+	{ "it has", 5, 0, 5, false, 4 },
+	{ "it has started a later step", 6, 0, 5, false, 2 },
+	{ "it has given a sign long ago", 5, 5, 5, false, 4 },
+	{ "others are behind it", 4, 0, 3, false, 8 },
+	{ "others are where it is", 4, 0, 4, false, 8 },
+	{ "others are a step ahead", 4, 0, 6, false, 4 },
+	{ "others are two steps ahead", 4, 0, 7, false, 2 },
+	{ "without masks others are behind it", 4, 0, 3, true, GRACE_LONG },
+	{ "without masks others are where it is", 4, 0, 4, true, 8 },
+};
+
+static struct memory look_beyond(const struct view *view, uint64_t beyond_ns)
 {
-	struct waits_args args = { .step = view->steps[0],
-				   .g.timeout_ns = GRACE_TIMEOUT_NS,
-				   .beyond_ns = beyond_ns };
-	struct memory *m = memory_new(&args, 4), left;
+	struct waits_args args = { .step = 5, .g.timeout_ns = 2000000000, .beyond_ns = beyond_ns };
+	struct memory *m = memory_new(&args, 4);
 
-	check_context("%s", view->who);
-	for (uint32_t r = 0; r < 4; r++) {
-		m->heap.progress[r] = ep_progress_word(view->steps[r], 0, 0);
-	}
-	if (masked) {
-		args.g.mask[2] = 0;
-		ep_mask_steps(args.g.mask, 4)[2] = masked;
-	}
-	left = run_with(grace_kernel, args, m);
-	CHECK_INT(masked_is(&left, 1), left.out.gave_up);
-	return left.out.gave_up;
+	args.g.mask_enabled = !view->plain;
+	m->heap.progress[0] = ep_progress_word(5, 0, 0);
+	m->heap.progress[1] = ep_progress_word(view->step, 0, 0);
+	m->heap.progress[2] = m->heap.progress[3] = ep_progress_word(view->rest, 0, 0);
+	m->heap.signatures[view->sign % EP_SIGNATURE_SLOTS][1].sign = UINT64_C(1) << 32 |
+								      view->sign;
+	return run_with(grace_kernel, args, m);
 }
 
-/*
- * So many units beyond the timeout does the wait go on; GRACE_LONG: longer than any rank is granted
- * by itself.
- */
-static uint32_t grace_of(const struct view *view)
-{
-	for (uint32_t units = 0; units < GRACE_LONG; units++) {
-		if (over_beyond(view, 0, units * (uint64_t)GRACE_UNIT_NS + GRACE_UNIT_NS / 2)) {
-			return units;
-		}
-	}
-	return GRACE_LONG;
-}
-
-/*
- * B has started the step, and may wait for its bank until D leaves it: perhaps since just now, and
- * for the timeout and 1/2 s. D that A has masked before this step B has most often masked, too.
- */
-static void test_grace_bank(void)
-{
-	static const struct view here = { "D has not left B's bank", { 5, 5, 3, 5 } };
-	static const struct view left = { "D has left B's bank", { 5, 5, 4, 5 } };
-	static const struct view unused = { "nobody has used B's bank", { 2, 2, 0, 2 } };
-	uint64_t held = GRACE_UNIT_NS * UINT64_C(10), ms = 1000000;
-
-	for (uint32_t masked = 0; masked <= 5; masked += 5) {
-		CHECK(!over_beyond(&here, masked, GRACE_TIMEOUT_NS + held - 10 * ms));
-		CHECK(over_beyond(&here, masked, GRACE_TIMEOUT_NS + held + 10 * ms));
-	}
-	CHECK(!over_beyond(&here, 4, GRACE_TIMEOUT_NS - 10 * ms));
-	CHECK(over_beyond(&here, 4, GRACE_TIMEOUT_NS + 10 * ms));
-	CHECK_INT(grace_of(&left), 4);
-	CHECK_INT(grace_of(&unused), 4);
-}
-
-/*
- * Rank D is lost and is in step 5, as rank A knows. Its word did not reach rank B, which waits for
- * D. A waits for B, and must grant it more than B grants D, wherever other ranks are; and a rank
- * that waits for A grants that.
- */
+/* With masks what is granted to a rank of the node follows from how far it and others have come. */
 static void test_grace(void)
 {
-	static const struct view alone = { "all are in one step", { 5, 4, 5, 5 } };
-	static const struct view two[] = { { "B waits for D, A is ahead", { 5, 4, 6, 6 } },
-					   { "A waits for B", { 6, 5, 5, 6 } } };
-	static const struct view three[] = { { "B waits for D, A and C are ahead", { 5, 4, 6, 7 } },
-					     { "A waits for B, C is ahead", { 6, 5, 5, 7 } },
-					     { "C waits for A", { 7, 6, 5, 5 } } };
-	static const struct view near[] = { { "B waits for D, which is with it", { 5, 5, 6, 7 } },
-					    { "A waits for B, it may be for D", { 6, 5, 5, 7 } } };
-	static const struct view rows = { "D has started a later step", { 5, 6, 5, 7 } };
+	for (size_t i = 0; i < sizeof(views) / sizeof(views[0]); i++) {
+		struct memory m = { 0 };
+		uint32_t units = 0;
 
-	CHECK_INT(grace_of(&alone), 8);
-	CHECK_INT(grace_of(&two[1]), 8);
-	CHECK_INT(grace_of(&two[0]), 4);
-	CHECK_INT(grace_of(&three[2]), GRACE_LONG);
-	CHECK_INT(grace_of(&three[1]), 4);
-	CHECK_INT(grace_of(&three[0]), 2);
-	CHECK_INT(grace_of(&near[1]), 4);
-	CHECK_INT(grace_of(&near[0]), 2);
-	CHECK_INT(grace_of(&rows), 2);
+		check_context("%s", views[i].who);
+		for (; units < GRACE_LONG && !m.out.gave_up; units++) {
+			m = look_beyond(&views[i],
+					units * (uint64_t)GRACE_UNIT_NS + GRACE_UNIT_NS / 2);
+		}
+		CHECK_INT(units - m.out.gave_up, views[i].granted);
+		CHECK_INT(masked_is(&m, 1), m.out.gave_up && !views[i].plain);
+	}
+}
+
+/* A wait begins in step 5, in which another one was in vain. Rank 1 is in step 4. */
+static void test_turn(void)
+{
+	static const struct {
+		const char *who;
+		uint32_t stood, sign;
+		bool since; /* the wait counts from where the other one began */
+	} turns[] = { { "it was there half a timeout ago", 4, 0, true },
+		      { "it has come there since", 3, 0, false },
+		      { "it has given a sign there", 4, 4, false },
+		      { "it has given one before", 4, 3, true } };
+
+	for (size_t i = 0; i < sizeof(turns) / sizeof(turns[0]); i++) {
+		struct waits_args args = { .step = 5,
+					   .g.timeout_ns = 2000000000,
+					   .vain_ns = 2600000000 };
+		struct memory *at = memory_new(&args, 4), m;
+
+		check_context("%s", turns[i].who);
+		at->heap.progress[1] = ep_progress_word(4, 0, 0);
+		at->heap.signatures[turns[i].sign][1].sign = UINT64_C(1) << 32 | turns[i].sign;
+		ep_mask_stood(args.g.mask, 4)[1] = turns[i].stood;
+		m = run_with(grace_kernel, args, at);
+		CHECK_INT(m.out.gave_up, 0);
+		CHECK_INT(m.out.ns > args.g.timeout_ns, turns[i].since);
+	}
+}
+
+/*
+ * A peer takes its next step, and later gives a sign: the wait counts from there. A rank whose
+ * waits last gives a sign to active ranks each half of the timeout, and four at most.
+ */
+static void test_moves(void)
+{
+	uint64_t ms = 1000000;
+	struct waits_args args = {
+		.step = 5, .g.timeout_ns = 1000 * ms, .moves_ns = 900 * ms, .signs_ns = 1700 * ms
+	};
+	struct memory *at = memory_new(&args, 4), m;
+
+	check_context("the peer comes late, and is lost then");
+	at->heap.progress[0] = ep_progress_word(5, 0, 0);
+	at->heap.progress[1] = ep_progress_word(4, 0, 0);
+	args.g.heap[2] = (unsigned char *)&at->there[0];
+	args.g.heap[3] = (unsigned char *)&at->there[1];
+	args.g.mask[3] = 0;
+	m = run_with(moves_kernel, args, at);
+	CHECK_INT(m.out.gave_up, 1);
+	CHECK(m.out.ns >= 2950 * ms && m.out.ns < 3400 * ms, "%.3f s", (double)m.out.ns / 1e9);
+	CHECK(m.out.signed_ns >= 500 * ms && m.out.signed_ns < 700 * ms, "%.3f s",
+	      (double)m.out.signed_ns / 1e9);
+	CHECK_INT(m.there[0].signatures[5][0].sign, UINT64_C(4) << 32 | 5);
+	CHECK_INT(m.there[1].signatures[5][0].sign, 0);
 }
 
 static int main_waits(int argc, char **argv)
@@ -341,7 +343,7 @@ static int main_waits(int argc, char **argv)
 	}
 	check_context("the peer masks this rank after so many polls that they fill their bits");
 	m = wait_with(
-		(struct waits_args){ .polled = (1u << 29) - 128, .masks = 100, .arrives = 130 },
+		(struct waits_args){ .polled = (1u << 24) - 128, .masks = 100, .arrives = 130 },
 		ep_progress_word(6, 0, 0), NEAR);
 	CHECK_INT(m.out.gave_up, 0);
 	CHECK_INT(m.out.polls, 130);
@@ -363,7 +365,8 @@ static int main_waits(int argc, char **argv)
 	test_down();
 	test_overtaken();
 	test_grace();
-	test_grace_bank();
+	test_moves();
+	test_turn();
 	return check_end();
 }
 

@@ -60,23 +60,20 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 	*a.out = r;
 }
 
-/* The wait of a step, which this rank has started, for a bank; r.gave_up: it is not free. */
+/*
+ * The wait of step 6, which this rank has started, for a bank that step 4 used; r.gave_up: it is
+ * not free.
+ */
 EP_KERNEL(bank_kernel, waits_args, 32)
 {
 	struct waits_result r = {};
 	struct ep_op op = {};
-	uint64_t start = ep_time_ns();
 
-	op.step = op.epoch = a.step ? a.step : 6;
-	op.freed = a.freed ? a.freed : 4;
-	if (a.vain) {
-		a.g.state->in_vain = (uint64_t)a.vain << 32 |
-				     EP_WAIT_CLOCK(start - a.g.timeout_ns - EP_WAIT_GRACE_NS);
-	}
+	op.step = op.epoch = 6;
+	op.freed = 4;
 	r.gave_up = ep_bank_wait(a.g, op,
 				 ep_lane() == 1 ? ep_progress_load(a.g, 1)
 						: ep_progress_word(6, 0, 0)) != EP_BANK_FREE;
-	r.ns = ep_time_ns() - start;
 	if (ep_tid() == 0) {
 		*a.out = r;
 	}
@@ -87,17 +84,52 @@ EP_KERNEL(grace_kernel, waits_args, 32)
 {
 	struct ep_op op = {};
 	struct ep_spin s = { ep_time_ns() - a.g.timeout_ns - a.beyond_ns, 64 };
-	uint32_t stand = ep_progress_step(a.g, 1);
 
 	op.epoch = op.step = a.step;
 	op.freed = a.step - 2;
-	s.polls |= (uint32_t)(stand < a.step    ? EP_WAIT_BEHIND
-			      : stand == a.step ? EP_WAIT_WITH
-						: EP_WAIT_AHEAD)
-		   << EP_WAIT_STAND_SHIFT;
-	if (ep_tid() == 0) {
-		a.out->gave_up = ep_wait_check(a.g, op, s, true, EP_WAIT_COMBINE_ROW, 1).over;
+	if (ep_tid() == 0 && a.vain_ns) {
+		s.start_ns = ep_time_ns();
+		a.g.state->in_vain = (uint64_t)op.step << 32 |
+				     (uint32_t)EP_WAIT_CLOCK(s.start_ns - a.vain_ns);
 	}
+	if (ep_tid() == 0) {
+		struct ep_wait_result w =
+			ep_wait_check(a.g, op, s, !a.vain_ns, EP_WAIT_COMBINE_ROW, 1);
+
+		a.out->gave_up = w.over;
+		a.out->ns = ep_time_ns() - w.spin.start_ns;
+	}
+}
+
+/*
+ * A wait for rows of rank 1, which takes step a.step meanwhile, gives a sign, and never sends them.
+ */
+EP_KERNEL(moves_kernel, waits_args, 32)
+{
+	struct ep_spin spin = ep_spin_start();
+	uint64_t start = ep_time_ns();
+	struct waits_result r = {};
+	struct ep_op op = {};
+
+	if (ep_tid() != 0) {
+		return;
+	}
+	op.epoch = op.step = a.step;
+	while (!r.gave_up) {
+		r.gave_up = ep_wait_give_up(a.g, op, &spin, EP_WAIT_COMBINE_ROW, 1);
+		r.ns = ep_time_ns() - start;
+		if (r.ns >= a.moves_ns) {
+			ep_st_retired_sys_u64((uint64_t *)a.g.own + 1,
+					      ep_progress_word(a.step, 0, 0));
+		}
+		if (r.ns >= a.signs_ns) {
+			ep_signature_at(a.g, a.g.own, a.step, 1)->sign = UINT64_C(1) << 32 | a.step;
+		}
+		if (!r.signed_ns && ep_signs_of(a.g, op.step, a.g.rank)) {
+			r.signed_ns = r.ns;
+		}
+	}
+	*a.out = r;
 }
 
 /* One look at a wait for a peer that has started the operation, or the one before. */
@@ -107,8 +139,9 @@ EP_KERNEL(ht_wait_kernel, ht_wait_args, 32)
 	struct ep_op op = {};
 
 	op.epoch = op.step = 5;
-	s.polls |= (uint32_t)(ep_progress_step(a.c.g, a.peer) < 5 ? EP_WAIT_BEHIND : EP_WAIT_WITH)
-		   << EP_WAIT_STAND_SHIFT;
+	s.polls |= wait_seen(wait_stand(op, ep_progress_step(a.c.g, a.peer)),
+			     ep_progress_step(a.c.g, a.peer), 0)
+		   << EP_WAIT_SEEN_SHIFT;
 	if (ep_tid() == 0) {
 		*a.over =
 			ep_ht_wait_check<true>(a.c, op, s, a.expired, EP_WAIT_HT_ROWS, a.peer).over;

@@ -10,8 +10,9 @@ struct waits_result {
 	uint32_t polls;
 	uint32_t gave_up;
 	uint32_t word;
-	uint32_t checks; /* at host memory */
-	uint64_t ns;     /* that it waited */
+	uint32_t checks;    /* at host memory */
+	uint64_t ns;        /* that it waited, */
+	uint64_t signed_ns; /* and had done when it gave a sign */
 };
 
 struct waits_args {
@@ -23,12 +24,13 @@ struct waits_args {
 	/* before it waits, it asks whether the connection is down, until so many checks */
 	uint32_t checks;
 	uint32_t ahead; /* another wait was in vain, in units of its clock after now; 0: none */
-	uint32_t step; /* of the launch, from the operation's first one, 5, on; 0: that one, or 6 */
-	uint32_t site; /* 0: rows of a combine */
-	uint32_t freed; /* the bank, by this step; 0: by step 4 */
-	uint32_t vain;  /* a wait of this step was in vain, which began long ago; 0: none */
+	uint32_t step;  /* of the launch, from the operation's first one, 5, on; 0: that one */
+	uint32_t site;  /* 0: rows of a combine */
 	uint32_t pad;
-	uint64_t beyond_ns; /* the timeout the wait has lasted */
+	uint64_t beyond_ns; /* the timeout the wait has lasted, */
+	uint64_t vain_ns; /* or it begins, so long after another one in vain of the step; 0: none */
+	uint64_t moves_ns; /* the wait has lasted when rank 1 takes the step, */
+	uint64_t signs_ns; /* and when it gives a sign in it */
 	struct waits_result *out;
 };
 
@@ -47,6 +49,11 @@ extern "C"
 #endif
 	void
 	grace_kernel(void);
+#ifdef __cplusplus
+extern "C"
+#endif
+	void
+	moves_kernel(void);
 
 /* ---- kernels that look at a wait of high throughput, or wait for copies that do not end ---- */
 
