@@ -75,26 +75,36 @@ static void in_turn(struct world *w)
 	bench_end(&b);
 }
 
+/* A group with masks and so long a timeout, and a dispatch of four tokens to these experts. */
+static ncclEpGroup_t dispatched(struct world *w, struct bench *b, double timeout_ms,
+				const int32_t ids[4])
+{
+	struct oracle_problem p = bench_problem(w->nranks, 24, 1, 64, 4, ORACLE_EXPERT_MAJOR);
+	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, timeout_ms);
+
+	bench_open(b, w, group, &p, BENCH_MASK);
+	NEED_CUDA(cudaMemcpy(b->ids.t.data, ids, 4 * sizeof(*ids), cudaMemcpyHostToDevice));
+	OK(bench_update(b, w->stream));
+	OK_SYNC(bench_dispatch(b, w->stream), w->stream);
+	world_meet(w);
+	return group;
+}
+
 /*
  * Rank 2 stays away from a combine. Rank 1 waits for its rows; rank 0 needs none, and waits for
  * rank 1 in the dispatch that follows.
  */
 static void held(struct world *w)
 {
-	struct oracle_problem p = bench_problem(w->nranks, 24, 1, 64, 4, ORACLE_EXPERT_MAJOR);
-	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, SHORT_MS);
+	ncclEpGroup_t group;
 	int32_t ids[4];
 	struct bench b;
 
 	check_context("held up");
-	bench_open(&b, w, group, &p, BENCH_MASK);
 	for (int i = 0; i < 4; i++) {
 		ids[i] = w->rank == 1 ? 6 + i % 3 : i % 6; /* three experts per rank */
 	}
-	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
-	OK(bench_update(&b, w->stream));
-	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
-	world_meet(w);
+	group = dispatched(w, &b, SHORT_MS, ids);
 	if (w->rank != 2) {
 		OK(bench_combine(&b, w->stream));
 		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
@@ -127,20 +137,15 @@ static void begin_and_end(struct world *w, ncclEpGroup_t group)
  */
 static void late(struct world *w)
 {
-	struct oracle_problem p = bench_problem(w->nranks, 24, 1, 64, 4, ORACLE_EXPERT_MAJOR);
-	ncclEpGroup_t group = bench_group_bounded(w->comm, &p, BENCH_MASK, LATE_MS);
+	ncclEpGroup_t group;
 	int32_t ids[4];
 	struct bench b;
 
 	check_context("late, and held up");
-	bench_open(&b, w, group, &p, BENCH_MASK);
 	for (int i = 0; i < 4; i++) {
 		ids[i] = w->rank == 1 ? 6 + i : 15 + i; /* ranks 2 and 3; 5 and 6 */
 	}
-	NEED_CUDA(cudaMemcpy(b.ids.t.data, ids, sizeof(ids), cudaMemcpyHostToDevice));
-	OK(bench_update(&b, w->stream));
-	OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
-	world_meet(w);
+	group = dispatched(w, &b, LATE_MS, ids);
 	if (w->rank == 2) {
 		begin_and_end(w, group);
 	} else if (w->rank != 3) {
