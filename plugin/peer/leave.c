@@ -318,6 +318,7 @@ static void *departed_main(void *arg)
 		(void)cudaGetLastError();
 	}
 	pthread_mutex_lock(&heap_lock);
+	e->asked_ns = 0; /* the first look asks the system: in a hurry it is the only one */
 	for (;;) {
 		missing = e->rank;
 		if (!heap_lives(e, true)) {
@@ -420,7 +421,6 @@ static bool departed_close(ncclComm_t comm)
 	pthread_mutex_lock(&heap_lock);
 	e->quiet = false;
 	e->active = false;
-	e->asked_ns = 0; /* the next look asks at once which ranks have ended, and frees it */
 	return true;
 }
 

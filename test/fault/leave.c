@@ -10,6 +10,7 @@
  *                       not where mappings keep memory
  *     leave many        the same where that rank has more groups than it names to the others
  *     leave killed      a rank is killed while memory of others waits for it
+ *     leave reaped      a rank is killed right after another one looked: the next creation sees it
  *     leave far kill    a remote rank is killed: the neighbours' memory does not wait for it
  *     leave far stop    the same for a rank that stops, and destroys its group later
  *     leave early       a rank that has left is named as that
@@ -35,7 +36,8 @@
 enum {
 	FLAG_LEFT = 1,
 	FLAG_GONE,
-	FLAG_SEED
+	FLAG_SEED,
+	FLAG_PID
 };
 
 /*
@@ -317,6 +319,40 @@ static void killed(struct world *w)
 	CHECK_INT(settled(before), before);
 }
 
+/*
+ * A rank with another group waits for nobody when it leaves one: it looks once, and rank 2 lives.
+ * The next creation looks once, too, so soon afterwards that it must not rely on the look before.
+ */
+static void reaped(struct world *w)
+{
+	struct world self = { .nranks = 1 };
+	ncclEpGroup_t other, left;
+	uint64_t before;
+
+	NEED_OK(ncclCommInitAll(&self.comm, 1, &w->device));
+	other = make(&self);
+	before = used();
+	left = make(w);
+	world_raise(w, FLAG_PID, (uint64_t)getpid());
+	world_meet(w);
+	if (w->rank == 2) {
+		for (int r = 0; r < w->nranks; r++) {
+			NEED(r == 2 || world_await(w, FLAG_LEFT, r, 1, 60));
+		}
+		raise(SIGKILL);
+	}
+	leave(left, AT_ONCE);
+	CHECK(used() > before);
+	world_raise(w, FLAG_LEFT, 1);
+	while (!kill((pid_t)world_look(w, FLAG_PID, 2), 0)) {
+		usleep(200);
+	}
+	leave(make(&self), SOON);
+	CHECK_INT(settled(before), before);
+	leave(other, SOON);
+	OK(ncclCommDestroy(self.comm));
+}
+
 /* Node 0 has the ranks 0 and 1, rank 3 is lost. */
 static void far(struct world *w, bool stops)
 {
@@ -534,6 +570,8 @@ static void run(struct world *w, void *arg)
 		many(w);
 	} else if (!strcmp(argv[1], "killed")) {
 		killed(w);
+	} else if (!strcmp(argv[1], "reaped")) {
+		reaped(w);
 	} else if (!strcmp(argv[1], "forked")) {
 		forked(w);
 	} else {
@@ -546,7 +584,7 @@ int main(int argc, char **argv)
 	char path[600];
 
 	NEED(argc >= 2);
-	if (!strcmp(argv[1], "killed")) {
+	if (!strcmp(argv[1], "killed") || !strcmp(argv[1], "reaped")) {
 		victim_start(2, true);
 	} else if (!strcmp(argv[1], "far")) {
 		victim_start(3, argc > 2 && !strcmp(argv[2], "kill"));
