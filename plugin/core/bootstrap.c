@@ -278,8 +278,11 @@ static bool boot_call(struct ep_boot *boot, struct boot_gather *g, uint64_t star
 {
 	uint64_t gone;
 
-	if (cudaGetDevice(&g->device) != cudaSuccess ||
-	    ep_timed_call_begin(&boot->call, boot_gather_ready, boot_gather, g, sizeof(*g))) {
+	boot->no_thread = cudaGetDevice(&g->device) != cudaSuccess
+				  ? ECANCELED
+				  : ep_timed_call_begin(&boot->call, boot_gather_ready, boot_gather,
+							g, sizeof(*g));
+	if (boot->no_thread) {
 		(void)cudaGetLastError();
 		boot_gather(g);
 		return true;
@@ -353,10 +356,27 @@ static void boot_blank(struct ep_boot *boot, size_t bytes)
 }
 
 /*
- * NCCL has brought something, or the program has calls on the communicator that wait for its
- * ncclGroupEnd: then NCCL has put this one behind them, for any thread, and writes to the memory
- * when they come.
+ * NCCL keeps the exchange until the program calls ncclGroupEnd, and writes to the memory then. It
+ * does so with a call of the program's own thread, and with one of any thread where calls on the
+ * communicator wait already.
  */
+static ncclResult_t boot_kept_fail(const struct ep_boot *boot, const char *what)
+{
+	char text[EP_THREAD_ERROR_TEXT];
+
+	if (boot->no_thread) {
+		return ep_fail(ncclSystemError,
+			       "%s: NCCL keeps the exchange until ncclGroupEnd, since rank %d has "
+			       "no thread to make it: %s; make this call after ncclGroupEnd",
+			       what, boot->rank, ep_thread_error_print(boot->no_thread, text));
+	}
+	return ep_fail(ncclInvalidUsage,
+		       "%s: NCCL has not begun the exchange, since calls on this communicator wait "
+		       "for ncclGroupEnd: make them after this call",
+		       what);
+}
+
+/* Fails if NCCL has brought nothing yet. */
 static ncclResult_t boot_check_received(struct ep_boot *boot, size_t bytes, const char *what)
 {
 	uint32_t first;
@@ -365,11 +385,7 @@ static ncclResult_t boot_check_received(struct ep_boot *boot, size_t bytes, cons
 		memcpy(&first, boot->shared.host + (size_t)r * bytes, sizeof(first));
 		if (first == EP_BOOT_BLANK) {
 			boot_keep(boot);
-			return ep_fail(
-				ncclInvalidUsage,
-				"%s: NCCL has not begun the exchange, since calls on this "
-				"communicator wait for ncclGroupEnd: make them after this call",
-				what);
+			return boot_kept_fail(boot, what);
 		}
 	}
 	return ncclSuccess;

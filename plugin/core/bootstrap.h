@@ -49,6 +49,8 @@ struct ep_boot {
 	int (*refused)(const void *arg);
 	const void *refused_arg;
 	struct ep_timed_call *call; /* NCCL's, which has not returned; NULL: none */
+	/* errno value: the caller's thread made the last call, since there was none for it; or 0 */
+	int no_thread;
 	/*
 	 * NCCL still has what this rank has given it, on the stream or in another thread: what NCCL
 	 * or the device may use cannot be freed, and freeing anything else on the device may wait

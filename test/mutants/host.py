@@ -311,20 +311,23 @@ MUTANTS += [
      "old": "\t\t\tboot->stuck = true; /* for all that is known */\n", "new": "", "tests": ["bootstrap"]},
     # A rank that dies while NCCL connects does not hold up the others.
     {"name": "connect_unbounded", "file": "plugin/core/bootstrap.c",
-     "old": "\tif (cudaGetDevice(&g->device)", "new": "\tif (true || cudaGetDevice(&g->device)",
+     "old": "boot->no_thread = cudaGetDevice(", "new": "boot->no_thread = true || cudaGetDevice(",
      "tests": ["bootstrap"]},
     # NCCL only remembers what is called between ncclGroupStart and ncclGroupEnd: no exchange waits there,
     {"name": "exchange_in_caller", "file": "plugin/core/bootstrap.c",
-     "old": "\tif (cudaGetDevice(&g->device)", "new": "\tif (boot->exchanges || cudaGetDevice(&g->device)",
+     "old": "boot->no_thread = cudaGetDevice(", "new": "boot->no_thread = boot->exchanges || cudaGetDevice(",
      "tests": ["bootstrap"]},
     # ... and one that NCCL has put behind others has brought nothing, but may yet.
     {"name": "exchange_blank", "file": "plugin/core/bootstrap.c",
      "old": "\t\tif (first == EP_BOOT_BLANK) {\n", "new": "\t\tif (!boot) {\n",
      "tests": ["bootstrap"]},
     {"name": "exchange_forgotten", "file": "plugin/core/bootstrap.c",
-     "old": "\t\t\tboot_keep(boot);\n\t\t\treturn ep_fail(\n\t\t\t\tncclInvalidUsage",
-     "new": "\t\t\treturn ep_fail(\n\t\t\t\tncclInvalidUsage", "tests": ["bootstrap"]},
-    # A rank's own error stands where the exchange that would spread it fails.
+     "old": "\t\t\tboot_keep(boot);\n\t\t\treturn boot_kept_fail(",
+     "new": "\t\t\treturn boot_kept_fail(", "tests": ["bootstrap"]},
+    # The caller's thread makes an exchange that has none; where that does not work the error says why.
+    {"name": "exchange_threadless", "file": "plugin/core/bootstrap.c",
+     "old": "\tif (boot->no_thread) {\n\t\treturn ep_fail(", "new": "\tif (false) {\n\t\treturn ep_fail(",
+     "tests": ["bootstrap"]},
     # The limit of an exchange is one, in NCCL's call and on the device; its thread has the caller's context.
     {"name": "connect_twice", "file": "plugin/core/bootstrap.c",
      "old": "EP_CHECK(boot_wait(boot, start, what));", "new": "EP_CHECK(boot_wait(boot, ep_now_ns(), what));",
@@ -340,6 +343,7 @@ MUTANTS += [
     {"name": "connect_freed", "file": "plugin/core/bootstrap.c",
      "old": "\t\t\tboot_keep(boot);\n\t\t\treturn boot_late(", "new": "\t\t\treturn boot_late(",
      "tests": ["bootstrap"]},
+    # A rank's own error stands where the exchange that would spread it fails.
     {"name": "own_error_lost", "file": "plugin/core/bootstrap.c",
      "old": "\t\t(void)ep_fail_again(&first);\n", "new": "", "tests": ["bootstrap"]},
     # ---- a rank joins ----

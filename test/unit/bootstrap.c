@@ -7,6 +7,7 @@
  */
 #include <cuda.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <unistd.h>
 #include "core/bootstrap.h"
@@ -16,7 +17,7 @@
 #define RANKS 2
 #define SECOND 1000000000ull
 
-static __thread bool query_fails;
+static __thread bool query_fails, no_threads;
 
 /* In place of the runtime's. */
 cudaError_t cudaStreamQuery(cudaStream_t stream)
@@ -25,6 +26,27 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 		(cudaError_t(*)(cudaStream_t))dlsym(RTLD_NEXT, "cudaStreamQuery");
 
 	return query_fails ? cudaErrorUnknown : query(stream);
+}
+
+/* The bootstrap is in this program, and the stand-ins, which make threads, too, are not. */
+static bool of_program(const void *code)
+{
+	Dl_info its, ours;
+
+	return dladdr(code, &its) && dladdr((const void *)of_program, &ours) &&
+	       its.dli_fbase == ours.dli_fbase;
+}
+
+/* In place of the C library's. */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
+{
+	int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+	if (no_threads && of_program(__builtin_return_address(0))) {
+		return EAGAIN;
+	}
+	*(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+	return create(thread, attr, fn, arg);
 }
 
 /* Where NCCL's collective was called last by a thread of this rank's library. */
@@ -174,20 +196,49 @@ static void in_group(struct world *w)
 	OK(ncclCommDestroy(comm));
 }
 
+/* NCCL keeps the exchange until ncclGroupEnd, and the library the memory. */
+static void kept(struct ep_boot *boot, ncclResult_t code, const char *words)
+{
+	uint32_t mine = 7;
+
+	CHECK_REASON(ep_boot_allgather(boot, &mine, boot->all, sizeof(mine), "a test"), code,
+		     words);
+	CHECK(!boot->stuck && !boot->all);
+}
+
+/* There is no thread for the exchange: the caller's makes it, but not within a group of NCCL's. */
+static void no_thread(struct world *w)
+{
+	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
+	uint32_t mine = 7;
+	struct ep_boot boot;
+
+	check_context("no thread");
+	open_all(&boot, comm, 60 * SECOND);
+	no_threads = true;
+	OK(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"));
+	OK(ncclGroupStart());
+	kept(&boot, ncclSystemError,
+	     w->rank ? "since rank 1 has no thread to make it: Resource temporarily unavailable"
+		     : "since rank 0 has no thread to make it: Resource temporarily unavailable");
+	no_threads = false;
+	OK(ncclGroupEnd());
+	ep_boot_close(&boot);
+	OK(ncclCommDestroy(comm));
+}
+
 /* Calls on the communicator wait for the group's end, and NCCL puts the exchange behind them. */
 static void behind(struct world *w)
 {
 	ncclComm_t comm = world_comm(w, (1u << RANKS) - 1);
-	uint32_t mine = 7, *all;
 	struct ep_boot boot;
+	uint32_t *all;
 
 	check_context("behind calls that wait for ncclGroupEnd");
 	OK(ncclGroupStart());
 	OK(gather_bare(w, comm, &all));
 	open_all(&boot, comm, 60 * SECOND);
-	CHECK_REASON(ep_boot_allgather(&boot, &mine, boot.all, sizeof(mine), "a test"),
-		     ncclInvalidUsage, "calls on this communicator wait for ncclGroupEnd");
-	CHECK(!boot.stuck && !boot.all);
+	kept(&boot, ncclInvalidUsage, "calls on this communicator wait for ncclGroupEnd");
 	ep_boot_close(&boot);
 	all[w->rank] = 9 + (uint32_t)w->rank;
 	OK(ncclGroupEnd());
@@ -295,6 +346,7 @@ static void run(struct world *w, void *arg)
 	unknown(w);
 	in_group(w);
 	behind(w);
+	no_thread(w);
 	world_setenv(w, "VC_NCCL_CONNECT", "1");
 	same_context(w);
 	one_limit(w);
