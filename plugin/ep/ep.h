@@ -20,7 +20,7 @@
 #include "device/group/group_layout.h"
 #include "nccl_ep.h"
 #include "nccl_ep/ext.h"
-#include "peer/peer_state.h"
+#include "peer/peer.h"
 
 /*
  * ---- an algorithm, as the rest of this directory knows it ----

@@ -8,7 +8,7 @@
 #include "core/log.h"
 #include "device/group/group_layout.h"
 #include "ep/ep.h"
-#include "peer/peer_state.h"
+#include "peer/peer.h"
 
 #define EP_DEFAULT_TIMEOUT_NS 100000000000ull
 

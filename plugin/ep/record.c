@@ -10,7 +10,7 @@
 #include "device/kernels.h"
 #include "device/mlx5/mlx5_layout.h"
 #include "ep/ep.h"
-#include "peer/peer_state.h"
+#include "peer/peer.h"
 
 /* A copy from a heap takes microseconds, or the GPU that has it no longer answers. */
 #define EP_RECORD_READ_NS 5000000000ull

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "core/cuda.h"
 #include "core/log.h"
-#include "peer/peer.h"
+#include "peer/state.h"
 
 /* Returns how a peer's heap is mapped in a group with this mapping, or NULL if it is not mapped. */
 static const struct ep_peer_mapping *mapping_to(const struct ep_peer_mapping *mapping,

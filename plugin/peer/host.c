@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include "core/cuda.h"
 #include "core/shared_file.h"
-#include "peer/peer.h"
+#include "peer/state.h"
 
 #define HOST_PIECE (UINT64_C(1) << 20)
 

@@ -10,7 +10,7 @@
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/process.h"
-#include "peer/peer.h"
+#include "peer/state.h"
 
 #define EP_HEAP_STEP_NS 500000
 #define EP_HEAP_ASK_NS 50000000

@@ -12,7 +12,7 @@
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 #include "core/bootstrap.h"
-#include "peer/peer.h"
+#include "peer/state.h"
 
 struct nvml_device;
 

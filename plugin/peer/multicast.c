@@ -16,7 +16,7 @@
 #include "core/nccl_dyn.h"
 #include "core/param.h"
 #include "core/timed_call.h"
-#include "peer/peer.h"
+#include "peer/state.h"
 
 bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_reason *why)
 {

@@ -1,13 +1,148 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that ranks of a node map: heaps, windows, ways to map them, and how ranks leave. */
+/* Memory that ranks of a node map: heaps, ways to map them, and how ranks leave. */
 #ifndef EP_PEER_PEER_H
 #define EP_PEER_PEER_H
 
-#include <cuda.h>
 #include <stdbool.h>
+#include "core/bootstrap.h"
 #include "core/error.h"
 #include "core/ident.h"
-#include "peer/peer_state.h"
+#include "core/param.h"
+#include "core/util.h"
+
+#define EP_HEAP_STAMP_BYTES 32
+#define EP_HEAP_ALIGN (2u << 20) /* own allocation for the driver, so that IPC exports only it */
+
+/* A rank's heap, and where it has mapped those of its peers. */
+struct ep_heap {
+	int rank;
+	int nranks;
+	uint64_t team; /* same number on all ranks of the group, unique in the process */
+	uint64_t bytes;
+	unsigned char **base;                   /* [nranks] NULL: a remote rank's */
+	const struct ep_peer_mapping **mapping; /* [nranks] NULL: not mapped */
+	struct ep_heap_entry *entry;            /* in the list of the process */
+	ncclWindow_t window;                    /* while peers are being mapped */
+	struct ep_timed_call *call; /* NCCL's, on this heap, in which boot got stuck; NULL: none */
+	bool registering;           /* it is that of window.c */
+	unsigned char *multicast;   /* the node's heaps at once; NULL: not used */
+};
+
+/* Bytes that a heap of `bytes` takes from cudaMalloc or ncclMemAlloc. */
+static inline uint64_t ep_heap_alloc_bytes(uint64_t bytes)
+{
+	return ep_round_up(bytes, EP_HEAP_ALIGN);
+}
+
+/* A rank's farewell in a peer's heap, the end of all of them, and what a farewell is. */
+#define EP_HEAP_FAREWELL(rank) (EP_HEAP_STAMP_BYTES + 8 * (uint64_t)(rank))
+#define EP_HEAP_HEADER_BYTES(nranks) EP_HEAP_FAREWELL(nranks)
+static inline uint64_t ep_heap_farewell_value(const struct ep_heap *heap)
+{
+	return heap->team;
+}
+
+/* In its place: the rank has refused a call, in which the others may wait for it. */
+static inline uint64_t ep_heap_refusal_value(const struct ep_heap *heap)
+{
+	return ~heap->team;
+}
+
+/*
+ * ---- how ranks of other processes map a heap ----
+ *
+ * All ranks choose one mapping for the group together. Ranks of one process use each other's
+ * pointers in any case.
+ *
+ * A mapping decides what a node is. NCCL's windows reach the ranks of an LSA team, which may be on
+ * several hosts; CUDA IPC reaches those of a host. Host memory has one node alone.
+ */
+
+struct ep_heap_export; /* the message of a rank to its peers about its heap */
+
+/* A mapping: how a peer's heap is mapped. mapping.c chooses. */
+struct ep_peer_mapping {
+	const char *name;
+	/*
+	 * A mapping keeps the memory: its owner may free it at any time, and a reset of the device
+	 * ends neither.
+	 */
+	bool lasting;
+	/* It is host memory: GPUs need not reach each other, and rows do not travel as lines. */
+	bool in_host;
+	/* How ranks of one process are mapped. NULL: by plain pointers. */
+	const struct ep_peer_mapping *within;
+	/* The heap's memory. */
+	bool (*alloc)(void **base, uint64_t bytes, struct ep_reason *why);
+	void (*free)(void *base);
+	/* Adds to the export what peers need to map our heap at `base`. NULL: nothing. */
+	ncclResult_t (*give)(struct ep_heap_export *export, void *base);
+	/*
+	 * Before the first peer is mapped, collective; and after the last one. NULL: nothing to do.
+	 * If boot has failed afterwards, or is stuck, other ranks may still wait for this one.
+	 */
+	ncclResult_t (*open)(struct ep_heap *heap, struct ep_boot *boot);
+	void (*close)(struct ep_heap *heap, struct ep_boot *boot);
+	/*
+	 * *base: where rank `peer`, which gave this export, is mapped. Fails with the names of both
+	 * GPUs. If *base is not NULL the peer takes the place of what is mapped there, which stays
+	 * if that fails. If even that is lost *base becomes NULL. No kernel uses it. Only a mapping
+	 * that is `lasting` can do so.
+	 */
+	ncclResult_t (*map)(void **base, const struct ep_heap *heap,
+			    const struct ep_heap_export *export, const struct ep_ident *idents,
+			    int peer);
+	void (*unmap)(void *base, uint64_t bytes);
+};
+
+extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
+
+/* Mappings that a rank can use, for the others. */
+struct ep_peer_offer {
+	uint32_t mappings;  /* bits; mapping.c */
+	uint32_t first;     /* of the ranks of its LSA team, if it can use windows */
+	uint32_t multicast; /* it wants NVLink multicast, and can */
+	uint32_t memory;    /* enum ep_memory, as its user asks for */
+	char no_window[152];
+	char no_multicast[60];
+};
+
+struct ep_peer_choice {
+	const struct ep_peer_mapping *mapping;
+	const struct ep_peer_mapping *next; /* for the same nodes, if that one fails; NULL: none */
+	/* why windows are not the mapping; "": they are, or need not be */
+	struct ep_reason no_window;
+	bool multicast;                /* all want it and can, so far */
+	struct ep_reason no_multicast; /* why not */
+};
+
+/* memory and nvls: the values of NCCL_EP_MEMORY and NCCL_EP_NVLS on this rank. Local. */
+void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_memory memory,
+			bool nvls);
+
+/*
+ * The mapping for all, from the offers of all ranks (at `stride` bytes), and the nodes that it
+ * makes: the same on all ranks. ncclInvalidUsage with the reasons if no mapping fits.
+ */
+ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *idents,
+			    const void *offers, size_t stride, const struct ep_param_list *sizes,
+			    int nranks);
+
+/*
+ * Whether this rank can reach the others of its node by the mapping: no MIG, peer access. Local;
+ * the answer need not be the same on all ranks. Names the pair that cannot.
+ */
+ncclResult_t ep_peer_check(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
+			   int nranks, int rank);
+
+/*
+ * Whether what this rank stores to its node arrives in whole lines: by NVLink, as far as CUDA and
+ * NVML report it. Local.
+ */
+bool ep_peer_all_nvlink(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
+			int nranks, int rank);
+
+/* ---- a heap's life ---- */
 
 /*
  * Collective. Allocates and zeroes `bytes`, exchanges and maps, by the next mapping if the chosen
@@ -65,6 +200,20 @@ void ep_heap_notify(const struct ep_heap *heap, uint64_t word);
 void ep_heap_name_awaited(struct ep_heap *heap, uint64_t deadline_ns);
 
 /*
+ * The connections by which remote ranks write a heap. cut is called once, by any thread, when no
+ * remote rank needs them any more or deadline_ns is over, and before the heap is freed: afterwards
+ * nothing remote writes it. lost: whether a remote rank can no longer write a farewell; those
+ * of `absent` are not expected to.
+ */
+struct ep_heap_remote {
+	void (*cut)(void *arg);
+	bool (*lost)(void *arg, int rank);
+	void *arg;
+	bool *absent; /* [nranks], from malloc, freed with the heap */
+	uint64_t deadline_ns;
+};
+
+/*
  * The second half: the heap departs. After timeout_ns the log names whoever has not left. remote:
  * NULL if no remote rank can write to the heap.
  */
@@ -93,112 +242,5 @@ void ep_heap_let_go(const struct ep_ident *process, const struct ep_heap_teams *
  * comm: one that is there, whose windows of such heaps are ended.
  */
 void ep_heap_reap(ncclComm_t comm);
-
-/*
- * The heap departs, without farewells: those that can be written are. The process frees it when
- * nobody can write to it any more. Waits for no peer.
- */
-void ep_heap_depart(struct ep_heap *heap);
-
-/*
- * ---- how ranks of other processes map a heap ----
- *
- * All ranks choose one mapping for the group together. Ranks of one process use each other's
- * pointers in any case.
- *
- * A mapping decides what a node is. NCCL's windows reach the ranks of an LSA team, which may be on
- * several hosts; CUDA IPC reaches those of a host. Host memory has one node alone.
- */
-
-/* memory and nvls: the values of NCCL_EP_MEMORY and NCCL_EP_NVLS on this rank. Local. */
-void ep_peer_offer_make(struct ep_peer_offer *offer, ncclComm_t comm, enum ep_memory memory,
-			bool nvls);
-
-/*
- * The mapping for all, from the offers of all ranks (at `stride` bytes), and the nodes that it
- * makes: the same on all ranks. ncclInvalidUsage with the reasons if no mapping fits.
- */
-ncclResult_t ep_peer_choose(struct ep_peer_choice *choice, struct ep_ident *idents,
-			    const void *offers, size_t stride, const struct ep_param_list *sizes,
-			    int nranks);
-
-/* ---- the heaps of this process, and what each must give back in the end ---- */
-
-/* An entry on the list, still without memory. */
-ncclResult_t ep_heap_entry_new(struct ep_heap_entry **out, const struct ep_heap *heap,
-			       const struct ep_ident *idents,
-			       const struct ep_peer_mapping *mapping);
-
-/* Rank r of the heap is another process from now on. */
-void ep_heap_entry_admit(struct ep_heap_entry *entry, int r, const struct ep_ident *ident);
-
-/* Gives the memory of a heap back, if there is any, and takes the heap off the list. */
-void ep_heap_entry_free(struct ep_heap_entry *entry);
-
-/* Where the peers' heaps are noted: `base` and `way`. They are freed when nothing is mapped. */
-ncclResult_t ep_heap_tables_new(struct ep_heap *heap);
-void ep_heap_tables_free(struct ep_heap *heap);
-
-void ep_heap_unmap(struct ep_heap *heap);
-
-/* Notes how to see whether the window is there. The communicator is. */
-bool ep_window_watch(struct ep_heap_entry *entry, ncclWindow_t window);
-
-/* Whether the entry's window is still there, as the driver sees it: so the communicator is. */
-bool ep_window_lives(const struct ep_heap_entry *entry);
-
-/* Ends the entry's window. Not while anybody may still store by multicast. */
-void ep_window_end(struct ep_heap_entry *entry);
-
-extern const struct ep_peer_mapping ep_peer_plain; /* ranks of one process */
-
-/* ---- windows of NCCL ---- */
-
-extern const struct ep_peer_mapping ep_peer_window; /* processes of one LSA team of NCCL */
-extern const struct ep_peer_mapping ep_peer_host;   /* processes of one host, in host memory */
-
-/*
- * For a thread of the library: waits until NCCL has returned from the call that boot got stuck in.
- */
-void ep_window_settle(struct ep_heap *heap);
-
-/*
- * *late gets the call that NCCL has not returned from, if there is one: the heap goes on without
- * it, and its memory is never freed.
- */
-void ep_window_hand_over(struct ep_heap *heap, struct ep_heap *late);
-
-/*
- * For a heap that is closed later, because boot is stuck: keeps its window, or its memory where the
- * window cannot be watched. The communicator is still there.
- */
-void ep_window_hold(struct ep_heap *heap, const struct ep_boot *boot);
-
-/* Returns whether the driver has the calls that windows need; if not, *why names one. */
-bool ep_vmm_driver(struct ep_reason *why);
-
-/*
- * Whether this rank can reach the others of its node by the mapping: no MIG, peer access. Local;
- * the answer need not be the same on all ranks. Names the pair that cannot.
- */
-ncclResult_t ep_peer_check(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
-			   int nranks, int rank);
-
-/*
- * Whether what this rank stores to its node arrives in whole lines: by NVLink, as far as CUDA and
- * NVML report it. Local.
- */
-bool ep_peer_all_nvlink(const struct ep_peer_mapping *mapping, const struct ep_ident *idents,
-			int nranks, int rank);
-
-/* Whether this rank may ask NCCL for a multicast address. nccl_can: NCCL itself can. */
-bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_reason *why);
-
-/*
- * After each rank has mapped its peers, with its result, collective: asks NCCL for the address, and
- * keeps the window if all ranks have got one. Else the choice has the reason.
- */
-ncclResult_t ep_multicast_open(struct ep_heap *heap, struct ep_boot *boot,
-			       struct ep_peer_choice *choice, ncclResult_t mine);
 
 #endif

@@ -16,7 +16,7 @@
 #include "core/log.h"
 #include "core/nccl_dyn.h"
 #include "core/timed_call.h"
-#include "peer/peer.h"
+#include "peer/state.h"
 
 /* ---- the driver's virtual memory ---- */
 

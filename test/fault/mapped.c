@@ -17,7 +17,7 @@
 #include "support/bench.h"
 #include "support/victim.h"
 #include "ep/ep.h"
-#include "peer/peer_state.h"
+#include "peer/peer.h"
 
 #define TIMEOUT_MS 16000.0
 #define SOON 32.0 /* seconds */

@@ -9,7 +9,7 @@
 #include "support/bench.h"
 #include "support/victim.h"
 #include "ep/ep.h"
-#include "peer/peer_state.h"
+#include "peer/peer.h"
 
 #define RANKS 8
 #define TIMEOUT_MS 6400.0

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #include "ep/ep.h"
-#include "peer/peer_state.h"
+#include "peer/peer.h"
 #include "support/bench.h"
 #include "support/self.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "device/mlx5/mlx5_layout.h"
-#include "peer/peer.h"
+#include "peer/state.h"
 #include "ep/ep.h"
 #include "ep/ll/ll.h"
 #include "nccl_ep/ext.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Where things lie in a heap and in handle memory. */
-#include "peer/peer_state.h"
+#include "peer/peer.h"
 #include "ep/ep.h"
 #include "ep/ll/ll.h"
 #include "support/check.h"
