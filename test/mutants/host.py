@@ -160,8 +160,8 @@ MUTANTS += [
     {"name": "perf_skips_refusal", "file": "tools/perf/buffers.c",
      "old": "\trank->refused = true;\n", "new": "", "tests": ["ep_perf"]},
     # A rank that dies is named before rows are judged that it could not send.
-    {"name": "perf_lost_is_wrong", "file": "tools/perf/run.c",
-     "old": "\tPERF_CUDA(rank, cudaStreamSynchronize(rank->stream));\n\texpect_no_failure(rank);\n",
+    {"name": "perf_lost_is_wrong", "file": "tools/perf/check.c",
+     "old": "\tPERF_CUDA(rank, cudaStreamSynchronize(rank->stream));\n\tperf_expect_no_failure(rank);\n",
      "new": "\tPERF_CUDA(rank, cudaStreamSynchronize(rank->stream));\n", "tests": ["ep_perf"]},
     {"name": "perf_disk_full", "file": "tools/perf/ep_perf.c",
      "old": "perf->refused || perf->unwritten", "new": "perf->refused", "tests": ["ep_perf"]},

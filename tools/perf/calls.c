@@ -259,6 +259,23 @@ void perf_calls_prepare(struct perf_rank *rank)
 	}
 }
 
+void perf_set_problem(struct perf_rank *rank, uint64_t seed, uint32_t step)
+{
+	const struct perf_options *opt = &rank->perf->opt;
+	char why[128];
+
+	oracle_problem_free(&rank->problem);
+	rank->problem.seed = seed;
+	rank->problem.step = step;
+	if (oracle_problem_prepare(&rank->problem, why, sizeof(why))) {
+		perf_die(rank, "%s", why);
+	}
+	if (opt->ht) {
+		perf_ht_load(rank);
+		perf_calls_prepare(rank); /* in eager mode tensors have as many rows as come */
+	}
+}
+
 void perf_step(struct perf_rank *rank, uint32_t iteration)
 {
 	const struct perf_options *opt = &rank->perf->opt;

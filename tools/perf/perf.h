@@ -300,6 +300,8 @@ enum {
 uint64_t perf_now_ns(void);
 /* The library's text for the last error; NULL: there is none. */
 const char *perf_last_error(const struct perf_rank *rank);
+/* Ends the program if an operation has failed: what it left behind shows nothing. */
+void perf_expect_no_failure(struct perf_rank *rank);
 void perf_phase(struct perf_rank *rank, const char *phase);
 __attribute__((noreturn, format(printf, 2, 3))) void perf_die(struct perf_rank *rank,
 							      const char *format, ...);
@@ -370,6 +372,8 @@ void perf_account(struct perf_rank *rank, struct perf_row *row);
 /* ---- calls.c ---- */
 
 void perf_calls_prepare(struct perf_rank *rank);
+/* The problem is that of this seed and step from now on, and calls take the first ids. */
+void perf_set_problem(struct perf_rank *rank, uint64_t seed, uint32_t step);
 /* The operations that follow take the ids of this iteration's step. */
 void perf_step(struct perf_rank *rank, uint32_t iteration);
 ncclResult_t perf_update(struct perf_rank *rank);
@@ -384,6 +388,20 @@ static inline enum perf_op perf_first_op(const struct perf_options *opt)
 ncclResult_t perf_operate(struct perf_rank *rank, enum perf_op op);
 typedef ncclResult_t (*perf_enqueue_fn)(struct perf_rank *rank, void *context);
 cudaGraphExec_t perf_capture(struct perf_rank *rank, perf_enqueue_fn enqueue, void *context);
+
+/* ---- check.c: what was wrong ---- */
+
+/* Graphs of the two halves of a round: the experts' work, on the host, lies between them. */
+struct perf_halves {
+	cudaGraphExec_t graph[PERF_OPS]; /* NULL: none, the calls are made */
+};
+void perf_halves_capture(struct perf_rank *rank, struct perf_halves *halves);
+void perf_halves_free(struct perf_rank *rank, struct perf_halves *halves);
+/* A whole round on fresh data and poisoned outputs. */
+uint64_t perf_check_round(struct perf_rank *rank, const struct perf_halves *halves, uint64_t seed,
+			  uint32_t step);
+/* What the last dispatch of the chain has left. */
+uint64_t perf_check_left(struct perf_rank *rank);
 
 /* ---- run.c ---- */
 
@@ -402,6 +420,8 @@ double perf_time_chain(struct perf_rank *rank);
 double perf_percentile(float *values, uint32_t count, double percent);
 
 /*
+ * ---- cupti.c ----
+ *
  * All local ranks call. Repeats perf_time_drained and replaces gpu times by kernel times, or
  * by NAN where there are none; *blocks: the largest grid. open: NULL, or why there are none.
  */

@@ -69,6 +69,15 @@ void perf_die(struct perf_rank *rank, const char *format, ...)
 	_exit(EXIT_BROKEN);
 }
 
+void perf_expect_no_failure(struct perf_rank *rank)
+{
+	const char *text = perf_last_error(rank);
+
+	if (text) {
+		perf_die(rank, "%s", text);
+	}
+}
+
 void *perf_alloc(struct perf_rank *rank, size_t count, size_t bytes)
 {
 	void *memory = calloc(count, bytes);
