@@ -17,11 +17,9 @@
  * Each process stands for two lives of its rank: the first one is a child, which is killed on the
  * last ranks.
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -380,20 +378,6 @@ static int second_life(void)
 	return check_end();
 }
 
-static void map_plane(void)
-{
-	char path[600];
-	int fd;
-
-	NEED(getenv("VC_DIR"));
-	snprintf(path, sizeof(path), "%s/plane", getenv("VC_DIR"));
-	fd = open(path, O_CREAT | O_RDWR, 0600);
-	NEED(fd >= 0 && !ftruncate(fd, sizeof(*plane)));
-	plane = mmap(NULL, sizeof(*plane), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	NEED(plane != MAP_FAILED);
-	close(fd);
-}
-
 int main(int argc, char **argv)
 {
 	pid_t parent = getpid(), child;
@@ -401,7 +385,7 @@ int main(int argc, char **argv)
 	bool two;
 
 	NEED(world_launched());
-	map_plane();
+	plane = world_shared("plane", sizeof(*plane));
 	w.nranks = world_size(0);
 	w.rank = (int)world_number(getenv("RANK"), 0);
 	two = argc == 2 && !strcmp(argv[1], "at_once_two");

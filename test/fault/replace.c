@@ -22,11 +22,9 @@
  * vcrun starts a process for each rank, which keeps it alive: the rank runs in a child, and when
  * that was killed, in another one.
  */
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -982,28 +980,12 @@ static void keep_alive(struct plane *plane, int rank)
 	}
 }
 
-static struct plane *map_plane(void)
-{
-	char path[600];
-	struct plane *plane;
-	int fd;
-
-	NEED(getenv("VC_DIR"));
-	snprintf(path, sizeof(path), "%s/plane", getenv("VC_DIR"));
-	fd = open(path, O_CREAT | O_RDWR, 0600);
-	NEED(fd >= 0 && !ftruncate(fd, sizeof(*plane)));
-	plane = mmap(NULL, sizeof(*plane), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	NEED(plane != MAP_FAILED);
-	close(fd);
-	return plane;
-}
-
 int main(int argc, char **argv)
 {
 	static struct rank k;
 
 	NEED(argc >= 3 && argc <= 4 && world_launched());
-	k.plane = map_plane();
+	k.plane = world_shared("plane", sizeof(*k.plane));
 	k.high = !strcmp(argv[1], "ht");
 	k.stay = !strcmp(argv[1], "stay") || argc == 4;
 	k.tries = argc == 4 ? (uint32_t)world_number(argv[3], 0) : 0;

@@ -270,29 +270,36 @@ static void run_threads(int nranks, int devices, world_fn fn, void *arg)
 	free(board);
 }
 
-/* The board of processes is a file of the run, each call of world_run has its own. */
-static struct world_board *map_board(void)
+void *world_shared(const char *name, size_t bytes)
 {
-	static int runs;
 	const char *dir = getenv("VC_DIR");
-	struct world_board *board;
 	char path[600];
+	void *memory;
 	int fd;
 
 	if (dir && *dir) {
-		snprintf(path, sizeof(path), "%s/board-%d", dir, runs++);
+		snprintf(path, sizeof(path), "%s/%s", dir, name);
 	} else {
-		snprintf(path, sizeof(path), "/tmp/ep-board-%s-%d-%d",
-			 getenv("MASTER_PORT") ? getenv("MASTER_PORT") : "0", (int)getppid(),
-			 runs++);
+		snprintf(path, sizeof(path), "/tmp/ep-%s-%s-%d", name,
+			 getenv("MASTER_PORT") ? getenv("MASTER_PORT") : "0", (int)getppid());
 	}
 	fd = open(path, O_CREAT | O_RDWR, 0600);
 	NEED(fd >= 0);
-	NEED(ftruncate(fd, sizeof(*board)) == 0);
-	board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	NEED(board != MAP_FAILED);
+	NEED(ftruncate(fd, (off_t)bytes) == 0);
+	memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	NEED(memory != MAP_FAILED);
 	close(fd);
-	return board;
+	return memory;
+}
+
+/* Each call of world_run has a board of its own. */
+static struct world_board *map_board(void)
+{
+	static int runs;
+	char name[32];
+
+	snprintf(name, sizeof(name), "board-%d", runs++);
+	return world_shared(name, sizeof(struct world_board));
 }
 
 static void interrupt(int number)

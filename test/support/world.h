@@ -39,6 +39,9 @@ bool world_launched(void);
 /* Ranks of the launcher, else `otherwise`. */
 int world_size(int otherwise);
 
+/* Memory of that name that the launcher's processes share, zero at first: a file of the run. */
+void *world_shared(const char *name, size_t bytes);
+
 /* Nodes of the launcher; 1 when ranks are threads. */
 int world_nodes(void);
 /* Which node each rank is of: by NCCL_EP_NODE_SIZE, else by the launcher. */
