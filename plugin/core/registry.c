@@ -62,7 +62,7 @@ static struct registry_entry *registry_find(const void *object)
 	return found ? *found : NULL;
 }
 
-/* Before the lock is let go, so that who learns of the change finds no earlier one. */
+/* Under the lock: a thread that sees the new number and takes the lock finds the new set. */
 static void registry_changed(void)
 {
 	__atomic_store_n(&registry_changes, registry_changes + 1, __ATOMIC_RELEASE);

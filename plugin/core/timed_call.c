@@ -73,77 +73,77 @@ static void timed_call_become(struct ep_timed_call *call, enum timed_call_state 
 
 static void *timed_call_main(void *arg)
 {
-	struct ep_timed_call *e = arg;
-	int error = e->ready ? e->ready(e->arg) : 0;
+	struct ep_timed_call *call = arg;
+	int error = call->ready ? call->ready(call->arg) : 0;
 	bool alone, go;
 
-	pthread_mutex_lock(&e->lock);
-	e->error = error;
-	timed_call_become(e, EP_TIMED_CALL_READY);
-	while (!e->go && !e->alone) {
-		pthread_cond_wait(&e->changed, &e->lock);
+	pthread_mutex_lock(&call->lock);
+	call->error = error;
+	timed_call_become(call, EP_TIMED_CALL_READY);
+	while (!call->go && !call->alone) {
+		pthread_cond_wait(&call->changed, &call->lock);
 	}
-	go = e->go;
-	pthread_mutex_unlock(&e->lock);
+	go = call->go;
+	pthread_mutex_unlock(&call->lock);
 	if (go) {
-		e->fn(e->arg);
+		call->fn(call->arg);
 	}
-	pthread_mutex_lock(&e->lock);
-	timed_call_become(e, EP_TIMED_CALL_DONE);
-	alone = e->alone;
-	pthread_mutex_unlock(&e->lock);
+	pthread_mutex_lock(&call->lock);
+	timed_call_become(call, EP_TIMED_CALL_DONE);
+	alone = call->alone;
+	pthread_mutex_unlock(&call->lock);
 	if (alone) {
-		timed_call_free(e);
+		timed_call_free(call);
 	}
 	return NULL;
 }
 
 static struct ep_timed_call *timed_call_new(const void *arg, size_t bytes)
 {
-	struct ep_timed_call *e = calloc(1, sizeof(*e) + bytes);
+	struct ep_timed_call *call = calloc(1, sizeof(*call) + bytes);
 	pthread_condattr_t attr;
 
-	if (!e) {
+	if (!call) {
 		return NULL;
 	}
-	memcpy(e->arg, arg, bytes);
-	pthread_mutex_init(&e->lock, NULL);
+	memcpy(call->arg, arg, bytes);
+	pthread_mutex_init(&call->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&e->changed, &attr);
+	pthread_cond_init(&call->changed, &attr);
 	pthread_condattr_destroy(&attr);
-	return e;
+	return call;
 }
 
 int ep_timed_call_begin(struct ep_timed_call **out, int (*ready)(void *arg), void (*fn)(void *arg),
 			void *arg, size_t bytes)
 {
-	struct ep_timed_call *e = timed_call_new(arg, bytes);
+	struct ep_timed_call *call = timed_call_new(arg, bytes);
 	int error;
 
 	*out = NULL;
-	if (!e) {
+	if (!call) {
 		return ENOMEM;
 	}
-	e->ready = ready;
-	e->fn = fn;
-	error = ep_thread_start(&e->thread, timed_call_main, e);
+	call->ready = ready;
+	call->fn = fn;
+	error = ep_thread_start(&call->thread, timed_call_main, call);
 	if (error) {
-		timed_call_free(e);
+		timed_call_free(call);
 		return error;
 	}
-	pthread_mutex_lock(&e->lock);
-	while (ready && e->state == EP_TIMED_CALL_NEW) {
-		pthread_cond_wait(&e->changed, &e->lock);
+	pthread_mutex_lock(&call->lock);
+	while (ready && call->state == EP_TIMED_CALL_NEW) {
+		pthread_cond_wait(&call->changed, &call->lock);
 	}
-	error = e->error;
-	memcpy(arg, e->arg, bytes);
-	pthread_mutex_unlock(&e->lock);
+	error = call->error;
+	memcpy(arg, call->arg, bytes);
+	pthread_mutex_unlock(&call->lock);
 	if (error) {
-		ep_timed_call_end(e);
+		ep_timed_call_end(call);
 		return error;
 	}
-	*out = e;
+	*out = call;
 	return 0;
 }
 
@@ -194,13 +194,13 @@ void ep_timed_call_end(struct ep_timed_call *call)
 
 int ep_timed_call(void (*fn)(void *arg), void *arg, size_t bytes, uint64_t timeout_ns)
 {
-	struct ep_timed_call *e;
-	int error = ep_timed_call_begin(&e, NULL, fn, arg, bytes);
+	struct ep_timed_call *call;
+	int error = ep_timed_call_begin(&call, NULL, fn, arg, bytes);
 
 	if (error) {
 		return error;
 	}
-	error = ep_timed_call_go(e, arg, bytes, timeout_ns);
-	ep_timed_call_end(e);
+	error = ep_timed_call_go(call, arg, bytes, timeout_ns);
+	ep_timed_call_end(call);
 	return error;
 }

@@ -13,10 +13,10 @@
 #include "device/group/wait_word.h"
 #include "ep/ep.h"
 
-#define EP_WATCH_PART 10              /* of the timeout: who waits for longer is in the log */
-#define EP_WATCH_MOST_NS 500000000ull /* between two looks, */
-#define EP_WATCH_LEAST_NS 50000000ull
-#define EP_WATCH_NAMES 8 /* ranks in a line */
+#define EP_WATCH_PART 10              /* a wait of timeout / this is logged */
+#define EP_WATCH_MOST_NS 500000000ull /* from look to look, */
+#define EP_WATCH_LEAST_NS 50000000ull /* at most and at least */
+#define EP_WATCH_NAMES 8              /* ranks in a line */
 
 static struct {
 	pthread_mutex_t lock;
@@ -95,10 +95,13 @@ static void watch_check(struct ep_watch *watch)
 			continue;
 		}
 		watch->logged[r] = step;
+		if (late.count == 0) {
+			late.word = word;
+		}
 		if (late.count < EP_WATCH_NAMES) {
 			late.rank[late.count] = (uint32_t)r;
 		}
-		late.word = late.count++ ? late.word : word;
+		late.count++;
 	}
 	if (late.count) {
 		watch_log(g, &late);
