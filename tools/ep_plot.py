@@ -547,7 +547,7 @@ def bars_table(document):
         times = [us for us in row['us'] if us is not None]
         cells = ['' if us is None else ('**%g**' if us == min(times) else '%g') % us for us in row['us']]
         rows.append([row['what'], row['sms'], *cells, '%.2f' % (min(times[1:]) / times[0])])
-    return '\n'.join(markdown([document.get('unit', 'us'), 'SMs', *document['names'], 'best other / first'], rows, 2))
+    return '\n'.join(markdown([document.get('unit', 'us'), 'SMs', *document['names'], 'best other / %s' % document['names'][0]], rows, 2))
 
 
 def bars(arguments):

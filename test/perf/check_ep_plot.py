@@ -226,7 +226,7 @@ def check_bars(files, base):
     pictures = [os.path.join(files.work, name) for name in ('bars.svg', 'again.svg')]
     saved = os.path.join(files.work, 'bars.json')
     done = run('--bars', first, second, '--names', 'A,B&C', '-o', pictures[0], '--save', saved)
-    want = ['| us | SMs | A | B&C | best other / first |', '| --- | --- | ---: | ---: | ---: |',
+    want = ['| us | SMs | A | B&C | best other / A |', '| --- | --- | ---: | ---: | ---: |',
             '| low latency dispatch, 1 token | 2 | **10** | 20 | 2.00 |',
             '| low latency combine, 1 token | 2 | 20 | **10** | 0.50 |',
             '| low latency dispatch, 2 tokens | 2 | **30** | **30** | 1.00 |',
@@ -289,7 +289,7 @@ def check_bars_piped(first, second, svg, picture):
     theirs['library'] = {'text': 'not Switchyard', 'path': '/x/libnccl_ep.so'}
     theirs['versions']['nccl_ep'] = '0.2.0'
     done = start('--bars', '-', input=both + json.dumps(theirs))
-    expect('| us | SMs | Switchyard | NCCL EP 0.2.0 | best other / first |' in done.stdout, 'names of libraries: %s' % done.stdout)
+    expect('| us | SMs | Switchyard | NCCL EP 0.2.0 | best other / Switchyard |' in done.stdout, 'names of libraries: %s' % done.stdout)
     expect('got 3 runs' in start('--bars', '-', input=both * 3, status=2).stderr, 'an odd number of runs')
     expect('not a whole JSON document' in start('--bars', '-', input=both + both[:50], status=3).stderr, 'half a run')
 
