@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * High throughput combine: what a copy warp loads, in which order. Groups of one node have two
- * kinds of units, groups of several nodes three. The compiler leaves out what is for nodes where
- * there is one.
+ * kinds of units, groups of several nodes three. Kernels of one node are compiled without what is
+ * for several (NODES).
  *
  * *Returns*: a part of the rows that this rank holds for a chunk of a source; expert-major, the
  * rows of a token's local experts are summed. *Merges*: a part of what this rank's node returns for
@@ -15,9 +15,9 @@
  * The warp takes its units in ascending order of a key: the chunk, plus `lag` for each kind that
  * goes before it. A return waits until what had its place in the ring before has been read, by a
  * unit with a smaller key because lag is small enough (plugin/ep/ht/ht_plan.c); merges and sums
- * wait for what was returned or merged of their chunk, which has smaller keys, too. So whatever
- * unit has the smallest key of all ranks, of those that are not done, its warp has nothing to do
- * before it, and it waits for nothing.
+ * wait for what was returned or merged of their chunk, which has smaller keys, too. So of all units
+ * of all ranks that are not done, the one with the smallest key waits for nothing, and its warp has
+ * nothing to do before it.
  *
  * Loads run ahead of the sums over the limits of units. A unit whose peers are not ready holds back
  * only loads; the warp waits for a peer when it has nothing left to add.
@@ -38,18 +38,18 @@ struct ep_ht_batch_note {
 
 #define EP_HT_NOTE_VECS(what) ((what)&0x3ffu)       /* of a part */
 #define EP_HT_NOTE_SLOTS(what) ((what) >> 10 & 63u) /* contributions of one row; copies: rows */
-#define EP_HT_NOTE_FIRST (1u << 16)                 /* contributions to their row, or */
-#define EP_HT_NOTE_LAST (1u << 17)
-#define EP_HT_NOTE_EMPTY (1u << 18) /* nothing contributes: the row is zeros */
-#define EP_HT_NOTE_END (1u << 19)   /* of the unit */
-#define EP_HT_NOTE_SUM (1u << 20)   /* the unit is a sum */
-#define EP_HT_NOTE_COPY (1u << 21)  /* nothing is added: rows go on as they are */
-#define EP_HT_NOTE_MERGE (1u << 22) /* the unit is a merge */
+#define EP_HT_NOTE_FIRST (1u << 16)                 /* the first contributions to a row, */
+#define EP_HT_NOTE_LAST (1u << 17)                  /* and the last ones */
+#define EP_HT_NOTE_EMPTY (1u << 18)                 /* nothing contributes: the row is zeros */
+#define EP_HT_NOTE_END (1u << 19)                   /* of the unit */
+#define EP_HT_NOTE_SUM (1u << 20)                   /* the unit is a sum */
+#define EP_HT_NOTE_COPY (1u << 21)                  /* nothing is added: rows go on as they are */
+#define EP_HT_NOTE_MERGE (1u << 22)                 /* the unit is a merge */
 
 _Static_assert(EP_HT_COMBINE_MOST / 16 <= 0x3ff && EP_HT_MAX_STAGE_PARTS <= 63, "EP_HT_NOTE_*");
 
 struct ep_ht_combine_work {
-	uint32_t next_return, returns; /* and how many there are */
+	uint32_t next_return, returns; /* `returns`: of all warps */
 	uint32_t next_merge;           /* several nodes */
 	uint32_t next_sum;
 	/* The unit that is being loaded, if one is: */
@@ -70,10 +70,10 @@ struct ep_ht_combine_work {
 	uint32_t start; /* sum: of lane d < R: index of the chunk's first row to rank d; EP_HT_NONE:
 			 * rank d returns nothing; return: its source */
 	uint32_t step;  /* sum: from token to token */
-	/* and the k-th of them knows of the next group, loaded before it is needed, */
+	/* The k-th lane of a row of the next group has its list, loaded before it is needed: */
 	uint32_t entry; /* return: the row's k-th place; sum: the token's k-th selection, */
-	uint32_t index; /* and the row's index at that rank; */
-	uint32_t base;  /* of lane d < R: slot of this rank's row 0 at rank d; all units */
+	uint32_t index; /* and the row's index at that rank */
+	uint32_t base;  /* all units, of lane d < R: slot of this rank's row 0 at rank d */
 };
 
 /* The group that is being loaded. */

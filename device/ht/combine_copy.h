@@ -117,7 +117,7 @@ EP_DEV void sum_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32_
 	}
 }
 
-/* The same of a part in the ring: codes, and their scales. */
+/* Adds a contribution that has come coded: codes, and their scales. */
 template <class F, bool WHOLE>
 EP_DEV void coded_add(struct ep_ht_sum<F> *sum, const unsigned char *codes,
 		      const unsigned char *scales, uint32_t vecs)
@@ -200,7 +200,7 @@ EP_DEV void pair_store(const unsigned char *a, const unsigned char *b, unsigned 
 
 /* ---- a copy warp at work ---- */
 
-/* Stores the sums from there on: a return's are coded. */
+/* Stores the sums of a part from byte `at` of a tensor's row on: a return's are coded. */
 template <class F, bool WHOLE>
 EP_DEV void part_store(const struct ep_ht_sum<F> &sum, unsigned char *to, uint32_t what,
 		       uint32_t at, uint32_t vecs)
@@ -256,7 +256,7 @@ EP_DEV void sum_slots(struct ep_ht_sum<F> *sum, const struct ep_ht_pipe &pipe, u
 	}
 }
 
-/* Two contributions are added as they are, which is the same: ep_numbers.add(). */
+/* A batch of two contributions, which are all of their row: pair_batch(). */
 #define EP_HT_NOTE_PAIR (2u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
 #define EP_HT_NOTE_PAIR_MASK (63u << 10 | EP_HT_NOTE_FIRST | EP_HT_NOTE_LAST)
 
@@ -317,7 +317,10 @@ EP_DEV void returns_credit(const struct ep_ht_combine_args &a, const struct ep_o
 	for (uint32_t i = ep_lane(); i < ep_ht_sharers<NODES>(c); i += EP_WARP_SIZE) {
 		uint32_t d = ep_ht_sharer<NODES>(c, i);
 
-		/* else it may end before the sum of the chunk that d's slot held before */
+		/*
+		 * A rank that returns nothing of the chunk gets no credit for it: this sum may end
+		 * before that of an earlier chunk, whose rows still lie in the slot.
+		 */
 		if (merges ? !ep_ht_stays(c, d) && ep_ht_near_mask(c, flow, i, chunk)
 			   : ep_ht_returns(c, d, chunk)) {
 			ep_st_release_sys_u64(ep_ht_unit_at(c, ep_heap_of(c.g, d),
@@ -389,7 +392,7 @@ EP_DEV void unit_end(const struct ep_ht_combine_args &a, const struct ep_op &op,
 /* A unit of copied rows whose end is not published yet: its stores are under way. */
 struct ep_ht_due {
 	uint32_t age : 4; /* batches that were used since then, and 1; 0: there is no such unit */
-	uint32_t group : 28; /* of stores, its last one */
+	uint32_t group : 28; /* the last group of its stores */
 	uint32_t unit;
 };
 
@@ -411,7 +414,7 @@ EP_DEV void ep_ht_due_publish(const struct ep_ht_combine_args &a, const struct e
 struct ep_ht_prepared {
 	struct ep_ht_combine_work w;
 	struct ep_ht_due due;
-	enum ep_ht_ready ready; /* late: there is none, too */
+	enum ep_ht_ready ready; /* EP_HT_LATE also where no unit is left */
 };
 
 /*

@@ -2,8 +2,8 @@
 /*
  * High throughput, dispatch: the units that a copy warp moves, in which order; and for each kind of
  * them whom a unit waits for, what is loaded of it, and where that is stored. Groups of one node
- * have two kinds of units, groups of several nodes three; what is here of nodes is left out where
- * there is one.
+ * have two kinds of units, groups of several nodes three. Kernels of one node are compiled without
+ * what is for several (NODES).
  *
  * A warp *sends* a part of a chunk of this rank's own tokens: to the rings of its node, and once
  * for the NICs to the stage. It *forwards* a part of a chunk that has come over the network, to the
@@ -427,7 +427,7 @@ EP_DEV void ep_ht_dispatch_work_load_early(const struct ep_ht_dispatch_args &a,
 struct ep_ht_unpublished {
 	uint32_t chunk; /* EP_HT_NONE: there is none */
 	uint32_t what;  /* EP_HT_WHAT, of its last row */
-	uint32_t group; /* its last one */
+	uint32_t group; /* the last group of its stores */
 	uint32_t rows;  /* lane r, if ep_ht_sends_early(): its rows to rank r, */
 	uint32_t told;  /* and those of them that r knows of */
 };
@@ -924,7 +924,7 @@ EP_DEV uint32_t readers_missing(const struct ep_ht_common &c, const struct ep_op
 	return EP_HT_NONE;
 }
 
-/* The source, if the chunk has not come; or such a rank, for whose credit is waited. */
+/* The source, if the chunk has not come; or a rank whose credit is missing. */
 EP_DEV uint32_t ep_ht_forward_missing(const struct ep_ht_common &c, const struct ep_op &op,
 				      const struct ep_ht_unit &unit, enum ep_wait_site *site)
 {
@@ -989,8 +989,8 @@ EP_DEV void zero_row(unsigned char *to, const unsigned char *zeros, uint32_t byt
 }
 
 /*
- * Rows [first, first + n) of the outputs: the warp's are those that are `turn` modulo `workers`,
- * beginning with the first. What the turn is behind them is returned.
+ * Zeroes the warp's share of rows [first, first + n) of the outputs: every `workers`-th one from
+ * `turn` on. Returns the turn for the rows behind them.
  */
 EP_DEV uint32_t zero_rows(const struct ep_ht_dispatch_args &a, const unsigned char *zeros,
 			  uint32_t first, uint32_t n, uint32_t turn, uint32_t workers)

@@ -25,7 +25,7 @@
 /* A sign that is no rank: the rank lives, and waits. */
 #define EP_HT_WAITS 0x7fffffffu
 
-/* For another thread to have posted to all ranks: it waits for nobody. */
+/* How long another thread may take to post to all ranks: it waits for nobody. */
 #define EP_HT_SIGN_LOCK_NS 100000000ull
 
 EP_DEV unsigned char *sign_at(const struct ep_ht_common &c, unsigned char *heap, uint32_t r)

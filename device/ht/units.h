@@ -351,8 +351,8 @@ EP_DEV_COLD bool ep_ht_signal_wait(const struct ep_ht_common &c, struct ep_op op
 }
 
 /*
- * This rank, if the stage of one of flows [first, first + flows) still holds an earlier chunk
- * there. Lanes.
+ * This rank, if the stage of a flow still holds an earlier chunk where this one goes; the lane
+ * looks at its share of flows [first, first + flows).
  */
 EP_DEV uint32_t ep_ht_stage_missing(const struct ep_ht_common &c, const struct ep_op &op,
 				    uint32_t first, uint32_t flows, uint32_t chunk)
@@ -404,7 +404,7 @@ EP_DEV void ep_ht_ready_publish(const struct ep_ht_common &c, const struct ep_op
 	}
 }
 
-/* One warp. */
+/* Waits until all blocks have done that; false if a wait has failed. One warp. */
 EP_DEV bool ep_ht_ready_wait(const struct ep_ht_common &c, const struct ep_op &op)
 {
 	bool ok = true;

@@ -239,9 +239,8 @@ EP_DEV void stage_tiles(const struct ep_ll_combine_args &a, const struct ep_op &
 /*
  * ---- send half: what returns to remote sources ----
  *
- * A channel returns its share of each source's
- * slots, the sources' slots in turn. Its block lists the rows of as many slots as fill a batch,
- * copies them to the stage, and posts them.
+ * A channel returns its share of each source's slots, the sources' slots in turn. Its block lists
+ * the rows of as many slots as fill a batch, copies them to the stage, and posts them.
  */
 
 _Static_assert(EP_LL_MAX_TOPK <= EP_LL_STAGE_ROWS, "a slot's rows fit a batch");
@@ -277,8 +276,7 @@ EP_DEV uint32_t remote_slots(const struct ep_ll_common &c, uint32_t r, uint32_t 
 /*
  * Finds the rows of up to EP_LL_STAGE_ROWS slots, from the channel's position `base` on: position i
  * is slot i / S of the source i % S of S. *taken: slots that the batch covers. Returns its rows.
- * One block; it has two barriers before it writes what is read of the list before, and one at its
- * end.
+ * One block. Two barriers come before it writes over rows of the list before, and one at its end.
  */
 EP_DEV uint32_t remote_list_make(const struct ep_ll_common &c, struct ep_ll_remote_list &list,
 				 uint32_t ch, uint32_t base, uint32_t positions, uint32_t *taken)
@@ -785,9 +783,10 @@ template <class F> EP_DEV bool listed(const struct ep_ll_combine_args &a)
 
 /* What a sender looks up while the step is on its way. */
 struct ep_ll_ahead {
-	struct ep_ll_notes notes;  /* if rows are listed; else */
-	struct ep_ll_return first; /* the warp's first work, if rows are copied, */
-	uint32_t all;              /* and all */
+	struct ep_ll_notes notes; /* if rows are listed */
+	/* else */
+	struct ep_ll_return first; /* the warp's first work, if rows are copied */
+	uint32_t all;              /* parts, of all warps */
 };
 
 /*

@@ -42,11 +42,11 @@
  * Remote peers. A channel's block stages up to EP_LL_STAGE_ROWS rows, each once, and then its
  * warps post them, each warp to its own peers: the headers, the rows, and a signal. Rows that go as
  * they are, out of a tensor that the NICs can read, are posted from there and not staged; then the
- * operation lasts until the NICs have read them. Words that
- * carry their epoch (counts, headers) may arrive in any order; rows count as arrived when the
- * signal announces it, which the queue lets arrive last. The entry of a channel is a token of the
- * source in dispatch, and a slot of the source at the returning rank in combine. Channel c has the
- * entries [c * n, (c + 1) * n), n = ceil(all / C).
+ * operation lasts until the NICs have read them. Words that carry their epoch (counts, headers) may
+ * arrive in any order; rows count as arrived when the signal announces it, which the queue lets
+ * arrive last. The entry of a channel is a token of the source in dispatch, and a slot of the
+ * source at the returning rank in combine. Channel c has the entries [c * n, (c + 1) * n), n =
+ * ceil(all / C).
  */
 #ifndef EP_DEVICE_LL_LAYOUT_H
 #define EP_DEVICE_LL_LAYOUT_H
@@ -210,9 +210,9 @@ struct ep_ll_combine_args {
 	const float *topk_weights; /* [T][K], expert-major */
 	const float *scales;       /* NVFP4: the global scale of each row of `tokens` */
 	uint32_t token_bytes;      /* one row of `tokens` and of `out_tokens` */
-	uint32_t others;           /* ranks in c.from but this one, */
-	struct ep_div by_others;   /* at least 1; */
-	uint32_t first_return;     /* and the one to begin with, or c.from.end for c.from.first */
+	uint32_t others;           /* ranks in c.from but this one */
+	struct ep_div by_others;   /* by that, or by 1 */
+	uint32_t first_return;     /* of those, to begin with; c.from.end stands for c.from.first */
 	uint32_t listed;           /* senders take parts of rows from a list */
 	uint32_t pad;
 	struct ep_mlx5_source source; /* as in dispatch */
