@@ -3,7 +3,6 @@
  * Exchanges of host bytes by ncclAllGather, each with a limit of time and a word for each way to
  * fail.
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,11 +101,11 @@ void ep_boot_close(struct ep_boot *boot)
 
 /* The arguments of NCCL's collective, and its result. */
 struct boot_gather {
+	struct ep_device_job on;
 	ncclComm_t comm;
 	unsigned char *buffer;
 	size_t off, bytes; /* of this rank's */
 	cudaStream_t stream;
-	int device;
 	ncclResult_t result;
 };
 
@@ -254,20 +253,6 @@ static void boot_gather(void *arg)
 					      g->comm, g->stream);
 }
 
-/* The thread has the device, and captures of other threads go on. */
-static int boot_gather_ready(void *arg)
-{
-	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	struct boot_gather *g = arg;
-
-	if (cudaSetDevice(g->device) != cudaSuccess ||
-	    cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
-		(void)cudaGetLastError();
-		return ECANCELED;
-	}
-	return 0;
-}
-
 /*
  * Gives NCCL the collective, in a thread if there is one. The caller may be between ncclGroupStart
  * and ncclGroupEnd, where NCCL only remembers the calls of that thread. And the first collective
@@ -278,12 +263,8 @@ static bool boot_call(struct ep_boot *boot, struct boot_gather *g, uint64_t star
 {
 	uint64_t gone;
 
-	boot->no_thread = cudaGetDevice(&g->device) != cudaSuccess
-				  ? ECANCELED
-				  : ep_timed_call_begin(&boot->call, boot_gather_ready, boot_gather,
-							g, sizeof(*g));
+	boot->no_thread = ep_device_call_begin(&boot->call, boot_gather, &g->on, sizeof(*g));
 	if (boot->no_thread) {
-		(void)cudaGetLastError();
 		boot_gather(g);
 		return true;
 	}

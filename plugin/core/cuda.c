@@ -223,14 +223,19 @@ struct idler {
 	cudaError_t error;
 };
 
+/* For a thread of the library. Captures of other threads take no harm of what it calls. */
+static cudaError_t device_take(int device)
+{
+	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+
+	(void)cudaThreadExchangeStreamCaptureMode(&mode);
+	return cudaSetDevice(device);
+}
+
 cudaError_t ep_device_rest(int device)
 {
-	/* Captures of other threads take no harm. */
-	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-	cudaError_t error;
+	cudaError_t error = device_take(device);
 
-	cudaThreadExchangeStreamCaptureMode(&mode);
-	error = cudaSetDevice(device);
 	if (error == cudaSuccess) {
 		error = cudaDeviceSynchronize();
 	}
@@ -252,6 +257,26 @@ int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state)
 
 	*state = w.error;
 	return error;
+}
+
+static int device_job_ready(void *arg)
+{
+	struct ep_device_job *job = arg;
+
+	job->error = device_take(job->device);
+	return job->error == cudaSuccess ? 0 : ECANCELED;
+}
+
+int ep_device_call_begin(struct ep_timed_call **out, void (*fn)(void *arg),
+			 struct ep_device_job *job, size_t bytes)
+{
+	*out = NULL;
+	job->error = cudaGetDevice(&job->device);
+	if (job->error != cudaSuccess) {
+		(void)cudaGetLastError();
+		return ECANCELED;
+	}
+	return ep_timed_call_begin(out, device_job_ready, fn, job, bytes);
 }
 
 /*

@@ -95,6 +95,22 @@ int ep_device_wait(int device, uint64_t timeout_ns, cudaError_t *state);
  */
 cudaError_t ep_device_rest(int device);
 
+/* ---- calls in threads of their own, on the caller's device ---- */
+
+/* What the argument of such a call begins with. */
+struct ep_device_job {
+	int device;
+	cudaError_t error; /* why the thread could not take the device */
+};
+
+/*
+ * ep_timed_call_begin() of a thread that has the caller's device; captures of other threads go on.
+ * `bytes`: of the whole argument. Returns 0 or an errno value; job->error is not cudaSuccess if
+ * that is why.
+ */
+int ep_device_call_begin(struct ep_timed_call **out, void (*fn)(void *arg),
+			 struct ep_device_job *job, size_t bytes);
+
 /* Reads device memory when the stream is over. */
 ncclResult_t ep_device_read(void *host, const void *dev, size_t bytes, cudaStream_t stream);
 

@@ -10,7 +10,6 @@
  * ends the window: one that leaves a group of it, or makes one. Without such a thread the end of
  * the communicator ends it.
  */
-#include <errno.h>
 #include <stdio.h>
 #include "core/cuda.h"
 #include "core/nccl_dyn.h"
@@ -38,20 +37,11 @@ bool ep_multicast_possible(bool wanted, bool window, bool nccl_can, struct ep_re
 /* ---- the address ---- */
 
 struct multicast_job {
-	int device;
-	cudaError_t selected;
+	struct ep_device_job on;
 	ncclWindow_t window;
 	void *address;
 	ncclResult_t result;
 };
-
-static int multicast_ready(void *arg)
-{
-	struct multicast_job *job = arg;
-
-	job->selected = cudaSetDevice(job->device);
-	return job->selected == cudaSuccess ? 0 : ECANCELED;
-}
 
 /*
  * Asks NCCL for the address. The ranks of the LSA team meet in the call, however long that takes.
@@ -75,10 +65,9 @@ static ncclResult_t multicast_prepare(struct ep_timed_call **call, struct multic
 	char text[EP_THREAD_ERROR_TEXT];
 	int error;
 
-	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
-	error = ep_timed_call_begin(call, multicast_ready, multicast_ask, job, sizeof(*job));
-	if (job->selected != cudaSuccess) {
-		return ep_fail_cuda(job->selected, "selecting the device for NCCL's multicast");
+	error = ep_device_call_begin(call, multicast_ask, &job->on, sizeof(*job));
+	if (job->on.error != cudaSuccess) {
+		return ep_fail_cuda(job->on.error, "selecting the device for NCCL's multicast");
 	}
 	return error ? ep_fail(ncclSystemError,
 			       "no thread for NCCL's multicast: %s; "

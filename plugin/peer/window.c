@@ -8,7 +8,6 @@
  * owner may free it, leave or die at any time, and a peer that still stores there does no harm.
  */
 #include <cuda.h>
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,23 +196,14 @@ static void window_keep(struct ep_heap *heap)
 #define EP_WINDOW_GRACE_NS 50000000u /* for a thread that sees itself when its time is over */
 
 struct window_job {
+	struct ep_device_job on;
 	ncclComm_t comm;
-	int device;
-	cudaError_t selected;
 	void *base;
 	size_t bytes;
 	uint64_t timeout_ns;
 	ncclWindow_t *window; /* NCCL writes it, perhaps late */
 	ncclResult_t result;
 };
-
-static int window_ready(void *arg)
-{
-	struct window_job *job = arg;
-
-	job->selected = cudaSetDevice(job->device);
-	return job->selected == cudaSuccess ? 0 : ECANCELED;
-}
 
 /*
  * Makes the window. NCCL waits for all ranks, however long that takes, or until the communicator is
@@ -252,10 +242,9 @@ static ncclResult_t window_prepare(struct window_job *job, struct ep_timed_call 
 	if (!job->window) {
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
-	EP_CUDA(cudaGetDevice(&job->device), "asking for the device");
-	error = ep_timed_call_begin(call, window_ready, window_make, job, sizeof(*job));
-	if (job->selected != cudaSuccess) {
-		return ep_fail_cuda(job->selected, "selecting the device for NCCL's window");
+	error = ep_device_call_begin(call, window_make, &job->on, sizeof(*job));
+	if (job->on.error != cudaSuccess) {
+		return ep_fail_cuda(job->on.error, "selecting the device for NCCL's window");
 	}
 	return error ? ep_fail(ncclSystemError,
 			       "rank %d has no thread to register its memory with NCCL: %s", rank,

@@ -311,11 +311,11 @@ MUTANTS += [
      "old": "\t\t\tboot->stuck = true; /* for all that is known */\n", "new": "", "tests": ["bootstrap"]},
     # A rank that dies while NCCL connects does not hold up the others.
     {"name": "connect_unbounded", "file": "plugin/core/bootstrap.c",
-     "old": "boot->no_thread = cudaGetDevice(", "new": "boot->no_thread = true || cudaGetDevice(",
+     "old": "boot->no_thread = ep_device", "new": "boot->no_thread = true || ep_device",
      "tests": ["bootstrap"]},
     # NCCL only remembers what is called between ncclGroupStart and ncclGroupEnd: no exchange waits there,
     {"name": "exchange_in_caller", "file": "plugin/core/bootstrap.c",
-     "old": "boot->no_thread = cudaGetDevice(", "new": "boot->no_thread = boot->exchanges || cudaGetDevice(",
+     "old": "boot->no_thread = ep_device", "new": "boot->no_thread = boot->exchanges || ep_device",
      "tests": ["bootstrap"]},
     # ... and one that NCCL has put behind others has brought nothing, but may yet.
     {"name": "exchange_blank", "file": "plugin/core/bootstrap.c",
@@ -332,9 +332,13 @@ MUTANTS += [
     {"name": "connect_twice", "file": "plugin/core/bootstrap.c",
      "old": "EP_CHECK(boot_wait(boot, start, what));", "new": "EP_CHECK(boot_wait(boot, ep_now_ns(), what));",
      "tests": ["bootstrap"]},
-    {"name": "connect_context", "file": "plugin/core/bootstrap.c",
-     "old": "\tif (cudaSetDevice(g->device) != cudaSuccess ||\n", "new": "\tif (!g ||\n",
+    {"name": "connect_context", "file": "plugin/core/cuda.c",
+     "old": "\treturn cudaSetDevice(device);", "new": "\treturn device < 0 ? cudaErrorInvalidDevice : cudaSuccess;",
      "tests": ["bootstrap"]},
+    # A group is made while other threads capture: the thread that registers its memory does not end that.
+    {"name": "connect_captured", "file": "plugin/core/cuda.c",
+     "old": "\t(void)cudaThreadExchangeStreamCaptureMode(&mode);\n\treturn", "new": "\t(void)mode;\n\treturn",
+     "tests": ["memory_captures"]},
     # A window of a communicator that does not block may not be there yet.
     {"name": "window_unready", "file": "plugin/peer/window.c",
      "old": "\t\tjob->result = ncclInProgress;\n", "new": "\t\tjob->result = ncclSuccess;\n",

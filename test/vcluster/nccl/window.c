@@ -357,6 +357,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *buff, size_t size, nc
 	if (vc_env_long("VC_WINDOW_ENDLESS", 0)) {
 		return ncclInProgress; /* as a communicator that does not block */
 	}
+	if (vc_capture_check_unsafe()) { /* NCCL allocates memory */
+		return vc_nccl_error(comm, ncclUnhandledCudaError, "a stream is being captured");
+	}
 	if (!buff || !size || flags & ~VC_WINDOW_FLAGS) {
 		return vc_nccl_error(comm, ncclInvalidArgument, "buff %p, size %zu, flags %#x",
 				     buff, size, (unsigned int)flags);
