@@ -73,19 +73,26 @@ def check_workloads(out):
 
 
 def tail_of(out, *options):
-    """The line behind that of the size, as numbers by operation, and the JSON of the size."""
+    """The lines behind that of the size, as microseconds by operation, and the JSON of the size."""
     done = run([EP_PERF, '-b', '1', '--hidden', '16', '--experts', '1', '--topk', '1', '-n', '1000', '--chains', '1', '-w', '1',
                 '--no-align', '-c', '0', '-J', out, *options], 0)
     with open(out) as file:
         row = json.load(file)['results'][0]
-    line = re.search(r'\n#      p99, p99.9, max: (.*)\n', done.stdout)
-    expect(line, 'a line for the tail: %s' % done.stdout)
-    words = [part.split() for part in line[1].split(', ')]
-    return {name: list(map(float, numbers)) for name, *numbers in words}, row
+    lines = re.findall(r'^#      p99, p99.9, max of (\w+) +(\S+) +(\S+) +(\S+)$', done.stdout, re.M)
+    return {name: list(map(microseconds, numbers)) for name, *numbers in lines}, row
+
+
+def microseconds(text):
+    return 1e6 * float(text[:-1]) if text.endswith('s') else float(text)
+
+
+def like(shown, value):
+    """Rounded to a microsecond; from a second on, as a busy machine makes it, to three digits or more."""
+    return abs(shown - value) < (0.51 if value < 999999 else 0.01 * value)
 
 
 def check_tail(out):
-    """A thousand iterations have a p99.9, in a line of the table and in the JSON. With -C 1 the line is of calls."""
+    """A thousand iterations have a p99.9, in lines of the table and in the JSON. With -C 1 the lines are of calls."""
     tail, row = tail_of(out)
     expect(list(tail) == ['dispatch', 'combine'], 'operations of %s' % tail)
     for name, (p99, p999, most) in tail.items():
@@ -93,11 +100,11 @@ def check_tail(out):
         expect(op['p999_us'] == sorted(op['samples_us']['max'])[998] <= op['max_us'], 'p99.9 of %s' % name)
         expect(0 < op['call_cpu_us'] <= op['call_cpu_p99_us'], 'CPU time of %s' % name)
         for shown, key in ((p99, 'p99_us'), (p999, 'p999_us'), (most, 'max_us')):
-            expect(abs(shown - op[key]) < 0.51, '%s of %s: %s' % (key, name, tail))
+            expect(like(shown, op[key]), '%s of %s: %s' % (key, name, tail))
     tail, row = tail_of(out, '-C', '1', '--mode', 'ht', '--layout', 'flat')
     expect(list(tail) == ['routing', 'dispatch', 'combine'], 'operations of %s' % tail)
     for name, (p99, p999, most) in tail.items():
-        expect(abs(p99 - row[name]['call_cpu_p99_us']) < 0.51 and p99 <= p999 <= most, 'calls of %s: %s' % (name, tail))
+        expect(like(p99, row[name]['call_cpu_p99_us']) and p99 <= p999 <= most, 'calls of %s: %s' % (name, tail))
 
 
 def main():

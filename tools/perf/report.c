@@ -268,7 +268,7 @@ static void report_op(const struct perf_options *opt, const struct perf_row *row
 	}
 }
 
-/* A line below that of the size, where there are enough iterations for it. */
+/* A line for each operation below that of the size, where there are enough iterations for it. */
 static void report_tail(const struct perf_options *opt, const struct perf_row *row)
 {
 	static const char *const names[] = { "routing", "dispatch", "combine" };
@@ -276,16 +276,15 @@ static void report_tail(const struct perf_options *opt, const struct perf_row *r
 	if (isnan(row->op[PERF_DISPATCH].p999)) {
 		return;
 	}
-	printf("#      p99, p99.9, max");
 	for (int op = perf_first_op(opt); op < PERF_OPS; op++) {
 		const struct perf_op_row *o = whose(opt, row, op);
 
-		printf("%s %s", op == (int)perf_first_op(opt) ? ":" : ",", names[op]);
-		cell(perf_cell_time, o->p99, 1);
-		cell(perf_cell_time, o->p999, 1);
-		cell(perf_cell_time, o->most, 1);
+		printf("#      p99, p99.9, max of %-9s", names[op]);
+		cell(perf_cell_time, o->p99, 7);
+		cell(perf_cell_time, o->p999, 7);
+		cell(perf_cell_time, o->most, 7);
+		putchar('\n');
 	}
-	putchar('\n');
 }
 
 void perf_report_row(struct perf *perf, const struct perf_row *row)
