@@ -155,7 +155,8 @@ def check_limits(work):
     # what comes before the step that does not end takes as long as this machine lets it
     limit = 2 + int(4 * (time.monotonic() - began))
     build = fake_build(work, 'case "$*" in *"--layout em"*) sleep 3000 ;; esac')
-    measure(1, '--out', out, '--limit', str(limit), *only, build=build)
+    # (the limit of a step may be less than that)
+    measure(1, '--out', out, '--limit', str(limit), '--step', str(limit), *only, build=build)
     failed, steps, _ = results(out)
     expect(failed == ['ll.em.none', 'll.rm.none'], 'late: %s' % failed)
     expect(steps['ll.rm.none']['status'] == 'not-run', 'what does not fit is not run')
