@@ -55,13 +55,18 @@ export NCCL_MULTI_RANK_GPU_ENABLE=1 CUDA_DEVICE_MAX_CONNECTIONS=32 NCCL_SOCKET_I
 # The blocks of all ranks of a GPU must be there at once: four ranks have 128 of its SMs.
 export NCCL_EP_COMM_SMS=${NCCL_EP_COMM_SMS:-16} NCCL_EP_TIMEOUT_MS=${NCCL_EP_TIMEOUT_MS:-20000}
 
-# build NAME: the program, which needs no other object than the libraries
-build() {
+compile() {
     cc -std=gnu11 -O1 -rdynamic -D_GNU_SOURCE -I"$tree" -I"$tree/include" -I"$tree/test" -I"$tree/plugin" \
-        -I"$tree/tools" -I"$nccl_include" -I"$cuda/include" "$here/$1.c" \
-        "$tree"/test/support/{bench,check,check_nccl,ht_bench,roles,shared_gpu,tape,tensor,victim,world}.c \
-        "$tree"/tools/perf/oracle/*.c -o "$work/$1" "$build/libnccl_ep.so.0" "$nccl_lib/libnccl.so.2" \
-        ${CUDART:-"$cudart"/libcudart.so.1[23]} -Wl,--allow-shlib-undefined -lm -lpthread -ldl >"$out/$1.build" 2>&1
+        -I"$tree/tools" -I"$nccl_include" -I"$cuda/include" "$@"
+}
+
+# build NAME: the program, which needs no other libraries than these
+build() {
+    {
+        cat "$common/log"
+        compile "$here/$1.c" "$common"/*.o -o "$work/$1" "$build/libnccl_ep.so.0" "$nccl_lib/libnccl.so.2" \
+            ${CUDART:-"$cudart"/libcudart.so.1[23]} -Wl,--allow-shlib-undefined -lm -lpthread -ldl
+    } >"$out/$1.build" 2>&1
 }
 
 # The lines that run, as NUMBER PROGRAM LINE.
@@ -71,6 +76,14 @@ while IFS=: read -r number line; do
     [ $# -gt 0 ] && [[ " $* " != *" $number "* ]] && [[ " $* " != *" $program "* ]] ||
         chosen+=("$number $program $line")
 done < <(grep -nvE '^(#|$)' "$here/gpus.txt")
+# What all programs have in common is compiled once.
+common=$work/common
+mkdir "$common"
+for source in "$tree"/test/support/{bench,check,check_nccl,ht_bench,roles,shared_gpu,tape,tensor,victim,world}.c \
+    "$tree"/tools/perf/oracle/*.c; do
+    compile -c "$source" -o "$common/$(basename "$source" .c).o" 2>>"$common/log" &
+done
+wait
 for program in $(printf '%s\n' "${chosen[@]}" | cut -d' ' -f2 | sort -u); do
     build "$program" &
 done
