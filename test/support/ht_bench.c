@@ -707,6 +707,28 @@ static void make_gaps(struct draw *d)
 	d->c.h.limit = 0;
 }
 
+/*
+ * Flat rows to which two ranks contribute at most, so that a warp of combine has two slots: both
+ * are one row's, or one is, or a row has none. A row is one part or, the longest, three, of which
+ * the last one is shorter.
+ */
+static void make_pairs(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->routing.family = ORACLE_UNIFORM;
+	p->drop_ppm = ONE_OF(&d->s, 0, 300000);
+	p->uneven = 0;
+	p->experts = 2 * holders_of(p);
+	p->topk = 2;
+	p->dtype = (enum oracle_dtype)ONE_OF(&d->s, ORACLE_BF16, ORACLE_FP16, ORACLE_FP32);
+	p->hidden = ONE_OF(&d->s, 7168, 10000, 14336, 42880) / (p->dtype == ORACLE_FP32 ? 4 : 2);
+	p->max_tokens = p->tokens = 27;
+	d->c.second = ONE_OF(&d->s, 1, 2, 13);
+	d->c.h.expert_major = 0;
+	d->c.h.alignment = d->c.h.limit = 0;
+}
+
 /* In eager mode and in windows, and to some ranks no rows come. */
 static void make_idle(struct draw *d)
 {
@@ -799,7 +821,8 @@ static void draw_soak(struct draw *d)
 
 static uint32_t draw_sms(struct draw *d)
 {
-	return is(d, "thin")    ? 1 /* and each warp sends some chunks and receives as many */
+	return is(d, "pairs")   ? 1
+	       : is(d, "thin")  ? 1 /* and each warp sends some chunks and receives as many */
 	       : is(d, "head")  ? 5
 	       : is(d, "few")   ? 16
 	       : is(d, "crowd") ? 1 + (uint32_t)(d->c.seed & 1)
@@ -829,6 +852,8 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		make_forward(&d);
 	} else if (is(&d, "gaps")) {
 		make_gaps(&d);
+	} else if (is(&d, "pairs")) {
+		make_pairs(&d);
 	}
 	d.c.flags = (uint32_t)world_draw(&d.s, 32) & ~(uint32_t)HT_WINDOW;
 	if (is(&d, "window") || (is(&d, "gaps") && odd)) {

@@ -121,10 +121,10 @@ struct ht_case {
  * and ranks with few tokens and many; window: in windows; idle: windows in eager mode, and to some
  * ranks no rows come; gaps: chunks from which nothing goes anywhere; thin: chunks of which two rows
  * go to one rank; head: chunks whose first tokens alone go anywhere; long: large groups for few
- * tokens; wide: more contributions to a row than a warp's stage holds; mxfp8: sums return in that
- * format; soak: anything, small; crowd: smaller, for many ranks. roles_KIND: the same, and some
- * ranks alone hold experts or bring tokens; roles: of any kind that nodes may have. The caller
- * frees the routing (oracle_routing_free).
+ * tokens; wide: more contributions to a row than a warp's stage holds; pairs: two at most, which
+ * fill it; mxfp8: sums return in that format; soak: anything, small; crowd: smaller, for many
+ * ranks. roles_KIND: the same, and some ranks alone hold experts or bring tokens; roles: of any
+ * kind that nodes may have. The caller frees the routing (oracle_routing_free).
  */
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed);
 /* For check_context. */
