@@ -11,19 +11,15 @@ static void put(char out[PERF_CELL], const char *text, int width)
 	snprintf(out, PERF_CELL, " %*.*s", width - 1, PERF_CELL - 2, text);
 }
 
-/*
- * Microseconds: with a decimal if that fits into 7 columns, or 6 where the cell may be shorter;
- * from a second on "1.23s".
- */
+/* Microseconds: with a decimal if that fits into 7 columns; from a second on "1.23s". */
 void perf_cell_time(char out[PERF_CELL], double value, int width)
 {
-	double whole = width < 7 ? 999.95 : 9999.95; /* no decimal from there on */
 	char text[PERF_CELL] = "-";
 
 	if (value >= 999999.5) {
 		snprintf(text, sizeof(text), "%.*fs", value < 99.995e6 ? 2 : 0, value / 1e6);
 	} else if (!isnan(value)) {
-		snprintf(text, sizeof(text), "%.*f", value < whole ? 1 : 0, value);
+		snprintf(text, sizeof(text), "%.*f", value < 9999.95 ? 1 : 0, value);
 	}
 	put(out, text, width);
 }
