@@ -17,6 +17,8 @@
 extern struct vc_clock *vc_clock;
 
 uint64_t vc_now_ns(void);
+/* See vc_clock_pace(); real time where there is no clock. */
+uint64_t vc_pace_ns(void);
 
 /*
  * Waits for a key, an address that means something to the callers:

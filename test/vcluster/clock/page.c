@@ -395,6 +395,14 @@ uint64_t vc_clock_time(struct vc_clock *clock)
 	return shown;
 }
 
+uint64_t vc_clock_pace(struct vc_clock *clock)
+{
+	uint64_t real = vc_real_now_ns();
+
+	vc_clock_tick(clock, real);
+	return real + (uint64_t)atomic_load(&clock->offset_ns) - atomic_load(&clock->moved_ns);
+}
+
 static void vc_clock_reach(struct vc_clock *clock, uint64_t until)
 {
 	int64_t offset = atomic_load(&clock->offset_ns);

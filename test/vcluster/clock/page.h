@@ -124,6 +124,11 @@ void vc_clock_traffic(struct vc_clock *clock);
 /* Maps the clock in this file, or (NULL) a new one that children inherit. NULL: not possible. */
 struct vc_clock *vc_clock_map(const char *path, bool create);
 uint64_t vc_clock_time(struct vc_clock *clock);
+/*
+ * How far the clock has come by itself, without being moved: in real time, and on a busy machine in
+ * what the processes of the run got of it. Differences count.
+ */
+uint64_t vc_clock_pace(struct vc_clock *clock);
 
 /* A process that counts as running; -1: the table is full. */
 int vc_proc_new(struct vc_clock *clock, pid_t pid);

@@ -83,6 +83,11 @@ uint64_t vc_now_ns(void)
 	return vc_clock ? vc_clock_time(vc_clock) : vc_real_now_ns();
 }
 
+uint64_t vc_pace_ns(void)
+{
+	return vc_clock ? vc_clock_pace(vc_clock) : vc_real_now_ns();
+}
+
 void vc_event(void)
 {
 	if (vc_clock) {

@@ -14,10 +14,12 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include "child.h"
+#include "kernels.h"
 
 #define HOUR 3600.0
 #define ROUNDS 2000
 #define STUCK 85
+#define STALLED 86
 
 #define MUST(condition)                                                                            \
 	do {                                                                                       \
@@ -279,6 +281,32 @@ static void test_ended(int number)
 	close(fd[1]);
 }
 
+/*
+ * A kernel hangs while the run has no processor: a process that is to run does not, and the clock
+ * does not know why. The watchdog waits until the run has one.
+ */
+static void starve(void)
+{
+	struct test_illegal_args args = { .what = ILLEGAL_HANG_SPIN };
+	int status;
+	pid_t pid;
+
+	MUST(!cudaMalloc((void **)&args.word, 4096) && !cudaMemset(args.word, 0, 4096));
+	pid = fork();
+	MUST(pid >= 0);
+	if (!pid) {
+		syscall(SYS_kill, getpid(), SIGSTOP);
+		_exit(1);
+	}
+	MUST(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status));
+	MUST(!test_launch(test_illegal, 2, 128, &args, 0, NULL));
+	syscall(SYS_nanosleep, &(struct timespec){ 3, 0 }, NULL);
+	printf("it was patient\n");
+	fflush(stdout);
+	MUST(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
+	cudaDeviceSynchronize();
+}
+
 /* What a child does that the clock must end. */
 static int mistake(const char *what)
 {
@@ -296,6 +324,8 @@ static int mistake(const char *what)
 		for (;;) {
 			sleep(60);
 		}
+	} else if (!strcmp(what, "starves")) {
+		starve();
 	} else { /* a thread that spins: time does not move faster */
 		alarm(1);
 		MUST(!pthread_create(&thread, NULL, doze_main, (void *)3600));
@@ -340,6 +370,8 @@ int main(int argc, char **argv)
 	test_found(argv[0], "limitless", STUCK, "waits for a condition without a limit");
 	test_found(argv[0], "lost", STUCK, "no thread runs, and no wait has a limit");
 	test_found(argv[0], "naps", STUCK, "a thread that naps waits in vain");
+	setenv("VC_WATCHDOG_S", "1", 1);
+	test_found(argv[0], "starves", STALLED, "it was patient\n");
 	status = child_run(spins, NULL, text);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM);
 	return test_result();
