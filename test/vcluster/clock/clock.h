@@ -58,6 +58,7 @@ void vc_thread_forget(pthread_t thread);
 void vc_thread_leave(void);
 pid_t vc_process_fork(void);
 void vc_process_set(pid_t pid, enum vc_proc_state state);
+void vc_process_kill(pid_t pid);
 bool vc_process_known(pid_t pid);
 
 /* ---- the C library's own functions, behind those of the same names in libc.c ---- */

@@ -461,6 +461,8 @@ VC_EXPORT int kill(pid_t pid, int number)
 {
 	if (vc_clock && pid > 0 && (number == SIGSTOP || number == SIGCONT)) {
 		vc_process_set(pid, number == SIGSTOP ? VC_PROC_STOPPED : VC_PROC_LIVE);
+	} else if (vc_clock && pid > 0 && number == SIGKILL) {
+		vc_process_kill(pid);
 	}
 	return (int)syscall(SYS_kill, pid, number);
 }

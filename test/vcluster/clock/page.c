@@ -149,6 +149,14 @@ void vc_proc_set(struct vc_clock *clock, int proc, enum vc_proc_state state)
 	}
 }
 
+void vc_proc_kill(struct vc_clock *clock, int proc)
+{
+	if (proc >= 0) {
+		atomic_fetch_add(&clock->proc[proc].running, 1);
+		vc_proc_set(clock, proc, VC_PROC_LIVE);
+	}
+}
+
 struct vc_clock_slot *vc_slot_new(struct vc_clock *clock, uint32_t proc)
 {
 	for (uint32_t i = 0; i < VC_CLOCK_SLOTS; i++) {

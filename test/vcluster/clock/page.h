@@ -18,7 +18,8 @@
  *    the kernel sends by itself is not. So is ksoftirqd, which delivers what the loopback interface
  *    has left over, on each processor of the run.
  *  - A thread that waits in any other way runs, as far as the clock knows.
- *  - A process that was started and has no slots yet runs.
+ *  - A process that was started and has no slots yet runs. So does one that another has killed,
+ *    until it has been waited for.
  * A process that was stopped, or has ended, holds up nobody.
  *
  * A thread that polls by naps, or by waits for descriptors, would move the clock by a nap each
@@ -140,6 +141,8 @@ int vc_proc_adopt(struct vc_clock *clock, pid_t pid);
 /* -1: there is none. */
 int vc_proc_find(struct vc_clock *clock, pid_t pid);
 void vc_proc_set(struct vc_clock *clock, int proc, enum vc_proc_state state);
+/* It is about to be killed: it runs until somebody has waited for its end, whatever it did. */
+void vc_proc_kill(struct vc_clock *clock, int proc);
 
 /* A slot that runs, without a count in its process. NULL: the table is full. */
 struct vc_clock_slot *vc_slot_new(struct vc_clock *clock, uint32_t proc);

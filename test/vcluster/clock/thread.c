@@ -441,6 +441,11 @@ void vc_process_set(pid_t pid, enum vc_proc_state state)
 	vc_proc_set(vc_clock, vc_proc_find(vc_clock, pid), state);
 }
 
+void vc_process_kill(pid_t pid)
+{
+	vc_proc_kill(vc_clock, vc_proc_find(vc_clock, pid));
+}
+
 bool vc_process_known(pid_t pid)
 {
 	return vc_proc_find(vc_clock, pid) >= 0;

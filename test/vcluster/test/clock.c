@@ -20,6 +20,7 @@
 #define ROUNDS 2000
 #define STUCK 85
 #define STALLED 86
+#define KILLS 20
 
 #define MUST(condition)                                                                            \
 	do {                                                                                       \
@@ -281,6 +282,37 @@ static void test_ended(int number)
 	close(fd[1]);
 }
 
+/* Until a process that was killed has been waited for, it may still be about to end. */
+static void test_killed(bool stopped)
+{
+	pthread_t other;
+	int fd[2], status;
+	double start;
+	pid_t pid;
+	char byte = 0;
+
+	for (int i = 0; i < KILLS; i++) {
+		MUST(!pipe(fd));
+		pid = fork();
+		MUST(pid >= 0);
+		if (!pid) {
+			MUST(write(fd[1], &byte, 1) == 1);
+			for (;;) {
+				sleep(3600);
+			}
+		}
+		MUST(read(fd[0], &byte, 1) == 1);
+		CHECK(!stopped || !kill(pid, SIGSTOP));
+		other = doze(600);
+		start = now();
+		CHECK(!kill(pid, SIGKILL) && waitpid(pid, &status, 0) == pid);
+		CHECK(now() - start < 300);
+		MUST(!pthread_join(other, NULL));
+		close(fd[0]);
+		close(fd[1]);
+	}
+}
+
 /*
  * A kernel hangs while the run has no processor: a process that is to run does not, and the clock
  * does not know why. The watchdog waits until the run has one.
@@ -367,6 +399,8 @@ int main(int argc, char **argv)
 	test_fortified();
 	test_ended(SIGSTOP);
 	test_ended(SIGKILL);
+	test_killed(false);
+	test_killed(true);
 	test_found(argv[0], "limitless", STUCK, "waits for a condition without a limit");
 	test_found(argv[0], "lost", STUCK, "no thread runs, and no wait has a limit");
 	test_found(argv[0], "naps", STUCK, "a thread that naps waits in vain");
