@@ -104,17 +104,17 @@ static size_t hear(int fd, void *to, size_t size)
 	return at;
 }
 
-/* Calls until there is a connection or an error. */
+/* Calls until there is a connection or an error; once if its time passes before. */
 static int until_end(bool connecting, void *what, void **comm, uint64_t ms)
 {
 	uint64_t until = net_now_ms() + ms;
 	int rc = NET_OK;
 
 	*comm = NULL;
-	while (rc == NET_OK && !*comm && net_now_ms() < until) {
+	do {
 		rc = connecting ? net_connect(&net, 0, what, comm) : net_accept(&net, what, comm);
 		usleep(20);
-	}
+	} while (rc == NET_OK && !*comm && net_now_ms() < until);
 	return rc;
 }
 
