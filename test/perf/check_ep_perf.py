@@ -445,17 +445,18 @@ def main():
         across = run([VCRUN, '--nodes', '2', '--gpus', '1', '--', EP_PERF, '-b', '3', *SHAPE], 0)
         expect('NVLink' not in across.stdout, 'no NVLink without a neighbour')
 
-        # ranks that share GPUs, and with them the SMs, of which a virtual GPU has 8
+        # ranks that share GPUs, and with them the SMs
         sharing = [EP_PERF, '-g', '2', '-t', '2', '--ranks-per-gpu', '2', '-b', '3', *SHAPE]
-        run([*sharing, '-J', out], 0, VC_NCCL_VERSION='23000')
+        able = {'VC_NCCL_VERSION': '23000', 'VC_SMS': '8'}
+        run([*sharing, '-J', out], 0, **able)
         with open(out) as file:
             document = json.load(file)
         check_document(document, [3], 4, 'none', per_gpu=2)
         expect(document['config']['sms'] == 4, 'half of the SMs')
         expect(document['environment'].get('NCCL_MULTI_RANK_GPU_ENABLE') == '1', 'NCCL is told')
-        done = run([*sharing, '--sms', '5'], 3, VC_NCCL_VERSION='23000')
+        done = run([*sharing, '--sms', '5'], 3, **able)
         expect('--sms is at most 4' in done.stderr, 'too many SMs')
-        done = run([*sharing, '--combine-sms', '5'], 3, VC_NCCL_VERSION='23000')
+        done = run([*sharing, '--combine-sms', '5'], 3, **able)
         expect('--combine-sms is at most 4' in done.stderr, 'too many SMs of combine')
         done = run(sharing, 2, VC_NCCL_VERSION='22909')
         expect('needs NCCL 2.30 or later, this is 2.29.9' in done.stderr, 'an NCCL that cannot')
