@@ -15,7 +15,7 @@ trap 'rm -f "$commands"' EXIT
     sed -n 's/^    (gdb) //p' "$page"
 } >"$commands"
 read -r -a program < <(sed -n '/^    gdb -x/{N;s/\\\n//;s/.*--args //p}' "$page")
-out=$(NCCL_NVLS_ENABLE=0 timeout 100 gdb -nx -batch -x "$commands" --args "${program[@]}" 2>&1 || true)
+out=$(NCCL_NVLS_ENABLE=0 timeout 300 gdb -nx -batch -x "$commands" --args "${program[@]}" 2>&1 || true)
 case $out in
 *'not permitted'* | *'Could not trace'*) echo 'this machine does not let gdb look'; exit 77 ;;
 esac
