@@ -187,8 +187,9 @@ static void window_free(void *base)
 static void window_keep(struct ep_heap *heap)
 {
 	if (!heap->entry->kept) {
-		EP_WARN("rank %d: %llu bytes of device memory stay allocated", heap->rank,
-			(unsigned long long)heap->bytes);
+		EP_WARN("rank %d: %llu bytes of device memory stay allocated until the process "
+			"ends: NCCL may still work on them",
+			heap->rank, (unsigned long long)heap->bytes);
 		heap->entry->kept = true;
 	}
 }
