@@ -36,6 +36,9 @@ MUTANTS = [
     # Who cannot ask whether all have let go of a heap keeps it.
     {"name": "kept_unasked", "file": "plugin/peer/leave.c",
      "old": "return lost ? -1 : entry->rank;", "new": "(void)lost;\n\t\treturn -1;", "tests": ["nth_kept"]},
+    # Who looks only once asks then which ranks have ended.
+    {"name": "heap_unasked", "file": "plugin/peer/leave.c",
+     "old": "\te->asked_ns = 0;", "new": "", "tests": ["leave_reaped_ipc"]},
     # What a collective holds up comes back when it has ended.
     {"name": "stuck_forgotten", "file": "plugin/ep/remains.c",
      "old": "\tif (remains_start(&r)) {\n\t\treturn;",
@@ -49,7 +52,6 @@ MUTANTS = [
     # ... also where it has other groups.
     {"name": "heaps_of_others", "file": "plugin/peer/leave.c",
      "old": "\tif (alive->count > EP_HEAP_TEAMS) {", "new": "\tif (alive->count) {", "tests": ["nth_beside"]},
-    # A process that can open no file does not take its peers for dead.
     # A process without /proc is not taken for one that has ended.
     {"name": "gone_unknown", "file": "plugin/core/ident.c",
      "old": "\t\tident->pid_ns = 0;", "new": "\t\t;", "tests": ["ident"]},
@@ -76,6 +78,7 @@ MUTANTS = [
     {"name": "counts_room", "file": "plugin/net/p2p_counts.c",
      "old": "error = ep_shared_file_grow(&counted.shared, counts_bytes(entries));", "new": "error = 0;",
      "tests": ["counts_room_some"]},
+    # A process that can open no file does not take its peers for dead.
     {"name": "gone_unread", "file": "plugin/core/ident.c",
      "old": "return !exhausted(errno) && access", "new": "return access", "tests": ["ident"]},
     # The library's threads go on when a program has closed the library.
