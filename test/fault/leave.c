@@ -101,26 +101,18 @@ static void leave_elsewhere(ncclEpGroup_t group)
 	NEED(!pthread_join(thread, NULL));
 }
 
+static void check_named(const char *line, void *rank)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), " rank %d (", *(int *)rank);
+	CHECK(strstr(line, name));
+}
+
 /* Lines of this process that say a thing about ranks; all must name that rank. */
 static int lines(const char *said, int named)
 {
-	char path[600], line[1024], name[32];
-	int n = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/leave-%d", getenv("VC_DIR"), getpid());
-	snprintf(name, sizeof(name), " rank %d (", named);
-	f = fopen(path, "r");
-	while (f && fgets(line, sizeof(line), f)) {
-		if (strstr(line, said)) {
-			n++;
-			CHECK(strstr(line, name));
-		}
-	}
-	if (f) {
-		fclose(f);
-	}
-	return n;
+	return self_logged(said, check_named, &named);
 }
 
 static int warnings(int named)
@@ -328,6 +320,7 @@ static void reaped(struct world *w)
 	struct world self = { .nranks = 1 };
 	ncclEpGroup_t other, left;
 	uint64_t before;
+	double end;
 
 	NEED_OK(ncclCommInitAll(&self.comm, 1, &w->device));
 	other = make(&self);
@@ -344,7 +337,9 @@ static void reaped(struct world *w)
 	leave(left, AT_ONCE);
 	CHECK(used() > before);
 	world_raise(w, FLAG_LEFT, 1);
+	end = world_now() + SOON;
 	while (!kill((pid_t)world_look(w, FLAG_PID, 2), 0)) {
+		NEED(world_now() < end);
 		usleep(200);
 	}
 	leave(make(&self), SOON);
@@ -581,8 +576,6 @@ static void run(struct world *w, void *arg)
 
 int main(int argc, char **argv)
 {
-	char path[600];
-
 	NEED(argc >= 2);
 	if (!strcmp(argv[1], "killed") || !strcmp(argv[1], "reaped")) {
 		victim_start(2, true);
@@ -590,9 +583,7 @@ int main(int argc, char **argv)
 		victim_start(3, argc > 2 && !strcmp(argv[2], "kill"));
 	}
 	if (world_launched()) {
-		snprintf(path, sizeof(path), "%s/leave-%%p", getenv("VC_DIR"));
-		setenv("NCCL_DEBUG", "INFO", 1);
-		setenv("NCCL_DEBUG_FILE", path, 1);
+		self_log("INFO");
 	}
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "20000", 0);
 	world_run(world_size(3), run, argv);

@@ -43,7 +43,6 @@
 #define SILENCE_S 3.0    /* after which a newcomer that says nothing is given up */
 #define HELD_US ((useconds_t)(3e3 * TIMEOUT_MS)) /* more than the longest wait for one */
 #define IDS 8
-#define KEPT "stay allocated until the process ends"
 #define PAIRS_AROUND_LOSS 6 /* the victim dies in one of them, before the last one */
 #define PAIRS_BETWEEN 2
 #define TARDY_US 2300000 /* longer than MaskClean waits for a masked rank */
@@ -524,38 +523,28 @@ static ncclResult_t pair_blind(struct lane *l)
 
 /* ---- what a process has ---- */
 
-/*
- * Heaps that the library keeps for good, and says so: a newcomer hung while NCCL registered them.
- */
-static struct belongings look_kept(void)
+static void add_kept(const char *line, void *kept)
 {
-	struct belongings kept = { 0 };
-	char path[600], line[1024];
-	unsigned long long bytes;
-	const char *number;
-	FILE *f;
+	struct belongings *b = kept;
+	unsigned long long bytes = 0;
+	const char *number = strstr(line, ": ");
 
-	snprintf(path, sizeof(path), "%s/replace-%d", getenv("VC_DIR"), getpid());
-	f = fopen(path, "r");
-	while (f && fgets(line, sizeof(line), f)) {
-		number = strstr(line, KEPT) ? strstr(line, ": ") : NULL;
-		if (number && sscanf(number, ": %llu bytes", &bytes) == 1) {
-			kept.memory += bytes;
-			kept.files++;
-			kept.maps++;
-		}
-	}
-	if (f) {
-		fclose(f);
-	}
-	return kept;
+	NEED(number && sscanf(number, ": %llu bytes", &bytes) == 1);
+	b->memory += bytes;
+	b->files++;
+	b->maps++;
 }
 
+/*
+ * Without the heaps that the library keeps for good, and says so: a newcomer hung while NCCL
+ * registered them.
+ */
 static struct belongings look(void)
 {
-	struct belongings b, kept = look_kept();
+	struct belongings b, kept = { 0 };
 	size_t available = 0, total = 0;
 
+	(void)self_logged("stay allocated until the process ends", add_kept, &kept);
 	NEED_CUDA(cudaMemGetInfo(&available, &total));
 	b.memory = total - available - kept.memory;
 	b.files = self_entries("/proc/self/fd") - kept.files;
@@ -1011,7 +1000,6 @@ static void keep_alive(struct plane *plane, int rank)
 int main(int argc, char **argv)
 {
 	static struct rank k;
-	char log[600];
 
 	NEED(argc >= 3 && argc <= 4 && world_launched());
 	k.plane = world_shared("plane", sizeof(*k.plane));
@@ -1026,9 +1014,7 @@ int main(int argc, char **argv)
 	setenv("NCCL_EP_CLOSE_TIMEOUT_MS", "3000", 0);
 	setenv("NCCL_EP_BOOTSTRAP_TIMEOUT_MS", "2000", 0);
 	setenv("VC_NCCL_TIMEOUT_S", "3", 0);
-	snprintf(log, sizeof(log), "%s/replace-%%p", getenv("VC_DIR"));
-	setenv("NCCL_DEBUG", "WARN", 0);
-	setenv("NCCL_DEBUG_FILE", log, 1);
+	self_log("WARN");
 	keep_alive(k.plane, k.rank);
 	return run(&k);
 }

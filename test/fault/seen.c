@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "support/ht_bench.h"
+#include "support/self.h"
 #include "support/victim.h"
 
 #define VICTIM 2
@@ -86,24 +87,15 @@ static const char *mine(const char *json)
 /* Lines of this process's log that say so. `line` is the last one. */
 static char line[1024];
 
+static void keep_line(const char *said, void *arg)
+{
+	(void)arg;
+	snprintf(line, sizeof(line), "%s", said);
+}
+
 static int lines(const char *said)
 {
-	char path[600], next[sizeof(line)];
-	int n = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/seen-%d", getenv("VC_DIR"), (int)getpid());
-	f = fopen(path, "r");
-	while (f && fgets(next, sizeof(next), f)) {
-		if (strstr(next, said)) {
-			strcpy(line, next);
-			n++;
-		}
-	}
-	if (f) {
-		fclose(f);
-	}
-	return n;
+	return self_logged(said, keep_line, NULL);
 }
 
 /* Every format names the rank. */
@@ -453,14 +445,10 @@ static void run(struct world *w, void *arg)
 
 int main(int argc, char **argv)
 {
-	char path[600];
-
 	NEED(argc == 3 && world_launched());
 	ep_info = argv[1];
 	victim_start(VICTIM, false);
-	snprintf(path, sizeof(path), "%s/seen-%%p", getenv("VC_DIR"));
-	setenv("NCCL_DEBUG", "WARN", 1);
-	setenv("NCCL_DEBUG_FILE", path, 1);
+	self_log("WARN");
 	world_run(world_size(4), run, argv[2]);
 	return check_end();
 }

@@ -362,24 +362,6 @@ static void domain(struct world *w)
 	works(w, "CUDA IPC", 4, "rank 0");
 }
 
-/* Lines of this process with a text in them. */
-static int logged(const char *part)
-{
-	char path[600], line[1024];
-	int n = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/mappings-%d", getenv("VC_DIR"), getpid());
-	f = fopen(path, "r");
-	while (f && fgets(line, sizeof(line), f)) {
-		n += strstr(line, part) != NULL;
-	}
-	if (f) {
-		fclose(f);
-	}
-	return n;
-}
-
 /* The group works as ever, and one line says that the variable means nothing here. */
 static void p2p(struct world *w)
 {
@@ -395,14 +377,15 @@ static void p2p(struct world *w)
 	}
 	choose("auto", "1");
 	works(w, "plain pointers", 3, "");
-	CHECK_INT(logged("NCCL_P2P"), 0);
+	CHECK_INT(self_logged("NCCL_P2P", NULL, NULL), 0);
 	choose("auto", "0");
 	for (int i = 0; i < 2; i++) {
 		works(w, "NCCL windows", 1, "");
-		CHECK_INT(logged("NCCL_P2P"), 1);
+		CHECK_INT(self_logged("NCCL_P2P", NULL, NULL), 1);
 	}
-	CHECK_INT(logged(w->rank == 1 ? "WARN EP NCCL_P2P_LEVEL=loc does not count here"
-				      : "WARN EP NCCL_P2P_DISABLE=1 does not count here"),
+	CHECK_INT(self_logged(w->rank == 1 ? "WARN EP NCCL_P2P_LEVEL=loc does not count here"
+					   : "WARN EP NCCL_P2P_DISABLE=1 does not count here",
+			      NULL, NULL),
 		  1);
 }
 
@@ -474,11 +457,7 @@ int main(int argc, char **argv)
 	NEED(argc == 2);
 	choose("auto", "0");
 	if (!strcmp(argv[1], "p2p")) {
-		char path[600];
-
-		snprintf(path, sizeof(path), "%s/mappings-%%p", getenv("VC_DIR"));
-		setenv("NCCL_DEBUG", "WARN", 1);
-		setenv("NCCL_DEBUG_FILE", path, 1);
+		self_log("WARN");
 	}
 	world_run(world_size(3), run, argv[1]);
 	return check_end();

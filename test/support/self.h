@@ -19,4 +19,11 @@ int self_threads(int most);
 /* Allows no file with a number from `most` on to be opened. Returns what was allowed before. */
 int self_files(int most);
 
+/* From now on what the library logs goes into a file of its own for each process of the run. */
+void self_log(const char *level);
+/*
+ * Lines of this process's log with that text. `each`, if it is not NULL, gets one after the other.
+ */
+int self_logged(const char *said, void (*each)(const char *line, void *arg), void *arg);
+
 #endif

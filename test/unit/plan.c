@@ -405,6 +405,21 @@ static void test_few_sms(void)
 	}
 }
 
+/* An operation of so many tokens, of ranks that all hold experts and send. */
+static struct ep_ht_operation operation_of(enum ep_ht_kind kind, uint32_t ranks, uint32_t tokens,
+					   uint32_t layout, uint32_t flows)
+{
+	struct ep_ht_operation o = ht_usual;
+
+	o.kind = kind;
+	o.layout = layout;
+	o.shape.nranks = ranks;
+	o.shape.roles = (struct ep_roles){ 0, ranks, 0, ranks };
+	o.shape.max_tokens = tokens;
+	o.shape.nodes.flows = flows;
+	return o;
+}
+
 /* Dispatch cuts expert-major rows in two where that takes over an eighth off the busiest SM. */
 static void test_even(void)
 {
@@ -427,14 +442,10 @@ static void test_even(void)
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
-		struct ep_ht_operation o = ht_usual;
+		struct ep_ht_operation o = operation_of(EP_HT_DISPATCH, rows[i].ranks,
+							rows[i].tokens, rows[i].layout,
+							rows[i].flows);
 
-		o.kind = EP_HT_DISPATCH;
-		o.layout = rows[i].layout;
-		o.shape.nranks = rows[i].ranks;
-		o.shape.roles = (struct ep_roles){ 0, rows[i].ranks, 0, rows[i].ranks };
-		o.shape.max_tokens = rows[i].tokens;
-		o.shape.nodes.flows = rows[i].flows;
 		o.least_sms = rows[i].sms;
 		o.row_bytes = rows[i].row;
 		o.arrivals = rows[i].arrivals;
@@ -465,15 +476,11 @@ static void test_few_sums(void)
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
-		struct ep_ht_operation o = ht_usual;
+		struct ep_ht_operation o = operation_of(EP_HT_COMBINE, rows[i].ranks,
+							rows[i].tokens, rows[i].layout,
+							rows[i].flows);
 		struct ep_ht_plan p;
 
-		o.kind = EP_HT_COMBINE;
-		o.layout = rows[i].layout;
-		o.shape.nranks = rows[i].ranks;
-		o.shape.roles = (struct ep_roles){ 0, rows[i].ranks, 0, rows[i].ranks };
-		o.shape.max_tokens = rows[i].tokens;
-		o.shape.nodes.flows = rows[i].flows;
 		o.device.max_blocks = o.least_sms = rows[i].sms;
 		o.ring_chunks = rows[i].ring ? 256 : 64;
 		o.net_chunks = 64;
