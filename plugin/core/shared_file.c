@@ -41,13 +41,12 @@ void ep_shared_file_sweep(const char *prefix)
 
 int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t bytes)
 {
+	char unnamed[sizeof("/proc/self/fd/") + 11];
 	int error;
 
 	ep_shared_file_sweep(prefix);
 	file->pid = getpid();
-	snprintf(file->path, sizeof(file->path), EP_SHARED_DIR "/%s%d.%016llx", prefix,
-		 (int)file->pid, (unsigned long long)ep_random_u64());
-	file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	file->fd = open(EP_SHARED_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
 	if (file->fd < 0) {
 		error = errno;
 		goto err_path;
@@ -60,10 +59,17 @@ int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t 
 	if (error) {
 		goto err_file;
 	}
+	/* (open(2) has this way to name a file of O_TMPFILE) */
+	snprintf(unnamed, sizeof(unnamed), "/proc/self/fd/%d", file->fd);
+	snprintf(file->path, sizeof(file->path), EP_SHARED_DIR "/%s%d.%016llx", prefix,
+		 (int)file->pid, (unsigned long long)ep_random_u64());
+	if (linkat(AT_FDCWD, unnamed, AT_FDCWD, file->path, AT_SYMLINK_FOLLOW) != 0) {
+		error = errno;
+		goto err_file;
+	}
 	return 0;
 
 err_file:
-	(void)unlink(file->path);
 	close(file->fd);
 err_path:
 	file->path[0] = '\0';
@@ -103,11 +109,6 @@ void ep_shared_file_remove(struct ep_shared_file *file)
 
 bool ep_shared_file_held(int fd)
 {
-	struct stat st;
-
-	if (fstat(fd, &st) != 0 || st.st_size == 0) {
-		return true;
-	}
 	if (flock(fd, LOCK_SH | LOCK_NB) != 0) {
 		return true;
 	}

@@ -65,9 +65,12 @@ MUTANTS = [
     # Root removes no other user's file.
     {"name": "shared_owner", "file": "plugin/core/shared_file.c",
      "old": "fd >= 0 && st->st_uid == geteuid() && !ep", "new": "fd >= 0 && !ep", "tests": ["shared_file"]},
-    # A file that is still being made has no lock yet.
+    # A file has its name only when it is locked.
     {"name": "shared_early", "file": "plugin/core/shared_file.c",
-     "old": "fstat(fd, &st) != 0 || st.st_size == 0", "new": "fstat(fd, &st) != 0", "tests": ["shared_file"]},
+     "old": "\tif (linkat(AT_FDCWD, unnamed, AT_FDCWD, file->path, AT_SYMLINK_FOLLOW) != 0) {",
+     "new": "\tif (flock(file->fd, LOCK_UN) != 0 ||\n"
+            "\t    linkat(AT_FDCWD, unnamed, AT_FDCWD, file->path, AT_SYMLINK_FOLLOW) != 0 ||\n"
+            "\t    flock(file->fd, LOCK_EX | LOCK_NB) != 0) {", "tests": ["shared_file"]},
     # A user reads its own files alone.
     {"name": "shared_anybody", "file": "plugin/core/shared_file.c",
      "old": "(st.st_uid == geteuid() || geteuid() == 0)", "new": "true", "tests": ["shared_file"]},
