@@ -12,6 +12,7 @@
 #include "core/shared_file.h"
 
 #define EP_SHARED_DIGITS 16
+#define EP_SHARED_TRIES 16
 
 /* Whether a name is <prefix><digits>.<16 hexadecimal digits>. */
 static bool is_named(const char *name, const char *prefix)
@@ -27,9 +28,13 @@ static bool is_named(const char *name, const char *prefix)
 	       strspn(name + n + 1, "0123456789abcdef") == EP_SHARED_DIGITS;
 }
 
+/*
+ * The lock is held until the file has gone: a process that has not locked its file yet notices that
+ * it has lost it (make_locked()).
+ */
 static void remove_dead(void *arg, const char *path, int fd, const struct stat *st)
 {
-	if (fd >= 0 && st->st_uid == geteuid() && !ep_shared_file_held(fd)) {
+	if (fd >= 0 && st->st_uid == geteuid() && flock(fd, LOCK_EX | LOCK_NB) == 0) {
 		(void)unlink(path);
 	}
 }
@@ -39,37 +44,53 @@ void ep_shared_file_sweep(const char *prefix)
 	ep_shared_file_each(prefix, remove_dead, NULL);
 }
 
+/*
+ * Makes a file without bytes, and locks it. Returns 0, or a code of errno. EAGAIN: before it was
+ * locked another process looked at it, or took it for one that was left behind.
+ */
+static int make_locked(struct ep_shared_file *file, const char *prefix)
+{
+	struct stat st;
+	int error;
+
+	snprintf(file->path, sizeof(file->path), EP_SHARED_DIR "/%s%d.%016llx", prefix,
+		 (int)file->pid, (unsigned long long)ep_random_u64());
+	file->fd = open(file->path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (file->fd < 0) {
+		return errno;
+	}
+	if (flock(file->fd, LOCK_EX | LOCK_NB) != 0 || fstat(file->fd, &st) != 0) {
+		error = errno;
+	} else {
+		error = st.st_nlink ? 0 : EAGAIN;
+	}
+	if (error) {
+		(void)unlink(file->path);
+		close(file->fd);
+	}
+	return error;
+}
+
 int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t bytes)
 {
-	char unnamed[sizeof("/proc/self/fd/") + 11];
-	int error;
+	int error = EAGAIN;
 
 	ep_shared_file_sweep(prefix);
 	file->pid = getpid();
-	file->fd = open(EP_SHARED_DIR, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-	if (file->fd < 0) {
-		error = errno;
-		goto err_path;
+	for (int i = 0; i < EP_SHARED_TRIES && error == EAGAIN; i++) {
+		error = make_locked(file, prefix);
 	}
-	if (flock(file->fd, LOCK_EX | LOCK_NB) != 0) {
-		error = errno;
-		goto err_file;
+	if (error) {
+		goto err_path;
 	}
 	error = ep_shared_file_grow(file, bytes);
 	if (error) {
 		goto err_file;
 	}
-	/* (open(2) has this way to name a file of O_TMPFILE) */
-	snprintf(unnamed, sizeof(unnamed), "/proc/self/fd/%d", file->fd);
-	snprintf(file->path, sizeof(file->path), EP_SHARED_DIR "/%s%d.%016llx", prefix,
-		 (int)file->pid, (unsigned long long)ep_random_u64());
-	if (linkat(AT_FDCWD, unnamed, AT_FDCWD, file->path, AT_SYMLINK_FOLLOW) != 0) {
-		error = errno;
-		goto err_file;
-	}
 	return 0;
 
 err_file:
+	(void)unlink(file->path);
 	close(file->fd);
 err_path:
 	file->path[0] = '\0';

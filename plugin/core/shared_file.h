@@ -29,10 +29,9 @@ struct ep_shared_file {
 
 /*
  * Makes a file of so many bytes, all zero, and locks it. There is memory behind each byte: to write
- * where /dev/shm is full would be a bus error. The file gets its name last, so each file of that
- * name is whole and has been locked: a process that is killed here leaves nothing, or a file that
- * anybody knows for dead. Removes the files of this prefix that processes of this user have left
- * behind. Returns 0; otherwise a code of errno, and file->path is "".
+ * where /dev/shm is full would be a bus error. Removes the files of this prefix that processes of
+ * this user have left behind, whatever state they were in when they were killed. Returns 0;
+ * otherwise a code of errno, and file->path is "".
  */
 int ep_shared_file_make(struct ep_shared_file *file, const char *prefix, size_t bytes);
 

@@ -114,7 +114,7 @@ MUTANTS = [
      "old": "started != board->started || ", "new": "", "tests": ["board"]},
     # Only its user may read a page.
     {"name": "page_public", "file": "plugin/core/shared_file.c",
-     "old": "O_CLOEXEC, 0600)", "new": "O_CLOEXEC, 0644)", "tests": ["shared_file"]},
+     "old": "O_NOFOLLOW, 0600)", "new": "O_NOFOLLOW, 0644)", "tests": ["shared_file"]},
 ]
 
 # What is announced before there is anything is what creation and calls do.
