@@ -107,11 +107,10 @@ static int fits_mode(const struct perf_options *opt)
 /* Texts that have a form of their own. */
 static int check_texts(struct perf_options *opt)
 {
-	const char *place = opt->rendezvous;
 	char why[400];
 
-	if (place && (!strncmp(place, "file:", 5) ? !place[5] : !strchr(place, ':'))) {
-		return bad("--rendezvous", place, "HOST:PORT or file:NAME");
+	if (opt->rendezvous && !perf_rendezvous_known(opt->rendezvous)) {
+		return bad("--rendezvous", opt->rendezvous, PERF_RENDEZVOUS_FORMS);
 	}
 	if (opt->node_size && check_sizes(opt->node_size)) {
 		return -1;

@@ -289,6 +289,20 @@ void perf_world_close(struct perf_world *world);
 void perf_gather(struct perf_rank *rank, const void *in, size_t bytes, void *out);
 void perf_barrier(struct perf_rank *rank);
 
+/* ---- rendezvous.c ---- */
+
+#define PERF_RENDEZVOUS_FORMS "HOST:PORT, with a port from 1 to 65535, or file:NAME"
+bool perf_rendezvous_known(const char *address);
+/* Connects the processes of a run. Returns 0, or -1 and has said why. */
+int perf_rendezvous_open(struct perf_world *world, const struct perf_options *opt);
+/*
+ * Gives each process world->mine of all processes, in world->all; of each rank so many bytes.
+ * Returns -1 if a process is gone or silent.
+ */
+int perf_rendezvous_exchange(struct perf_world *world, size_t bytes);
+
+/* ---- rank.c ---- */
+
 /* Exit statuses. */
 enum {
 	EXIT_WRONG = 1,
