@@ -227,6 +227,9 @@ static ncclResult_t param_list_fail(const struct ep_param_def *def, const char *
 		       def->name, text, (long long)def->max);
 }
 
+#define PARAM_LIST_PLAIN 4                   /* items whose digits a value can be */
+#define PARAM_LIST_ODD 0x9e3779b97f4a7c15ull /* no item is lost by it */
+
 static ncclResult_t param_list_parse(const struct ep_param_def *def, const char *text,
 				     struct ep_param_list *list, int64_t *value)
 {
@@ -246,7 +249,8 @@ static ncclResult_t param_list_parse(const struct ep_param_def *def, const char 
 			return param_list_fail(def, text);
 		}
 		list->item[list->count++] = (uint32_t)item;
-		code = code * 10000 + (uint64_t)item;
+		code *= list->count <= PARAM_LIST_PLAIN ? 10000 : PARAM_LIST_ODD;
+		code += (uint64_t)item;
 		while (*end == ' ') {
 			end++;
 		}

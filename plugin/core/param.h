@@ -84,8 +84,8 @@ int64_t ep_param_or_initial(enum ep_param_id id);
 const char *ep_param_word(enum ep_param_id id, int64_t value, char buffer[EP_PARAM_WORD_MAX]);
 
 /*
- * One value from its text. Of a list: a number that distinguishes short lists, four decimal digits
- * for each item.
+ * One value from its text. Of a list: a number that distinguishes lists, of up to four items four
+ * decimal digits for each.
  */
 ncclResult_t ep_param_parse(enum ep_param_id id, const char *text, int64_t *value);
 

@@ -348,7 +348,9 @@ void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most n
 	FIELD(c->lines_choice, "environment variable NCCL_EP_LL_LINES", NULL)                      \
 	FIELD(c->direct_bytes, "environment variable NCCL_EP_LL_DIRECT_BYTES", NULL)               \
 	FIELD(c->node_code,                                                                        \
-	      "environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node)", NULL)   \
+	      "environment variable NCCL_EP_NODE_SIZE (lists: four digits for each node; of five " \
+	      "nodes or more, a number made of all)",                                              \
+	      NULL)                                                                                \
 	FIELD(c->rdma_queues, "environment variable NCCL_EP_RDMA_QUEUES", NULL)                    \
 	FIELD(c->heap.bytes, "the library's heap layout", NULL)                                    \
 	FIELD(NCCL_EP_VERSION_CODE, "the library's version", NULL)

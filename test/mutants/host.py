@@ -52,6 +52,9 @@ MUTANTS = [
     # ... also where it has other groups.
     {"name": "heaps_of_others", "file": "plugin/peer/leave.c",
      "old": "\tif (alive->count > EP_HEAP_TEAMS) {", "new": "\tif (alive->count) {", "tests": ["nth_beside"]},
+    # Ranks whose long lists of nodes differ at the front do not agree.
+    {"name": "lists_alike", "file": "plugin/core/param.c",
+     "old": "list->count <= PARAM_LIST_PLAIN ?", "new": "list->count ?", "tests": ["params"]},
     # A process without /proc is not taken for one that has ended.
     {"name": "gone_unknown", "file": "plugin/core/ident.c",
      "old": "\t\tident->pid_ns = 0;", "new": "\t\t;", "tests": ["ident"]},

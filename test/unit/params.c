@@ -90,6 +90,26 @@ static void test_names(void)
 	CHECK(!ep_param_unknown("NCCL_DEBUG=INFO", name, &nearest));
 }
 
+/* Every item counts, where it stands: of a list of the most items, too. */
+static void test_long_lists(void)
+{
+	int64_t value[2 * EP_PARAM_LIST_MAX];
+	char text[6 * EP_PARAM_LIST_MAX];
+
+	for (int i = 0; i < 2 * EP_PARAM_LIST_MAX; i++) {
+		size_t n = 0;
+
+		for (int k = 0; k < EP_PARAM_LIST_MAX; k++) {
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%d", k ? "," : "",
+					      k == i / 2 ? 16 << i % 2 : 8);
+		}
+		OK(ep_param_parse(EP_PARAM_NODE_SIZE, text, &value[i]));
+		for (int k = 0; k < i; k++) {
+			CHECK(value[k] != value[i]);
+		}
+	}
+}
+
 static void test_lists(void)
 {
 	static const char *const wrong[] = { "x",      "1,",  ",1",   "1,,2",      "1,0,2", "1025",
@@ -228,6 +248,7 @@ int main(void)
 {
 	test_table();
 	test_lists();
+	test_long_lists();
 	test_nodes();
 	test_roles();
 	test_values();
