@@ -415,13 +415,17 @@ def main():
              '-J', out], 0, VC_CLOCK='real')
         with open(out) as file:
             check_document(json.load(file), [3], 2, 'vcrun')
+        # a port that nobody else is given: one that is bound so can be listened on by who asks for it
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(('', 0))
         launch = {
             'mpirun': lambda i: {'OMPI_COMM_WORLD_RANK': i, 'OMPI_COMM_WORLD_SIZE': '2',
                                  'OMPI_COMM_WORLD_LOCAL_RANK': i, 'PMIX_NAMESPACE': 'job%d' %
                                  os.getpid(), 'TMPDIR': work},
             'torchrun': lambda i: {'RANK': i, 'WORLD_SIZE': '2', 'LOCAL_RANK': i,
                                    'MASTER_ADDR': '127.0.0.1',
-                                   'MASTER_PORT': str(20000 + os.getpid() % 10000)},
+                                   'MASTER_PORT': str(held.getsockname()[1])},
         }
         for launcher, variables in launch.items():
             command = [EP_PERF, '-g', '2', '-b', '3', *SHAPE, '-J', out]
@@ -431,6 +435,7 @@ def main():
             expect([part.wait(120) for part in parts] == [0, 0], launcher)
             with open(out) as file:
                 check_document(json.load(file), [3], 4, launcher)
+        held.close()
 
         # nodes: bytes by the way they took, and no word of RDMA where no NIC carried any
         expect('RDMA' not in done.stdout, 'one node needs no RDMA')
