@@ -14,6 +14,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "support/ht_bench.h"
@@ -48,18 +49,20 @@ static const char *ask(const char *options)
 	return text;
 }
 
-/* Files of this process. */
+/* Files of this process; there may be one of another user's, whose process had its number. */
 static int files(void)
 {
 	char mine[64];
 	struct dirent *d;
+	struct stat st;
 	DIR *dir = opendir("/dev/shm");
 	int n = 0;
 
 	NEED(dir);
 	snprintf(mine, sizeof(mine), "nccl-ep-live.%d.", (int)getpid());
 	while ((d = readdir(dir))) {
-		n += strncmp(d->d_name, mine, strlen(mine)) == 0;
+		n += strncmp(d->d_name, mine, strlen(mine)) == 0 &&
+		     fstatat(dirfd(dir), d->d_name, &st, 0) == 0 && st.st_uid == geteuid();
 	}
 	closedir(dir);
 	return n;

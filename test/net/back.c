@@ -9,8 +9,6 @@
  * LOSS: what NICs do besides all the time, as VC_NIC_FAULTS has it; "": nothing.
  */
 #include <sys/mman.h>
-#include <fcntl.h>
-#include <glob.h>
 #include <unistd.h>
 #include "net/counts_file.h"
 #include "net/rig.h"
@@ -33,15 +31,8 @@ static const char *loss;
 static void counters_open(void)
 {
 	const struct ep_net_counts_file *file;
-	char path[64];
-	glob_t found;
-	int fd;
+	int fd = net_counts_open();
 
-	snprintf(path, sizeof(path), "/dev/shm/" EP_NET_COUNTS_NAME "%d.*", (int)getpid());
-	NEED(glob(path, 0, NULL, &found) == 0 && found.gl_pathc == 1);
-	fd = open(found.gl_pathv[0], O_RDONLY);
-	globfree(&found);
-	NEED(fd >= 0);
 	file = mmap(NULL, sizeof(*file) + 16 * sizeof(*end[0]), PROT_READ, MAP_SHARED, fd, 0);
 	NEED(file != MAP_FAILED && file->version == EP_NET_COUNTS_VERSION);
 	close(fd);

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <glob.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -480,6 +483,28 @@ size_t net_wrong(const uint8_t *at, size_t size, uint64_t seed)
 		wrong += at[i] != net_byte(seed, i);
 	}
 	return wrong;
+}
+
+/* ---- counts ---- */
+
+int net_counts_open(void)
+{
+	int fd = -1, found = 0;
+	char path[64];
+	struct stat st;
+	glob_t all;
+
+	snprintf(path, sizeof(path), "/dev/shm/nccl-ep-net.%d.*", (int)getpid());
+	NEED(glob(path, 0, NULL, &all) == 0);
+	for (size_t i = 0; i < all.gl_pathc; i++) {
+		if (stat(all.gl_pathv[i], &st) == 0 && st.st_uid == geteuid()) {
+			fd = open(all.gl_pathv[i], O_RDONLY);
+			found++;
+		}
+	}
+	globfree(&all);
+	NEED(found == 1 && fd >= 0);
+	return fd;
 }
 
 /* ---- faults that are said while the test runs ---- */

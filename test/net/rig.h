@@ -168,6 +168,9 @@ struct net_dmabuf {
 void net_dmabuf_make(struct net_dmabuf *d, size_t size);
 void net_dmabuf_free(struct net_dmabuf *d);
 
+/* The file of this process's counts, to read. */
+int net_counts_open(void);
+
 uint64_t net_now_ms(void);
 /* A byte that depends on all three. */
 static inline uint8_t net_byte(uint64_t seed, uint64_t i)

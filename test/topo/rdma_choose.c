@@ -20,7 +20,7 @@
 
 #define SKIP 77
 
-static char log_path[PATH_MAX];
+static char log_path[] = "/tmp/ep_choose_log_XXXXXX";
 static const char *files;
 
 /* All that was logged since the last call. */
@@ -328,11 +328,10 @@ static int child(const char *reason)
 
 int main(int argc, char **argv)
 {
-	snprintf(log_path, sizeof(log_path), "/tmp/ep_choose_log_%d", (int)getpid());
+	NEED(close(mkstemp(log_path)) == 0);
 	setenv("NCCL_DEBUG", "INFO", 1);
 	setenv("NCCL_DEBUG_SUBSYS", "NET", 1);
 	setenv("NCCL_DEBUG_FILE", log_path, 1);
-	fclose(fopen(log_path, "w"));
 	if (argc == 3 && !strcmp(argv[1], "child")) {
 		int status = child(argv[2]);
 

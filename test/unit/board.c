@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "core/board.h"
+#include "core/process.h"
 #include "device/group/wait_word.h"
 #include "support/check.h"
 #include "core/shared_file.h"
@@ -588,7 +589,8 @@ static void test_limit(void)
 
 static int main_shared_file(int argc, char **argv)
 {
-	snprintf(prefix, sizeof(prefix), "nccl-ep-test-%d.", (int)getpid());
+	/* A process of this number may have left files, also another user's. */
+	snprintf(prefix, sizeof(prefix), "nccl-ep-test-%08x.", (unsigned int)ep_random_u64());
 	test_own();
 	test_names();
 	test_death();
