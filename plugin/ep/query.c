@@ -26,7 +26,7 @@ static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks
 				const ncclEpExtMemory_t *asked, struct ep_nodes_most *most)
 {
 	bool listed = !asked->remote_ranks && config->node_size.count;
-	uint32_t n = (uint32_t)nranks, *node;
+	uint32_t n = (uint32_t)nranks, largest, *node;
 	ncclResult_t result = ncclSuccess;
 
 	if (asked->remote_ranks >= n) {
@@ -37,11 +37,12 @@ static ncclResult_t query_nodes(const struct ep_group_config *config, int nranks
 	}
 	*most = ep_nodes_alike(asked->node_ranks ? asked->node_ranks : n - asked->remote_ranks,
 			       asked->remote_ranks, nranks, &config->shape.roles);
-	if (most->near > n || most->near < n - most->remote) {
+	largest = n - (most->remote != 0);
+	if (most->near > largest || most->near < n - most->remote) {
 		return ep_fail(ncclInvalidArgument,
 			       "memory->node_ranks is %u: with %d ranks and %u remote_ranks, the "
-			       "largest node has %u to %d, and 0 stands for %u",
-			       asked->node_ranks, nranks, most->remote, n - most->remote, nranks,
+			       "largest node has %u to %u, and 0 stands for %u",
+			       asked->node_ranks, nranks, most->remote, n - most->remote, largest,
 			       n - most->remote);
 	}
 	if (!asked->roles && !listed) {

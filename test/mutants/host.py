@@ -55,6 +55,9 @@ MUTANTS = [
     # Ranks whose long lists of nodes differ at the front do not agree.
     {"name": "lists_alike", "file": "plugin/core/param.c",
      "old": "list->count <= PARAM_LIST_PLAIN ?", "new": "list->count ?", "tests": ["params"]},
+    # No node has all ranks where some are remote.
+    {"name": "node_of_all", "file": "plugin/ep/query.c",
+     "old": "largest = n - (most->remote != 0);", "new": "largest = n;", "tests": ["group_config"]},
     # A process without /proc is not taken for one that has ended.
     {"name": "gone_unknown", "file": "plugin/core/ident.c",
      "old": "\t\tident->pid_ns = 0;", "new": "\t\t;", "tests": ["ident"]},

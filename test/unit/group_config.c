@@ -397,9 +397,17 @@ static void test_query(void)
 	CHECK_REASON(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &said),
 		     ncclInvalidArgument,
 		     "node_ranks is 4: with 8 ranks and 3 remote_ranks, the "
-		     "largest node has 5 to 8");
+		     "largest node has 5 to 7");
 	said.node_ranks = 9;
 	CHECK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &said) == ncclInvalidArgument);
+	/* all ranks are on one node, and some of them on another */
+	said.node_ranks = 8;
+	for (int algo = NCCL_EP_ALGO_LOW_LATENCY; algo <= NCCL_EP_ALGO_HIGH_THROUGHPUT; algo++) {
+		c.algorithm = (ncclEpAlgorithm_t)algo;
+		CHECK_REASON(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &said),
+			     ncclInvalidArgument, "largest node has 5 to 7");
+	}
+	c.algorithm = NCCL_EP_ALGO_LOW_LATENCY;
 	setenv("NCCL_EP_NODE_SIZE", "8", 1);
 	OK(ncclEpExtDeviceMemory(&c, 8, NCCL_EP_LAYOUT_UNSET, 0, &m));
 	CHECK(m.group_bytes == one.group_bytes);
