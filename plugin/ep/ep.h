@@ -36,7 +36,6 @@ struct ep_view;
 struct ep_limits {
 	const char *mode; /* the algorithm's name in texts */
 	uint32_t max_ranks;
-	uint32_t max_local_experts;
 	uint32_t max_tokens; /* of a rank */
 	uint32_t max_topk;
 	uint32_t auto_topk; /* the heap is for handles of this, unless the config has num_topk */

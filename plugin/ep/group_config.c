@@ -95,14 +95,6 @@ static ncclResult_t config_check_sizes(const ncclEpGroupConfig_t *c, const struc
 			       c->num_experts, roles->holders,
 			       roles->holders == (uint32_t)nranks ? "" : " that hold experts");
 	}
-	if (c->num_experts / roles->holders > limits->max_local_experts) {
-		return ep_fail(ncclInvalidArgument,
-			       "config->num_experts is %u: with %u ranks%s, at "
-			       "most %u",
-			       c->num_experts, roles->holders,
-			       roles->holders == (uint32_t)nranks ? "" : " that hold experts",
-			       limits->max_local_experts * roles->holders);
-	}
 	if (tokens == 0 || tokens > limits->max_tokens) {
 		return ep_fail(ncclInvalidArgument,
 			       "config->max_dispatch_tokens_per_rank is %u: it "
@@ -114,12 +106,6 @@ static ncclResult_t config_check_sizes(const ncclEpGroupConfig_t *c, const struc
 			       "config->max_token_bytes is %u: it is required, "
 			       "from 1 to %u",
 			       c->max_token_bytes, 1u << 24);
-	}
-	if (c->rdma_buffer_size > UINT64_MAX - EP_HEAP_ALIGN) {
-		return ep_fail(ncclInvalidArgument,
-			       "config->rdma_buffer_size is %lu: no device has as much memory, "
-			       "NCCL_EP_AUTO chooses",
-			       c->rdma_buffer_size);
 	}
 	if (c->num_topk > c->num_experts) {
 		return ep_fail(ncclInvalidArgument, "config->num_topk is %u, there are %u experts",

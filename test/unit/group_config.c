@@ -64,14 +64,18 @@ static cudaError_t some_alloc(void **ptr, size_t size, void *context)
 
 static void test_limits(void)
 {
+	ncclEpGroupConfig_t c = good();
+
 	CHECK_REFUSED(num_experts, 0, 8, ncclInvalidArgument, "num_experts is 0");
 	CHECK_REFUSED(num_experts, 255, 8, ncclInvalidArgument, "num_experts is 255: it must be");
-	CHECK_REFUSED(num_experts, 1u << 20, 8, ncclInvalidArgument, "at most 131064");
+	CHECK_REFUSED(num_experts, 1u << 20, 8, ncclInvalidArgument,
+		      "at most 16383 for each of the 8 ranks");
 	CHECK_REFUSED(max_dispatch_tokens_per_rank, 0, 8, ncclInvalidArgument, "from 1 to 65535");
 	CHECK_REFUSED(max_dispatch_tokens_per_rank, 65536, 8, ncclInvalidArgument, "is 65536");
 	CHECK_REFUSED(max_token_bytes, 0, 8, ncclInvalidArgument, "max_token_bytes is 0");
 	CHECK_REFUSED(max_token_bytes, (1u << 24) + 1, 8, ncclInvalidArgument, "max_token_bytes");
-	CHECK_REFUSED(rdma_buffer_size, ULONG_MAX, 8, ncclInvalidArgument, "rdma_buffer_size is");
+	CHECK_REFUSED(rdma_buffer_size, (1ul << 62) + 1, 8, ncclInvalidArgument,
+		      "rdma_buffer_size is");
 	CHECK_REFUSED(num_topk, 257, 8, ncclInvalidArgument, "num_topk is 257, there are 256");
 	CHECK_REFUSED(max_num_sms, 133, 8, ncclInvalidUsage, "is 133, the device has 132 SMs");
 	CHECK_REFUSED(dispatch_num_sms, 133, 8, ncclInvalidUsage,
@@ -90,6 +94,13 @@ static void test_limits(void)
 	CHECK_REFUSED(num_qp_per_rank, 0, 0, ncclInvalidUsage,
 		      "0 ranks: low latency mode takes 1 to");
 	CHECK_REFUSED(num_qp_per_rank, 0, 7, ncclInvalidArgument, "multiple of the 7 ranks");
+	c.algorithm = NCCL_EP_ALGO_HIGH_THROUGHPUT;
+	c.num_experts = 1u << 20;
+	CHECK_REASON(ep_group_config_make(&made, &c, NULL, &params, 8, 132), ncclInvalidArgument,
+		     "num_experts is 1048576: high throughput mode takes at most 65535");
+	c.num_experts = 256;
+	c.rdma_buffer_size = ULONG_MAX; /* which this mode ignores */
+	OK(ep_group_config_make(&made, &c, NULL, &params, 8, 132));
 }
 
 /* The budgets of UpdateHandle, dispatch and combine, and which of them are AUTO, as bits. */

@@ -309,7 +309,6 @@ const struct ep_algo ep_ht_algo = {
 	.limits = {
 		.mode = "high throughput",
 		.max_ranks = EP_GROUP_MAX_RANKS,
-		.max_local_experts = EP_HT_MAX_EXPERTS,
 		.max_tokens = 1u << 24,
 		.max_topk = EP_HT_MAX_TOPK,
 		.auto_topk = EP_HT_MAX_TOPK,

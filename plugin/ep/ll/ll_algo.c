@@ -40,6 +40,8 @@ ncclResult_t ep_ll_geometry_make(struct ep_ll_geometry *out, const struct ep_par
 	return ncclSuccess;
 }
 
+#define EP_LL_BUFFER_MOST (1ull << 62) /* with all other memory it is still a number */
+
 /* Rows of all local experts are numbered with 31 bits, and so are quads. */
 static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, const struct ep_roles *roles)
 {
@@ -47,6 +49,18 @@ static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, const struct e
 	uint32_t quads = ep_ll_row_quads(EP_ROW_COPIED, c->max_token_bytes);
 	uint64_t sent = (uint64_t)roles->senders * tokens;
 
+	if (c->num_experts / roles->holders > EP_LL_MAX_LOCAL_EXPERTS) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->num_experts is %u: low latency mode takes at most %u for "
+			       "each of the %u ranks that hold experts",
+			       c->num_experts, EP_LL_MAX_LOCAL_EXPERTS, roles->holders);
+	}
+	if (c->rdma_buffer_size > EP_LL_BUFFER_MOST) {
+		return ep_fail(ncclInvalidArgument,
+			       "config->rdma_buffer_size is %lu: no device has as much memory, "
+			       "NCCL_EP_AUTO chooses",
+			       c->rdma_buffer_size);
+	}
 	if (sent > INT32_MAX || c->num_experts / roles->holders * sent > INT32_MAX) {
 		return ep_fail(
 			ncclInvalidArgument,
@@ -244,7 +258,6 @@ const struct ep_algo ep_ll_algo = {
 	.limits = {
 		.mode = "low latency",
 		.max_ranks = EP_GROUP_MAX_RANKS,
-		.max_local_experts = EP_LL_MAX_LOCAL_EXPERTS,
 		.max_tokens = EP_LL_MAX_TOKENS,
 		.max_topk = EP_LL_MAX_TOPK,
 		.auto_topk = 8,
