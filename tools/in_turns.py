@@ -71,8 +71,8 @@ def run_once(contender, case, arguments):
         except subprocess.TimeoutExpired as error:
             raise RuntimeError('not done after %d s' % arguments.step) from error
         if done.returncode:
-            said = [line for line in done.stdout.splitlines() if line.strip()] or ['']
-            raise RuntimeError('status %d: %s' % (done.returncode, said[-1][:200]))
+            said = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith('#')] or ['']
+            raise RuntimeError('status %d: %s' % (done.returncode, said[-1].strip()[:200]))
         with open(path, encoding='utf-8') as file:
             document = json.load(file)
     if document['wrong']:

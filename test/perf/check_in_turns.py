@@ -26,7 +26,7 @@ with open(os.environ['ORDER'], 'a+') as order:
     n = sum(line.startswith(os.environ['ME'] + ' ') for line in order) - 1
 how = os.environ.get('HOW')
 if how == 'fails':
-    print('first\\nthe reason\\n')
+    print('first\\n     8 refused: the reason\\n# Avg bus bandwidth    : 0\\n')
     sys.exit(3)
 if how == 'hangs':
     time.sleep(100)
@@ -94,7 +94,7 @@ def check_bad(folder):
     """The others' rows stay; the reason is told; the status says it."""
     order = os.path.join(folder, 'order3')
     good = 'a=%s,ME=a,TIMES=10,ORDER=%s' % (folder, order)
-    for how, told in ('fails', 'status 3: the reason'), ('wrong', '2 results are wrong'), ('hangs', 'not done after 5 s'):
+    for how, told in ('fails', 'status 3: 8 refused: the reason'), ('wrong', '2 results are wrong'), ('hangs', 'not done after 5 s'):
         bad = 'b=%s,ME=b,TIMES=10,ORDER=%s,HOW=%s' % (folder, order, how)
         out, said = turns(1, '--rounds', '1', '--step', '5', good, bad, '--', '-b', '1')
         expect([row[0] for row in cells(out)] == ['a', 'a'] and told in said, '%s: %s%s' % (how, out, said))
