@@ -148,7 +148,8 @@ class Machine:
         at = {node.busid: node for node in self.nodes}
         seen = set()
         for line in props.splitlines():
-            name, path, port, guid, mbps = line.split()
+            name, line = line.split(" ", 1)
+            path, port, guid, mbps = line.rsplit(" ", 3)
             assert (guid, port) not in seen, f"{name}: NCCL would take it for another one's port {port}"
             seen.add((guid, port))
             node = at[path.rsplit("/", 1)[1]]

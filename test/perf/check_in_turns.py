@@ -6,6 +6,7 @@ check_in_turns.py SOURCE_ROOT BUILD_DIR
 """
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -79,7 +80,7 @@ def check_order(folder):
     """Who begins changes with the round; variables of a case and of a contender arrive; medians, extremes and ratios are right."""
     order, cases = os.path.join(folder, 'order'), os.path.join(folder, 'cases')
     with open(cases, 'w') as file:
-        file.write('# two cases\nORDER=%s -b 1\n\nORDER=%s -b "2 3" # words\n' % (order, order + '2'))
+        file.write('# two cases\nORDER=%s -b 1\n\nORDER=%s -b "2 3" # words\n' % (shlex.quote(order), shlex.quote(order + '2')))
     out, _ = turns(0, '--cases', cases, '--rounds', '3', 'a=%s,ME=a,TIMES=10 40 20' % folder, 'b=%s,ME=b,TIMES=30 11 10' % folder)
     with open(order) as file:
         expect(file.read().split() == 'a -b 1 b -b 1 b -b 1 a -b 1 a -b 1 b -b 1'.split(), 'the order')

@@ -525,7 +525,7 @@ static void fill(void)
 /* Another user reads none of these files, and removes none. */
 static void other_user(void)
 {
-	if (setuid(NOBODY) != 0) {
+	if (geteuid() != 0 || setuid(NOBODY) != 0) {
 		puts("not root: another user was not tried");
 		return;
 	}
@@ -543,8 +543,8 @@ static void test_users(void)
 	CHECK_INT(in_child(other_user), 0);
 	end_child(child);
 	/* Root reads all files, but removes its own alone. */
-	if (chown(path, NOBODY, NOBODY) == 0) {
-		CHECK_INT(see().ours, geteuid() == 0);
+	if (geteuid() == 0 && chown(path, NOBODY, NOBODY) == 0) {
+		CHECK_INT(see().ours, 1);
 		ep_shared_file_sweep(prefix);
 		CHECK_INT(see().all, 1);
 		NEED(chown(path, 0, 0) == 0);
