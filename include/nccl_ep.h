@@ -499,10 +499,11 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  *     field is out of its range, or the ranks disagree.
  *   ncclInvalidUsage: Only one of alloc_fn and free_fn is set. max_num_sms, dispatch_num_sms or
  *     combine_num_sms exceeds the number of SMs. The communicator has more than 1024 ranks, or a
- *     call on it waits for ncclGroupEnd. An environment variable is malformed. NCCL is older than
- *     2.28. A rank runs on a MIG instance or has no peer access to another rank of its node; the
- *     text names both GPUs and what to set. Ranks of several nodes have no path by RDMA. Or, in
- *     high throughput, the GPU's shared memory cannot count as many experts.
+ *     call on it waits for ncclGroupEnd. Ranks have different builds of the library. An environment
+ *     variable is malformed. NCCL is older than 2.28. A rank runs on a MIG instance or has no peer
+ *     access to another rank of its node; the text names both GPUs and what to set. Ranks of
+ *     several nodes have no path by RDMA. Or, in high throughput, the GPU's shared memory cannot
+ *     count as many experts.
  *   ncclRemoteError: Another rank failed, or did not arrive in time. In the latter case abort the
  *     communicator, unless the text says to keep it: its collective still waits. The call's device
  *     memory is freed when that ends, except memory of alloc_fn.

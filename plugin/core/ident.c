@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "core/build.h"
 #include "core/cuda.h"
 #include "core/ident.h"
 #include "core/process.h"
@@ -20,10 +21,12 @@ static void process_init(void)
 	process_id[1] = ep_random_u64();
 }
 
-static uint64_t hash(uint64_t h, const char *text, size_t n)
+#define HASH_BEGIN 0xcbf29ce484222325ull
+
+static uint64_t hash(uint64_t h, const char *text)
 {
-	for (size_t i = 0; i < n; i++) {
-		h = (h ^ (unsigned char)text[i]) * 0x100000001b3ull; /* FNV-1a */
+	for (; *text; text++) {
+		h = (h ^ (unsigned char)*text) * 0x100000001b3ull; /* FNV-1a */
 	}
 	return h;
 }
@@ -52,15 +55,15 @@ static ncclResult_t host_hash(const char *hostname, uint64_t *host)
 	static const char path[] = "/proc/sys/kernel/random/boot_id";
 	const char *override = getenv("NCCL_HOSTID");
 	char boot_id[64];
-	uint64_t h = 0xcbf29ce484222325ull;
+	uint64_t h = HASH_BEGIN;
 
 	if (override && *override) {
-		*host = hash(h, override, strlen(override));
+		*host = hash(h, override);
 		return ncclSuccess;
 	}
-	h = hash(h, hostname, strlen(hostname));
+	h = hash(h, hostname);
 	if (ep_file_read(path, boot_id, sizeof(boot_id)) > 0) {
-		h = hash(h, boot_id, strlen(boot_id));
+		h = hash(h, boot_id);
 	} else if (exhausted(errno)) { /* another host, for all that its peers see */
 		return ep_fail(ncclSystemError,
 			       "%s cannot be read: %s; raise the limit (ulimit -n)", path,
@@ -77,6 +80,7 @@ ncclResult_t ep_ident_make(struct ep_ident *ident, int device)
 
 	memset(ident, 0, sizeof(*ident));
 	pthread_once(&process_once, process_init);
+	ident->build = hash(HASH_BEGIN, ep_build_text);
 	if (gethostname(ident->hostname, sizeof(ident->hostname)) != 0 && errno != ENAMETOOLONG) {
 		return ep_fail(ncclSystemError, "gethostname failed: %s", strerror(errno));
 	}

@@ -8,6 +8,7 @@
 #include "core/param.h"
 
 struct ep_ident {
+	uint64_t build;      /* hash of the library's version, commit and build type */
 	uint64_t host;       /* hash of NCCL_HOSTID, else of host name and boot id */
 	uint64_t process[2]; /* random, one per process */
 	uint64_t pid_ns;     /* pids compare only within one namespace */

@@ -212,7 +212,7 @@ uint32_t ep_group_config_host_sms(const struct ep_budget *budget);
 void ep_group_config_spare_bus(struct ep_group_config *config);
 
 /* The part of a config in which ranks must agree. */
-#define EP_GROUP_AGREED 22
+#define EP_GROUP_AGREED 21
 struct ep_group_agreed {
 	uint64_t value[EP_GROUP_AGREED];
 };

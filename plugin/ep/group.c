@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 #include "core/bootstrap.h"
+#include "core/build.h"
 #include "core/cuda.h"
 #include "core/log.h"
 #include "core/nccl_dyn.h"
@@ -240,17 +241,26 @@ static ncclResult_t group_configure(struct ncclEpGroup *g, const ncclEpGroupConf
 
 /* ---- ranks meet in the first exchange ---- */
 
-/* The first message of each rank to the others. */
+/*
+ * The first message of each rank to the others. In all versions of the library it is as long, and
+ * begins with the same: so ranks with different ones tell them apart.
+ */
 struct group_handshake {
-	struct ep_verdict verdict;
-	struct ep_ident ident;
-	struct ep_group_agreed agreed;
-	struct ep_peer_offer offer;
-	struct ep_heap_teams heaps; /* of this process */
-	struct ep_terms terms;
+	union {
+		struct {
+			struct ep_verdict verdict;
+			struct ep_ident ident; /* the build first */
+			struct ep_group_agreed agreed;
+			struct ep_peer_offer offer;
+			struct ep_heap_teams heaps; /* of this process */
+			struct ep_terms terms;
+		};
+		unsigned char bytes[EP_BOOT_BYTES];
+	};
 };
 
-_Static_assert(sizeof(struct group_handshake) <= EP_BOOT_BYTES, "group_handshake");
+_Static_assert(sizeof(struct group_handshake) == EP_BOOT_BYTES, "group_handshake");
+_Static_assert(offsetof(struct ep_ident, build) == 0, "group_handshake");
 
 static const char *const part_calls[] = {
 	[EP_PART_CREATE] = "ncclEpCreateGroup",
@@ -310,11 +320,11 @@ static ncclResult_t meeting_check_parts(const struct group_handshake *all, int n
 	int first[3] = { -1, -1, -1 };
 
 	for (int r = nranks - 1; r >= 0; r--) {
-		if (all[r].terms.part > EP_PART_STAY) {
+		if (all[r].ident.build != all[0].ident.build || all[r].terms.part > EP_PART_STAY) {
 			return ep_fail(ncclInvalidUsage,
-				       "rank %d calls another version of the library: all ranks "
-				       "need the same",
-				       r);
+				       "ranks %d and 0 have different builds of the library: all "
+				       "ranks need the same; this rank has %s",
+				       r, ep_build_text);
 		}
 		first[all[r].terms.part] = r;
 	}

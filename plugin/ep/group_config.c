@@ -338,8 +338,7 @@ void ep_group_config_size(struct ep_group_config *config, struct ep_nodes_most n
 	      "nodes or more, a number made of all)",                                              \
 	      NULL)                                                                                \
 	FIELD(c->rdma_queues, "environment variable NCCL_EP_RDMA_QUEUES", NULL)                    \
-	FIELD(c->heap.bytes, "the library's heap layout", NULL)                                    \
-	FIELD(NCCL_EP_VERSION_CODE, "the library's version", NULL)
+	FIELD(c->heap.bytes, "the library's heap layout", NULL)
 
 #define AGREED_TEXT(field, name, ...) { name, { __VA_ARGS__ } },
 #define AGREED_VALUE(field, ...) (uint64_t)(field),

@@ -58,6 +58,9 @@ MUTANTS = [
     # No node has all ranks where some are remote.
     {"name": "node_of_all", "file": "plugin/ep/query.c",
      "old": "largest = n - (most->remote != 0);", "new": "largest = n;", "tests": ["group_config"]},
+    # Ranks with different builds of the library make no group.
+    {"name": "builds_mixed", "file": "plugin/ep/group.c",
+     "old": "if (all[r].ident.build != all[0].ident.build ||", "new": "if (false ||", "tests": ["builds"]},
     # A process without /proc is not taken for one that has ended.
     {"name": "gone_unknown", "file": "plugin/core/ident.c",
      "old": "\t\tident->pid_ns = 0;", "new": "\t\t;", "tests": ["ident"]},
