@@ -539,6 +539,12 @@ ncclResult_t ep_call_end(struct ep_call *call, ncclResult_t result);
 ncclResult_t ep_stream_check_capture(cudaStream_t stream, const char *name);
 
 /*
+ * That the stream is of the current device. CUDA refuses launches on others by itself, and copies
+ * it does not refuse.
+ */
+ncclResult_t ep_stream_check_device(cudaStream_t stream, const char *what);
+
+/*
  * ---- where the time goes in which a group is made, for the log ----
  *
  * This rank's own work by its kind, and the exchanges, in which it waits for NCCL and for the other

@@ -65,19 +65,25 @@ ncclResult_t ep_kernels_programmatic(const struct ep_params *params, const void 
 	return ncclSuccess;
 }
 
-/* A launch has failed: perhaps since the stream is of another device. */
-static ncclResult_t kernel_refused(cudaError_t err, cudaStream_t stream, const char *what)
+ncclResult_t ep_stream_check_device(cudaStream_t stream, const char *what)
 {
 	int device = ep_context_stream_device(stream), current = -1;
 
 	if (cudaGetDevice(&current) != cudaSuccess || device < 0 || device == current) {
-		return ep_fail_cuda(err, what);
+		return ncclSuccess;
 	}
-	(void)cudaGetLastError();
 	return ep_fail(ncclInvalidUsage,
 		       "%s: the stream is of device %d, and the group of device %d: pass a stream "
 		       "that was made on the group's device",
 		       what, device, current);
+}
+
+/* A launch has failed: perhaps since the stream is of another device. */
+static ncclResult_t kernel_refused(cudaError_t err, cudaStream_t stream, const char *what)
+{
+	(void)cudaGetLastError();
+	EP_CHECK(ep_stream_check_device(stream, what));
+	return ep_fail_cuda(err, what);
 }
 
 ncclResult_t ep_kernel_launch(const struct ncclEpGroup *g, const void *kernel, void *args,

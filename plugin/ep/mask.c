@@ -42,6 +42,7 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 			g->rank);
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskUpdate"));
+	EP_CHECK(ep_stream_check_device(stream, "ncclEpMaskUpdate"));
 	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
 				stream),
 		"ncclEpMaskUpdate: copying from mask, which must be host memory");

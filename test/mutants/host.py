@@ -61,6 +61,9 @@ MUTANTS = [
     # Ranks with different builds of the library make no group.
     {"name": "builds_mixed", "file": "plugin/ep/group.c",
      "old": "if (all[r].ident.build != all[0].ident.build ||", "new": "if (false ||", "tests": ["builds"]},
+    # A call that is refused for its stream has not changed the mask.
+    {"name": "mask_elsewhere", "file": "plugin/ep/mask.c",
+     "old": "\tEP_CHECK(ep_stream_check_device(stream, \"ncclEpMaskUpdate\"));\n", "new": "", "tests": ["proto/misuse"]},
     # A process without /proc is not taken for one that has ended.
     {"name": "gone_unknown", "file": "plugin/core/ident.c",
      "old": "\t\tident->pid_ns = 0;", "new": "\t\t;", "tests": ["ident"]},

@@ -312,6 +312,25 @@ static void elsewhere(struct bench *b)
 	NEED_CUDA(cudaStreamSynchronize(b->w->stream));
 }
 
+/* A mask on such a stream is refused before it counts. */
+static void mask_elsewhere(struct world *w, const struct oracle_problem *p)
+{
+	ncclEpGroup_t group = bench_group(w, p, BENCH_MASK);
+	int mask[2] = { 0, 0 };
+	cudaStream_t stream;
+
+	mask[w->rank] = 1;
+	NEED_CUDA(cudaSetDevice(!w->device));
+	NEED_CUDA(cudaStreamCreate(&stream));
+	NEED_CUDA(cudaSetDevice(w->device));
+	CHECK_REASON(ncclEpMaskUpdate(group, mask, stream), IU, "the stream is of device");
+	NEED_CUDA(cudaStreamSynchronize(stream));
+	NEED_CUDA(cudaStreamDestroy(stream));
+	CHECK_INT(bench_masked(w, group), 0);
+	world_meet(w);
+	OK(ncclEpGroupDestroy(group));
+}
+
 static void run(struct world *w, void *arg)
 {
 	static const struct {
@@ -349,6 +368,7 @@ static void run(struct world *w, void *arg)
 			order(b);
 			windows(w, group, &p);
 			elsewhere(b);
+			mask_elsewhere(w, &p);
 		} else if (p.quant == ORACLE_QUANT_FP8) {
 			TRY(fp8_dispatch, dispatch);
 		} else if (p.quant == ORACLE_QUANT_MXFP8) {
