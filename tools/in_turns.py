@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -90,7 +91,8 @@ def turns(contenders, cases, rounds):
 
 
 def measure(arguments, cases):
-    """Makes the runs. Returns how many failed; that time is over, which ends them, is a failure, too."""
+    """Makes the runs. Returns how many failed; what ends them, that time is over or a signal, is a failure, too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     end, failed = time.monotonic() + arguments.limit, 0
     for contender, case in turns(arguments.contender, cases, arguments.rounds):
         if time.monotonic() > end:
@@ -101,6 +103,9 @@ def measure(arguments, cases):
         except RuntimeError as error:
             print('in_turns.py: %s, %s: %s' % (contender.name, case.text, error), file=sys.stderr)
             failed += 1
+        except KeyboardInterrupt:
+            print('in_turns.py: interrupted: the table has the runs until then', file=sys.stderr)
+            return failed + 1
     return failed
 
 

@@ -6,11 +6,13 @@ check_in_turns.py SOURCE_ROOT BUILD_DIR
 """
 import json
 import os
+import signal
 import shlex
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 from outside import end, expect, run_perf
 
@@ -105,6 +107,30 @@ def check_bad(folder):
     expect('are over' in said and not cells(out), out + said)
 
 
+def begun(order, name):
+    """Whether a run of that build has begun."""
+    if not os.path.exists(order):
+        return False
+    with open(order, encoding='utf-8') as file:
+        return any(line.startswith(name + ' ') for line in file)
+
+
+def check_signals(folder):
+    """A signal ends the runs, and those that were made have their rows."""
+    for number in signal.SIGINT, signal.SIGTERM:
+        order = os.path.join(folder, 'order_signal%d' % number)
+        contenders = ['a=%s,ME=a,TIMES=10,ORDER=%s' % (folder, order), 'b=%s,ME=b,TIMES=10,ORDER=%s,HOW=hangs' % (folder, order)]
+        program = subprocess.Popen([os.path.join(ROOT, 'tools/in_turns.py'), '--virtual', *contenders, '--', '-b', '1'],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        end_at = time.monotonic() + 60
+        while time.monotonic() < end_at and not begun(order, 'b'):
+            time.sleep(0.05)
+        program.send_signal(number)
+        out, said = program.communicate(timeout=60)
+        expect(program.returncode == 1 and [row[0] for row in cells(out)] == ['a', 'a'] and 'interrupted' in said,
+               'signal %d: status %d\n%s%s' % (number, program.returncode, out, said))
+
+
 def check_usage():
     """What is no contender, no case, or said twice."""
     for arguments in ['a', '--', '-b', '1'], ['=x', '--', '-b'], ['a=x,y', '--', '-b'], ['a=x'], ['a=x', 'a=y', '--', '-b'], \
@@ -117,5 +143,6 @@ with tempfile.TemporaryDirectory() as directory:
     fake(directory)
     check_order(directory)
     check_bad(directory)
+    check_signals(directory)
 check_usage()
 end()
