@@ -112,16 +112,16 @@ def measure(arguments, cases):
 def rows(contenders, case):
     """The lines of a case: for each number of tokens all contenders, the pair beside the first one's."""
     for tokens in sorted({tokens for tokens, _ in case.took}):
-        first = None
+        first = case.took.get((tokens, contenders[0].name))
         for contender in contenders:
             took = case.took.get((tokens, contender.name))
             if not took:
                 continue
             middle = [statistics.median(times) for times in zip(*took)]
             pairs = [times[-1] for times in took]
-            first = first or middle[-1]
+            share = '%.3f' % (middle[-1] / statistics.median(times[-1] for times in first)) if first else '-'
             yield ([contender.name, tokens, len(took)] + ['%.1f' % us for us in middle] +
-                   ['%.1f' % min(pairs), '%.1f' % max(pairs), '%.3f' % (middle[-1] / first)])
+                   ['%.1f' % min(pairs), '%.1f' % max(pairs), share])
 
 
 def parse():

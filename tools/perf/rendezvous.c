@@ -407,8 +407,9 @@ bool perf_rendezvous_known(const char *address)
 
 int perf_rendezvous_open(struct perf_world *world, const struct perf_options *opt)
 {
-	uint64_t deadline =
-		perf_now_ns() + (world->timeout_s ? world->timeout_s : 300) * UINT64_C(1000000000);
+	uint64_t deadline = world->timeout_s
+				    ? perf_now_ns() + world->timeout_s * UINT64_C(1000000000)
+				    : UINT64_MAX;
 	struct place place = { .file = NULL };
 	char address[512];
 
