@@ -199,9 +199,8 @@ static void run(struct world *w, void *arg)
 
 int main(int argc, char **argv)
 {
-	NEED(argc == 2);
-	snprintf(faults, sizeof(faults), "@%s/faults",
-		 getenv("VC_DIR") ? getenv("VC_DIR") : "/tmp");
+	NEED(argc == 2 && getenv("VC_DIR"));
+	snprintf(faults, sizeof(faults), "@%s/faults", getenv("VC_DIR"));
 	if (world_number(getenv("RANK"), WORLD_MAX) == 0) {
 		FILE *file = fopen(faults + 1, "w");
 

@@ -9,7 +9,8 @@
 
 static void flag_path(char *path, size_t size, const char *name)
 {
-	snprintf(path, size, "%s/%s", getenv("VC_DIR") ? getenv("VC_DIR") : "/tmp", name);
+	NEED(getenv("VC_DIR"));
+	snprintf(path, size, "%s/%s", getenv("VC_DIR"), name);
 }
 
 static void flag_raise(const char *name)

@@ -272,17 +272,12 @@ static void run_threads(int nranks, int devices, world_fn fn, void *arg)
 
 void *world_shared(const char *name, size_t bytes)
 {
-	const char *dir = getenv("VC_DIR");
 	char path[600];
 	void *memory;
 	int fd;
 
-	if (dir && *dir) {
-		snprintf(path, sizeof(path), "%s/%s", dir, name);
-	} else {
-		snprintf(path, sizeof(path), "/tmp/ep-%s-%s-%d", name,
-			 getenv("MASTER_PORT") ? getenv("MASTER_PORT") : "0", (int)getppid());
-	}
+	NEED(getenv("VC_DIR"));
+	snprintf(path, sizeof(path), "%s/%s", getenv("VC_DIR"), name);
 	fd = open(path, O_CREAT | O_RDWR, 0600);
 	NEED(fd >= 0);
 	NEED(ftruncate(fd, (off_t)bytes) == 0);
