@@ -97,9 +97,9 @@ def check_bad(folder):
     """The others' rows stay; the reason is told; the status says it."""
     order = os.path.join(folder, 'order3')
     good = 'a=%s,ME=a,TIMES=10,ORDER=%s' % (folder, order)
-    for how, told in ('hangs', 'not done after 5 s'), ('wrong', '2 results are wrong'), ('fails', 'status 3: 8 refused: the reason'):
+    for how, told in ('hangs', 'not done after 15 s'), ('wrong', '2 results are wrong'), ('fails', 'status 3: 8 refused: the reason'):
         bad = 'b=%s,ME=b,TIMES=10,ORDER=%s,HOW=%s' % (folder, order, how)
-        out, said = turns(1, '--rounds', '1', '--step', '5', good, bad, '--', '-b', '1')
+        out, said = turns(1, '--rounds', '1', '--step', '15', good, bad, '--', '-b', '1')
         expect([row[0] for row in cells(out)] == ['a', 'a'] and told in said, '%s: %s%s' % (how, out, said))
     out, _ = turns(1, '--rounds', '1', bad, good, '--', '-b', '1')
     expect([row[-1] for row in cells(out)] == ['-', '-'], out)
