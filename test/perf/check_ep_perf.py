@@ -436,6 +436,10 @@ def main():
             with open(out) as file:
                 check_document(json.load(file), [3], 4, launcher)
         held.close()
+        for port in '29500x', '70000':
+            error = run([EP_PERF, '-b', '3'], 3, RANK='0', WORLD_SIZE='2', LOCAL_RANK='0', MASTER_ADDR='127.0.0.1',
+                        MASTER_PORT=port).stderr
+            expect("got '127.0.0.1:%s'" % port in error, 'a port that is none: %s' % error)
 
         # nodes: bytes by the way they took, and no word of RDMA where no NIC carried any
         expect('RDMA' not in done.stdout, 'one node needs no RDMA')

@@ -82,11 +82,12 @@ static void rendezvous_address(const struct perf_options *opt, char *out, size_t
 	} else if (vc && *vc) {
 		snprintf(out, bytes, "file:%s/ep_perf.meet", vc);
 	} else if (address && *address) {
-		/* torchrun's own store may sit on the port itself */
-		int number = port && *port ? atoi(port) : 29500;
-
-		snprintf(out, bytes, "%s:%d", address,
-			 number + (agent && !strcasecmp(agent, "true")));
+		port = port && *port ? port : "29500";
+		if (agent && !strcasecmp(agent, "true")) { /* its store may sit on the port */
+			snprintf(out, bytes, "%s:%d", address, atoi(port) + 1);
+		} else {
+			snprintf(out, bytes, "%s:%s", address, port);
+		}
 	} else if (nodes && *nodes && job) {
 		first_node(nodes, node, sizeof(node));
 		snprintf(out, bytes, "%s:%d", node, 20000 + atoi(job) % 20000);
