@@ -194,7 +194,8 @@ ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  *     operation is pending. A newcomer's place is active, or the process of the lost rank has not
  *     ended. Memory is not mapped by windows, is multicast, or ranks are on several nodes. A
  *     newcomer is in a process of a rank that stays, has fewer SMs, or lacks NVLink that the others
- *     have. No rank joins, or one calls ncclEpCreateGroup.
+ *     have. No rank joins, or one calls ncclEpCreateGroup. Ranks have different builds of the
+ *     library.
  *   ncclRemoteError: Another rank has failed or did not come; the text names it.
  *   ncclSystemError: Host memory is exhausted, no thread can be started, or the device stays busy.
  */
