@@ -83,6 +83,10 @@ MUTANTS = [
     # ... and so is one that somebody looked at then.
     {"name": "shared_looked_at", "file": "plugin/core/shared_file.c",
      "old": "i < EP_SHARED_TRIES && error", "new": "i < 1 && error", "tests": ["shared_file"]},
+    # Who looks is not in the way of who removes, nor the other way round.
+    {"name": "shared_alone", "file": "plugin/core/shared_file.c",
+     "old": "geteuid() && flock(fd, LOCK_SH | LOCK_NB)", "new": "geteuid() && flock(fd, LOCK_EX | LOCK_NB)",
+     "tests": ["shared_file"]},
     # A user reads its own files alone.
     {"name": "shared_anybody", "file": "plugin/core/shared_file.c",
      "old": "(st.st_uid == geteuid() || geteuid() == 0)", "new": "true", "tests": ["shared_file"]},

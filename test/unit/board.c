@@ -342,6 +342,7 @@ static void test_death(void)
 {
 	char path[EP_SHARED_PATH];
 	pid_t child = shared_file_make_child(false, path);
+	int fd;
 
 	NEED(path[0] && see().held == 1);
 	NEED(kill(child, SIGSTOP) == 0);
@@ -349,8 +350,12 @@ static void test_death(void)
 	CHECK_INT(see().held, 1);
 	end_child(child);
 	CHECK(see().all == 1 && see().held == 0);
+	/* beside one who looks, and has a lock that is shared, too */
+	fd = open(path, O_RDONLY);
+	NEED(fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) == 0);
 	ep_shared_file_sweep(prefix);
 	CHECK_INT(see().all, 0);
+	close(fd);
 }
 
 /*
