@@ -30,8 +30,8 @@ static bool is_named(const char *name, const char *prefix)
 
 /*
  * The lock is held until the file has gone: a process that has not locked its file yet notices that
- * it has lost it (make_locked()). A shared one keeps it away, too, and nobody who looks takes it for
- * that of a process.
+ * it has lost it (make_locked()). A shared lock does, and who looks does not take it for that of a
+ * process.
  */
 static void remove_dead(void *arg, const char *path, int fd, const struct stat *st)
 {
