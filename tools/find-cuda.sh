@@ -69,7 +69,7 @@ for dir in "${2:-}" "${NCCL_HOME:-}" "$cuda" /usr/local /usr "$top/.deps/nccl"; 
     [ "$dir" != "${2:-}" ] || die "nccl_home is '$dir', which has no include/nccl.h of NCCL 2.28 or later with lib/libnccl.so" \
         "(a link to libnccl.so.2, which wheels lack): make that, or name another directory"
 done
-case $nccl_include in /usr/include | /usr/local/include) nccl_include=default ;; esac
+case $nccl_include in /usr/include) nccl_include=default ;; esac
 case $nccl_lib in /usr/lib | /usr/lib/$multiarch) nccl_lib=default ;; esac
 
 path_nvdisasm=$(command -v nvdisasm 2>/dev/null)

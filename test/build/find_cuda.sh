@@ -53,4 +53,13 @@ refuses 'CUDA 12.4 or later' "$work/nowhere" ''
 refuses 'lib/libnccl.so' '' "$work/wheel"
 refuses 'NCCL 2.28 or later' '' "$work/nccl-old"
 refuses 'NCCL 2.28 or later' '' "$work/nowhere"
+# In /usr/local the compiler finds it, but who reads the header has to know where it is.
+if unshare --mount true 2>/dev/null; then
+    export -f nccl finds fail
+    export source work
+    unshare --mount bash -euc 'mount -t tmpfs none /usr/local; nccl /usr/local 22800 lib
+        failed=0; finds nccl_include=/usr/local/include "$1" /usr/local; exit $failed' - "$work/new" || failed=1
+else
+    echo 'no mounts here: NCCL in /usr/local was not tried'
+fi
 exit $failed
