@@ -23,8 +23,8 @@
  *
  * Remote ranks are those that RDMA reaches. A rank has C channels; channel c has one queue to each
  * remote peer and its part of the stage, from which the NIC reads what it sends, and belongs to one
- * block of a kernel. A further queue per peer, the control queue, carries progress and counts and
- * belongs to block 0. What a channel has sent is counted in entries, and announced by
+ * block of a kernel. A further queue per peer, the control queue, carries progress, counts and
+ * signs and belongs to block 0. What a channel has sent is counted in entries, and announced by
  *
  *   signal   epoch << 32 | entries of the channel that have arrived. It only grows, also from one
  *            operation to the next, and is compared with >=, within what a rank can be ahead; 0
@@ -361,18 +361,22 @@ struct ep_dev_state {
 	/* step << 32 | EP_WAIT_CLOCK of when a wait of it began that was in vain */
 	uint64_t in_vain;
 	uint32_t checked; /* when a wait looked at `down`, and whose word is next: ep_wait_down() */
-	uint32_t pad;
-	uint64_t waits; /* step << 32 | EP_WAIT_CLOCK of when a wait of it looked first */
+	uint32_t posting; /* a wait posts a sign: others leave that to it */
+	uint64_t waits;   /* step << 32 | EP_WAIT_CLOCK of when a wait of it looked first */
+	uint64_t posted;  /* how far the last sign has come (signs.h) */
 };
 
 /*
- * Device memory, one per remote peer and queue. Only the warp that owns the queue touches it,
- * except `down`. (The queue's indices only grow, and so does all here.)
+ * Device memory, one per remote peer and queue. Only the warp that owns the queue touches the first
+ * two. (The queue's indices only grow, and so does all here.)
  */
 struct ep_remote_link {
 	uint64_t signal; /* value of our signal at the peer: of the channel, or our progress */
 	uint64_t side_busy[2]; /* the stage's side is in use until this index has completed */
 	uint64_t down; /* of link i: ep_dev_remote.down[i], as a wait of any warp saw it; i < R */
+	/* control queue: the last step in which it was left to waits of all blocks (link.h), */
+	uint32_t left;
+	uint32_t left_here; /* and to those of its owner's block */
 };
 
 /*
@@ -511,8 +515,8 @@ _Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");
 _Static_assert(sizeof(struct ep_dev_handle) == 32, "ep_dev_handle");
 _Static_assert(sizeof(struct ep_record) == 64, "ep_record");
 _Static_assert(sizeof(struct ep_peer_stats) == 64, "ep_peer_stats");
-_Static_assert(sizeof(struct ep_remote_link) == 32, "ep_remote_link");
-_Static_assert(sizeof(struct ep_dev_state) == 40, "ep_dev_state");
+_Static_assert(sizeof(struct ep_remote_link) == 40, "ep_remote_link");
+_Static_assert(sizeof(struct ep_dev_state) == 48, "ep_dev_state");
 _Static_assert(sizeof(struct ep_dev_remote) == 64, "ep_dev_remote");
 _Static_assert(sizeof(struct ep_signature) == 64, "ep_signature");
 _Static_assert(sizeof(struct ep_signature_slot) == 80, "ep_signature_slot");

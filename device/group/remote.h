@@ -9,25 +9,14 @@
 #ifndef EP_DEVICE_GROUP_REMOTE_H
 #define EP_DEVICE_GROUP_REMOTE_H
 
+#include "device/group/link.h"
 #include "device/group/signature.h"
 #include "device/group/wait.h"
-#include "device/mlx5/qp.h"
 
 #define EP_REMOTE_LEAST_NS 1000000ull    /* what a wait for a queue is granted at least */
 #define EP_REMOTE_MASKED_NS 200000000ull /* and at most, when its peer is masked: this or T/8 */
 #define EP_REMOTE_ABORTED_NS 1000000ull  /* for what a queue reads, when the group is aborted */
 #define EP_REMOTE_END_NS 2000000000ull   /* for the host to end a queue: it takes some 20 ms */
-
-EP_DEV struct ep_mlx5_qp *ep_remote_qp(const struct ep_dev_group &g, uint32_t r, uint32_t queue)
-{
-	return g.remote->qps + (size_t)r * g.remote->queues + queue;
-}
-
-EP_DEV struct ep_remote_link *ep_remote_link_at(const struct ep_dev_group &g, uint32_t r,
-						uint32_t queue)
-{
-	return g.remote->links + (size_t)r * g.remote->queues + queue;
-}
 
 EP_DEV struct ep_mlx5_post ep_remote_open(const struct ep_dev_group &g, uint32_t r, uint32_t queue)
 {
@@ -192,6 +181,23 @@ EP_DEV_COLD void ep_remote_publish(const struct ep_dev_group &g, struct ep_op op
 	}
 }
 
+/* Leaves the control queues to waits (`all`: ep_control_leave()). One block. */
+EP_DEV void ep_remote_leave(const struct ep_dev_group &g, const struct ep_op &op, bool all)
+{
+	for (uint32_t r = ep_remote_peer(g, ep_warp()); r < g.nranks;
+	     r = ep_remote_peer(g, r + ep_nwarps())) {
+		ep_control_leave(g, r, op.step, all);
+	}
+}
+
+/* ep_remote_publish(), and leaves the queues. One block. */
+EP_DEV_COLD void ep_remote_begin(const struct ep_dev_group &g, struct ep_op op, uint32_t origin,
+				 bool all)
+{
+	ep_remote_publish(g, op, origin);
+	ep_remote_leave(g, op, all);
+}
+
 /* Side `side` of the channel's stage, offset in the heap. */
 EP_DEV uint64_t ep_stage_off(const struct ep_dev_group &g, uint32_t channel, uint32_t side)
 {
@@ -318,7 +324,7 @@ EP_DEV bool ep_remote_wait(const struct ep_dev_group &g, const struct ep_op &op,
 
 	/* 0: no signal yet, in a new heap; no step is 0, but before the steps wrap it looks near */
 	while (!value || value - due >= ahead) {
-		if (ep_wait_give_up(g, op, &s, site, r)) {
+		if (ep_wait_give_up<true>(g, op, &s, site, r)) {
 			return false;
 		}
 		value = ep_ld_acquire_sys_u64(signal);

@@ -247,6 +247,7 @@ EP_DEV bool bank_used(const struct ep_op &op, uint64_t word)
  * Waits until every active peer has left the previous operation of the bank. Called by one warp
  * with the progress word it found.
  */
+template <bool REMOTE>
 EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &op, uint64_t word)
 {
 	bool ok = true, held = false;
@@ -266,7 +267,7 @@ EP_DEV uint32_t ep_bank_wait(const struct ep_dev_group &g, const struct ep_op &o
 			word = ep_progress_load(g, r);
 		}
 		while (bank_used(op, word) && ep_mask_active(g, r)) {
-			if (ep_wait_give_up(g, op, &s, EP_WAIT_PROGRESS, r)) {
+			if (ep_wait_give_up<REMOTE>(g, op, &s, EP_WAIT_PROGRESS, r)) {
 				ok = false;
 				break;
 			}
@@ -295,6 +296,7 @@ EP_DEV void step_refuse(const struct ep_dev_group &g, const struct ep_op &op)
  * block waits for another. All threads of all blocks, once; holds a barrier, behind which they
  * agree on the result: EP_BANK_ABORTED, or what the senders found.
  */
+template <bool REMOTE>
 EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_launch &launch,
 			      const struct ep_step_found &found, const struct ep_op &op)
 {
@@ -308,7 +310,7 @@ EP_DEV uint32_t ep_step_begin(const struct ep_dev_group &g, const struct ep_dev_
 		if (aborted || op.fault) {
 			state = EP_BANK_ABORTED;
 		} else if (ep_block() < launch.send_blocks) {
-			state = ep_bank_wait(g, op, found.word);
+			state = ep_bank_wait<REMOTE>(g, op, found.word);
 		}
 		if (ep_lane() == 0) {
 			bank_state = state;

@@ -4,6 +4,8 @@
  * may not have come. Kernels poll in a loop of their own and call ep_wait_give_up() after each poll
  * that failed, which also does what follows from a wait that has failed; nothing here costs more
  * than a counter until 64 polls have failed.
+ *
+ * REMOTE: in a kernel of low latency for several nodes, which posts signs, too (signs.h).
  */
 #ifndef EP_DEVICE_GROUP_WAIT_H
 #define EP_DEVICE_GROUP_WAIT_H
@@ -93,14 +95,14 @@ EP_DEV bool wait_moved(const struct ep_dev_group &g, const struct ep_op &op, str
  * be late only because it waits for C. Were A to give up at its timeout, A would blame B, which is
  * alive.
  *
- *   1. A rank of the node, with masks, would have given a sign if it lived (wait_moved): nobody
- *      holds it up. Its last word may be on its way.
- *   2. Any other peer, and this rank itself, may be held up by a rank that has not come as far as
- *      the peer needs it to be. A grants B the timeout once more, and longer than B grants that
- *      rank. If B has started the step it needs its bank free, so everybody must have started a
- *      later step than the one that freed the bank; else everybody must have come as far as B has.
- *      In high throughput B gives a sign that it waits (EP_WAIT_HELD), as ranks of one step hold
- *      each other up there.
+ *   1. With masks a peer would have given a sign if it lived (wait_moved): nobody holds it up. Its
+ *      last word may be on its way.
+ *   2. Without masks a peer, and with them this rank itself, may be held up by a rank that has not
+ *      come as far as it needs that to be. A grants B the timeout once more, and longer than B
+ *      grants that rank. If B has started the step it needs its bank free, so everybody must have
+ *      started a later step than the one that freed the bank; else everybody must have come as far
+ *      as B has. In high throughput B gives a sign that it waits (EP_WAIT_HELD), as ranks of one
+ *      step hold each other up there.
  *   3. The progress words show nobody who holds B up. B may still be waiting for a message that was
  *      for B alone and is lost, or for a rank whose word of a step came to A and not to B. If that
  *      wait began a little later than A's, it ends a little later, and B needs time to come to
@@ -117,7 +119,7 @@ EP_DEV bool wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
 	uint32_t reached = ep_progress_step(g, peer);
 	enum ep_wait_stand stand = wait_stand(op, reached);
 	uint32_t needed = stand == EP_WAIT_WITH ? op.freed + 1 : reached;
-	bool near = g.mask_enabled && peer != g.rank && !ep_rank_remote(g, peer);
+	bool signs = g.mask_enabled && peer != g.rank;
 	bool held = spin.polls & EP_WAIT_HELD;
 	int32_t lead = 0;
 	uint64_t grace;
@@ -126,7 +128,7 @@ EP_DEV bool wait_extended(const struct ep_dev_group &g, const struct ep_op &op,
 	for (uint32_t r = 0; r < g.nranks && stand != EP_WAIT_AHEAD; r++) {
 		uint32_t step = ep_progress_step(g, r);
 
-		held |= !near && needed != 1 && (int32_t)(step - needed) < 0;
+		held |= !signs && needed != 1 && (int32_t)(step - needed) < 0;
 		lead = (int32_t)(step - op.step) > lead ? (int32_t)(step - op.step) : lead;
 	}
 	grace = EP_WAIT_GRACE_NS >> ep_min_u32(EP_WAIT_AHEAD, ep_max_u32(stand, 1 + lead));
@@ -351,6 +353,7 @@ struct ep_wait_result {
  * is reached by every 64th poll, and written out at each wait it would make the kernels a tenth
  * longer, which few tokens pay for in fetched instructions.
  */
+template <bool REMOTE>
 EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, struct ep_op op,
 						struct ep_spin spin, bool expired,
 						enum ep_wait_site site, uint32_t peer)
@@ -379,6 +382,9 @@ EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, st
 	w.spin = spin;
 	w.over = verdict != EP_WAIT_GOES_ON ||
 		 ep_signature_check(g, op.step, (spin.polls & (EP_WAIT_FULL - 1)) >> 6);
+	if (REMOTE && !w.over) {
+		ep_sign_post(g, op.step);
+	}
 	return w;
 }
 
@@ -387,6 +393,7 @@ EP_DEV_COLD struct ep_wait_result ep_wait_check(const struct ep_dev_group &g, st
  * after each poll that found nothing. True: the wait is over, because it has failed now, or because
  * the peer was masked or the group aborted before.
  */
+template <bool REMOTE>
 EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op,
 			    struct ep_spin *spin, enum ep_wait_site site, uint32_t peer)
 {
@@ -396,19 +403,20 @@ EP_DEV bool ep_wait_give_up(const struct ep_dev_group &g, const struct ep_op &op
 	if (!expired && (spin->polls & 63) != 0) {
 		return false;
 	}
-	w = ep_wait_check(g, op, *spin, expired, site, peer);
+	w = ep_wait_check<REMOTE>(g, op, *spin, expired, site, peer);
 	*spin = w.spin;
 	return w.over;
 }
 
 /* Waits for a flag to hold that; false when the peer failed. */
+template <bool REMOTE>
 EP_DEV bool ep_wait_flag(const struct ep_dev_group &g, const struct ep_op &op, const uint64_t *flag,
 			 uint64_t value, enum ep_wait_site site, uint32_t peer)
 {
 	struct ep_spin s = ep_spin_start();
 
 	while (ep_ld_acquire_sys_u64(flag) != value) {
-		if (ep_wait_give_up(g, op, &s, site, peer)) {
+		if (ep_wait_give_up<REMOTE>(g, op, &s, site, peer)) {
 			return false;
 		}
 	}
@@ -416,13 +424,14 @@ EP_DEV bool ep_wait_flag(const struct ep_dev_group &g, const struct ep_op &op, c
 }
 
 /* Waits for an 8-byte word; false when the peer failed. */
+template <bool REMOTE>
 EP_DEV bool ep_wait_word(const struct ep_dev_group &g, const struct ep_op &op, const void *p,
 			 uint32_t *d, enum ep_wait_site site, uint32_t peer)
 {
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_word(p, op.epoch, d)) {
-		if (ep_wait_give_up(g, op, &s, site, peer)) {
+		if (ep_wait_give_up<REMOTE>(g, op, &s, site, peer)) {
 			return false;
 		}
 	}
@@ -430,13 +439,14 @@ EP_DEV bool ep_wait_word(const struct ep_dev_group &g, const struct ep_op &op, c
 }
 
 /* Waits for a 16-byte packet; false when the peer failed. */
+template <bool REMOTE>
 EP_DEV bool ep_wait_packet(const struct ep_dev_group &g, const struct ep_op &op, const void *p,
 			   uint32_t *d0, uint32_t *d1, enum ep_wait_site site, uint32_t peer)
 {
 	struct ep_spin s = ep_spin_start();
 
 	while (!ep_ld_packet(p, op.epoch, d0, d1)) {
-		if (ep_wait_give_up(g, op, &s, site, peer)) {
+		if (ep_wait_give_up<REMOTE>(g, op, &s, site, peer)) {
 			return false;
 		}
 	}
@@ -454,7 +464,7 @@ EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op
 	uint64_t mark = ep_signature_load(g, op.epoch, r);
 
 	while ((uint32_t)(mark >> 32) != op.epoch) {
-		if (ep_wait_give_up(g, op, &s, site, r)) {
+		if (ep_wait_give_up<true>(g, op, &s, site, r)) {
 			return false;
 		}
 		mark = ep_signature_load(g, op.epoch, r);

@@ -298,7 +298,7 @@ template <bool NODES> EP_DEV void ep_ht_route_run(const struct ep_ht_route_args 
 		}
 	}
 	/* who has not started the step may still read what this one would overwrite there */
-	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED || !agreed) {
+	if (ep_step_begin<false>(c.g, c.launch, found, op) == EP_BANK_ABORTED || !agreed) {
 		if (ep_tid() == 0) {
 			route_fail(c, op, t);
 		}

@@ -141,7 +141,7 @@ EP_DEV_COLD struct ep_wait_result ep_ht_wait_check(const struct ep_ht_common &c,
 		    ep_time_ns() - spin.start_ns >= c.g.timeout_ns / 2) {
 			sign_give<NODES>(c, op.epoch, EP_HT_WAITS);
 		}
-		w = ep_wait_check(c.g, op, spin, expired, site, peer);
+		w = ep_wait_check<false>(c.g, op, spin, expired, site, peer);
 	}
 	if (w.over) {
 		sign_end<NODES>(c, op.epoch);

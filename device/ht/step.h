@@ -201,7 +201,7 @@ EP_DEV bool ep_ht_begin(const struct ep_ht_common &c, struct ep_ht_entry *entry)
 			agreed = ok;
 		}
 	}
-	if (ep_step_begin(c.g, c.launch, entry->found, entry->op) == EP_BANK_ABORTED) {
+	if (ep_step_begin<false>(c.g, c.launch, entry->found, entry->op) == EP_BANK_ABORTED) {
 		return false;
 	}
 	if (entry->fault) {

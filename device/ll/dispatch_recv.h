@@ -185,6 +185,7 @@ EP_DEV void source_fail(const struct ep_ll_recv_tables &tables, uint32_t r, uint
 }
 
 /* Awaits every source's counts. *failed is set when a source fails; a barrier must follow. */
+template <bool REMOTE>
 EP_DEV void recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			const struct ep_ll_recv_tables &tables, uint32_t *failed)
 {
@@ -196,8 +197,8 @@ EP_DEV void recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op 
 		uint32_t r = c.from.first + ep_div(i, c.by_local);
 
 		if (ep_shared_ld_u32(&tables.state[r]) == EP_LL_SOURCE_HERE &&
-		    !ep_wait_word(c.g, op, ll_count(a, op, i), &tables.base[i],
-				  EP_WAIT_DISPATCH_COUNT, r)) {
+		    !ep_wait_word<REMOTE>(c.g, op, ll_count(a, op, i), &tables.base[i],
+					  EP_WAIT_DISPATCH_COUNT, r)) {
 			source_fail(tables, r, failed);
 		}
 	}
@@ -208,8 +209,8 @@ EP_DEV void recv_counts(const struct ep_ll_dispatch_args &a, const struct ep_op 
 
 		if (state == EP_LL_SOURCE_DOUBT ||
 		    (state == EP_LL_SOURCE_HERE &&
-		     !(ep_wait_packet(c.g, op, ll_ctrl(c, op, r, j & 1), &d0, &d1,
-				      EP_WAIT_DISPATCH_COUNT, r) &&
+		     !(ep_wait_packet<REMOTE>(c.g, op, ll_ctrl(c, op, r, j & 1), &d0, &d1,
+					      EP_WAIT_DISPATCH_COUNT, r) &&
 		       ctrl_take(a, op, tables, r, j & 1, d0, d1)))) {
 			source_fail(tables, r, failed);
 		}
@@ -504,7 +505,7 @@ EP_DEV void own_load(const struct ep_ll_dispatch_args &a, uint32_t token, uint32
  * Receives a part sent as lines; `b` holds the first batch. Or one of our own row `own`, if that is
  * not NO_ROW. False when the source failed on the way: what had arrived is placed, the rest is not.
  */
-template <class F, int N>
+template <class F, bool REMOTE, int N>
 EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 		       const struct ep_ll_placing &placing, const struct ep_ll_arrival &arrival,
 		       uint32_t src, uint32_t own, struct ep_ll_lines<N> *b)
@@ -516,7 +517,8 @@ EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &
 			if (q != arrival.first) {
 				ep_ll_lines_load(arrival.row, q, arrival.end, b);
 			}
-			if (!ep_ll_lines_wait(a.c, op, arrival.row, q, arrival.end, src, b)) {
+			if (!ep_ll_lines_wait<REMOTE>(a.c, op, arrival.row, q, arrival.end, src,
+						      b)) {
 				return false;
 			}
 		}
@@ -763,8 +765,9 @@ EP_DEV bool arrival_wait(const struct ep_ll_common &c, const struct ep_op &op,
 	} else if (ep_lane() == 0) {
 		uint32_t at = arrival_at<REMOTE>(c, item);
 
-		ok = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, item.part),
-				  ep_ll_flag_value(op, op.epoch), EP_WAIT_DISPATCH_ROW, item.src);
+		ok = ep_wait_flag<REMOTE>(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, item.part),
+					  ep_ll_flag_value(op, op.epoch), EP_WAIT_DISPATCH_ROW,
+					  item.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
 	ep_warp_sync(EP_FULL_MASK); /* what lane 0 has acquired, the others may read */
@@ -772,6 +775,7 @@ EP_DEV bool arrival_wait(const struct ep_ll_common &c, const struct ep_op &op,
 }
 
 /* Whose row it is: the lane's packet of its header. One warp; false when the source failed. */
+template <bool REMOTE>
 EP_DEV bool header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op &op,
 			const struct ep_ll_recv_item &item, uint32_t *d0, uint32_t *d1)
 {
@@ -783,7 +787,8 @@ EP_DEV bool header_wait(const struct ep_ll_dispatch_args &a, const struct ep_op 
 
 	*d0 = *d1 = EP_LL_NO_ROW;
 	if (16 * ep_lane() < a.header_bytes) {
-		ok = ep_wait_packet(c.g, op, header, d0, d1, EP_WAIT_DISPATCH_ROW, item.src);
+		ok = ep_wait_packet<REMOTE>(c.g, op, header, d0, d1, EP_WAIT_DISPATCH_ROW,
+					    item.src);
 	}
 	ok = ep_all(EP_FULL_MASK, ok);
 	if (!ok && c.layout == EP_LL_RANK_MAJOR && item.part == 0 && ep_lane() < c.topk) {
@@ -822,7 +827,7 @@ EP_DEV enum ep_ll_recv_result recv_part(const struct ep_ll_dispatch_args &a, con
 	if (p.lines && !own) { /* together with the header: most often both are there */
 		ep_ll_lines_load(p.row, p.first, p.end, &lines);
 	}
-	if (!header_wait(a, op, item, &d0, &d1)) {
+	if (!header_wait<REMOTE>(a, op, item, &d0, &d1)) {
 		return EP_LL_RECV_FAILED;
 	}
 	if (!decisions_agree(a, op, tables, decisions)) {
@@ -833,7 +838,8 @@ EP_DEV enum ep_ll_recv_result recv_part(const struct ep_ll_dispatch_args &a, con
 	if (p.lines) {
 		uint32_t token = ep_shfl_u32(EP_FULL_MASK, expert_major ? d0 : d0 >> 16, 0);
 
-		return recv_lines<F>(a, op, w, p, item.src, own ? token : EP_LL_NO_ROW, &lines)
+		return recv_lines<F, REMOTE>(a, op, w, p, item.src, own ? token : EP_LL_NO_ROW,
+					     &lines)
 			       ? EP_LL_RECV_DONE
 			       : EP_LL_RECV_FAILED;
 	}
@@ -923,7 +929,7 @@ EP_DEV void ep_ll_dispatch_recv(const struct ep_ll_dispatch_args &a, const struc
 	recv_tables_clear(c, op, t, &failed);
 	for (;;) {
 		waited = remembers ? ep_time_ns() : 0;
-		recv_counts(a, op, t, &failed);
+		recv_counts<REMOTE>(a, op, t, &failed);
 		waited = remembers ? ep_time_ns() - waited : 0;
 		if (!recv_resolve(a, op, t, remembers, &failed)) {
 			return;

@@ -590,7 +590,10 @@ struct ep_ll_remote_batch {
 	uint64_t stage; /* of the side, offset in the heap */
 };
 
-/* Posts the counts that ep_ll_send_counts left in the stage. One block, after a barrier. */
+/*
+ * Posts the counts that ep_ll_send_counts left in the stage, the last words of the step for the
+ * control queues. One block, after a barrier.
+ */
 EP_DEV void ep_ll_remote_post_counts(const struct ep_ll_dispatch_args &a, const struct ep_op &op)
 {
 	const struct ep_ll_common &c = a.c;
@@ -617,6 +620,7 @@ EP_DEV void ep_ll_remote_post_counts(const struct ep_ll_dispatch_args &a, const 
 			ep_remote_failed(c.g, op, p, r, EP_WAIT_RDMA_SLOT);
 		}
 	}
+	ep_remote_leave(c.g, op, true);
 }
 
 /* Quads [first, end) of a token's row to the stage. One warp. */

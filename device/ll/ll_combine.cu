@@ -866,8 +866,10 @@ EP_DEV struct ep_ll_term term_make(const struct ep_ll_combine_args &a, const str
 			valid = ep_remote_wait(c.g, op, r, EP_LL_ROUTE_SLOT(term.route), share,
 					       EP_WAIT_COMBINE_ROW);
 		} else if (valid && !c.lines) {
-			valid = ep_wait_flag(c.g, op, ep_ll_row_flag(c, op, c.g.own, at, part),
-					     ep_ll_flag_value(op, flag), EP_WAIT_COMBINE_ROW, r);
+			valid = ep_wait_flag<REMOTE>(c.g, op,
+						     ep_ll_row_flag(c, op, c.g.own, at, part),
+						     ep_ll_flag_value(op, flag),
+						     EP_WAIT_COMBINE_ROW, r);
 		}
 		if (valid && remote && mark != ep_signature_mark(op.epoch, flag ^ op.epoch)) {
 			valid = ep_wait_signature(c.g, op, EP_WAIT_COMBINE_ROW, r, flag ^ op.epoch);
@@ -934,6 +936,7 @@ EP_DEV struct ep_ll_sum_lines sum_lines_make(const struct ep_ll_common &c, const
  * The bits of `batch` are the rows' k, v[j] belongs to the j-th of them. Lane k waits on behalf of
  * row k. Returns the rows whose rank has failed. One warp.
  */
+template <bool REMOTE>
 EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
 			 const struct ep_ll_term &term, const struct ep_ll_sum_lines &sum_lines,
 			 uint32_t batch, struct ep_vec16 *vec)
@@ -955,10 +958,11 @@ EP_DEV uint32_t sum_wait(const struct ep_ll_common &c, const struct ep_op &op, u
 		}
 		missing = ep_or_u32(EP_FULL_MASK, missing);
 		batch = ep_opaque_u32(batch);
-		waits &= ~ep_ballot(EP_FULL_MASK,
-				    missing >> ep_lane() & 1 &&
-					    ep_wait_give_up(c.g, op, &s, EP_WAIT_COMBINE_ROW,
-							    EP_LL_ROUTE_RANK(term.route)));
+		waits &=
+			~ep_ballot(EP_FULL_MASK,
+				   missing >> ep_lane() & 1 &&
+					   ep_wait_give_up<REMOTE>(c.g, op, &s, EP_WAIT_COMBINE_ROW,
+								   EP_LL_ROUTE_RANK(term.route)));
 		EP_UNROLL()
 		for (uint32_t j = 0, m = batch; j < EP_LL_REDUCE_BATCH; j++, m &= m - 1) {
 			if (m & (0 - m) & waits) {
@@ -1016,7 +1020,7 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 		}
 		batch &= ~left;
 		if (LINES && batch & term.lines) {
-			failed = sum_wait(c, op, flag, term, l, batch, v);
+			failed = sum_wait<REMOTE>(c, op, flag, term, l, batch, v);
 		}
 		EP_UNROLL()
 		for (int j = 0; j < EP_LL_REDUCE_BATCH; j++) {
@@ -1082,13 +1086,14 @@ EP_DEV sum_row<F> sum_row_load(const struct ep_ll_combine_args &a, const struct 
 }
 
 /* Awaits a line; false if its rank has failed. One warp; its lanes poll in step. */
+template <bool REMOTE>
 EP_DEV bool sum_row_wait(const struct ep_ll_common &c, const struct ep_op &op, uint32_t flag,
 			 const unsigned char *line, uint32_t rank, struct ep_spin *s,
 			 struct ep_vec16 *v)
 {
 	while (!ep_all(EP_FULL_MASK, ep_line_has(*v, op.epoch, flag))) {
 		bool given_up = ep_lane() == 0 &&
-				ep_wait_give_up(c.g, op, s, EP_WAIT_COMBINE_ROW, rank);
+				ep_wait_give_up<REMOTE>(c.g, op, s, EP_WAIT_COMBINE_ROW, rank);
 
 		if (ep_any(EP_FULL_MASK, given_up)) {
 			return false;
@@ -1141,8 +1146,9 @@ EP_DEV void reduce_quad(const struct ep_ll_combine_args &a, const struct ep_op &
 						   off, weight);
 		} else {
 			bool counts = !line ||
-				      sum_row_wait(c, op, flag, lines.row + k * lines.stride,
-						   EP_LL_ROUTE_RANK(route), &s, &row.v[0]);
+				      sum_row_wait<REMOTE>(c, op, flag,
+							   lines.row + k * lines.stride,
+							   EP_LL_ROUTE_RANK(route), &s, &row.v[0]);
 
 			F::template add<LINES>(sum, row.v[0], quad, off, weight, counts);
 		}
@@ -1295,7 +1301,7 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 		op.start_ns = ep_time_ns();
 	}
 	if (REMOTE && ep_block() == 0) {
-		ep_remote_publish(c.g, op, origin);
+		ep_remote_begin(c.g, op, origin, true);
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
 
@@ -1303,7 +1309,7 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_combine(const struct ep_ll_com
 	 * EP_BANK_HELD needs no care: senders look at the mask before each row, so that peers which
 	 * were masked during this wait get none
 	 */
-	if (ep_step_begin(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
+	if (ep_step_begin<REMOTE>(c.g, c.launch, found, op) == EP_BANK_ABORTED) {
 		return;
 	}
 	if (REMOTE) {

@@ -214,13 +214,15 @@ template <class F, bool REMOTE> EP_DEV void ep_ll_dispatch(const struct ep_ll_di
 		op.start_ns = ep_time_ns();
 	}
 	if (REMOTE && ep_block() == 0) {
-		ep_remote_publish(c.g, op, ep_step_origin(c.launch, found, op));
+		/* who sends has counts for the control queues, too */
+		ep_remote_begin(c.g, op, ep_step_origin(c.launch, found, op),
+				!c.launch.send_blocks);
 	}
 	if (sends) {
 		ep_ll_span_mark(c, op.step, t, span, id, counts);
 	}
 	uint64_t before = REMOTE ? ep_time_ns() : 0; /* who is waited for here is slow, not lost */
-	bank_state = ep_step_begin(c.g, c.launch, found, op);
+	bank_state = ep_step_begin<REMOTE>(c.g, c.launch, found, op);
 	if (REMOTE) {
 		op.start_ns += ep_time_ns() - before;
 	}

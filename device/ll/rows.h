@@ -171,7 +171,7 @@ EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t 
  * has. False when `peer`, who sends it, has failed. One warp; its lanes poll in step, so what one
  * decides holds for all.
  */
-template <int N>
+template <bool REMOTE, int N>
 EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &op,
 			     const unsigned char *row, uint32_t first, uint32_t end, uint32_t peer,
 			     struct ep_ll_lines<N> *b)
@@ -189,7 +189,8 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 			break;
 		}
 		if (ep_any(EP_FULL_MASK,
-			   !have && ep_wait_give_up(c.g, op, &s, EP_WAIT_DISPATCH_ROW, peer))) {
+			   !have && ep_wait_give_up<REMOTE>(c.g, op, &s, EP_WAIT_DISPATCH_ROW,
+							    peer))) {
 			return false;
 		}
 		ep_ll_lines_load(row, first, end, b);

@@ -489,32 +489,51 @@ EP_DEV bool ep_mlx5_signal_add(struct ep_mlx5_post *post, const struct ep_mlx5_s
 	return ep_mlx5_submit(post, false, tail, 0, tail, tail_ds, more);
 }
 
+/* One lane. Stores segment i of a built WQE. */
+EP_DEV void store_segment(struct ep_mlx5_wqe *slot, const struct ep_mlx5_wqe &q, uint32_t i)
+{
+	struct ep_vec16 v = { q.w[4 * i], q.w[4 * i + 1], q.w[4 * i + 2], q.w[4 * i + 3] };
+
+	ep_st16(slot->w + 4 * i, v);
+}
+
 /*
  * One lane alone, of a queue that no warp holds meanwhile: writes `value` to an aligned word of 8
  * bytes, if there is room for that now. It waits for nothing. A wait that ended because the
- * kernel's work is aborted has left the queue as it was, and words may still be posted.
+ * kernel's work is aborted has left the queue as it was, and words may still be posted. (It stands
+ * in waits, which keep many registers: each segment is stored before the next one is made.)
  */
 EP_DEV bool ep_mlx5_put_word(struct ep_mlx5_qp *qp, enum ep_mlx5_region_id id, uint64_t offset,
 			     uint64_t value)
 {
-	struct ep_mlx5_post p = post_load(qp, NULL, 0);
-	struct ep_mlx5_mem to = ep_mlx5_remote(&p, id, offset);
-	const uint32_t data[2] = { (uint32_t)value, (uint32_t)(value >> 32) };
-	uint32_t status = p.status, ds;
-	struct ep_mlx5_wqe q;
+	uint64_t at = ep_ld_relaxed_gpu_u64(&qp->reserved);
+	uint32_t status = ep_ld_relaxed_gpu_u32(&qp->error);
+	struct ep_mlx5_wqe q, *slot = qp->sq + (at & (qp->depth - 1));
 
 	if (status == EP_MLX5_ERR_ABORTED) {
 		status = EP_MLX5_OK;
 	}
-	if (!status && p.end >= p.done + p.depth) {
-		p.done = ep_mlx5_poll(&p, EP_WAIT_RDMA_SLOT, &status);
+	if (!status && at >= ep_ld_acquire_gpu_u64(&qp->done) + qp->depth) {
+		struct ep_mlx5_post p = post_load(qp, NULL, 0);
+
+		if (at >= ep_mlx5_poll(&p, EP_WAIT_RDMA_SLOT, &status) + qp->depth) {
+			return false;
+		}
 	}
-	if (status || p.end >= p.done + p.depth) {
+	if (status) {
 		return false;
 	}
-	ds = ep_mlx5_build_inline(&q, 0, p.qpn, 0, to, data, 8);
-	mlx5_store(&p, p.end, q, ds, true);
-	publish_lane(&p, p.end + 1, false, true);
+	ep_mlx5_build_ctrl(&q, at, EP_MLX5_OP_WRITE, qp->qpn, 3, EP_MLX5_CE_ALWAYS);
+	store_segment(slot, q, 0);
+	ep_mlx5_build_raddr(&q, (struct ep_mlx5_mem){ qp->remote[id].addr + offset,
+						      qp->remote[id].rkey });
+	store_segment(slot, q, 1);
+	ep_mlx5_build_word(&q, 8, value);
+	store_segment(slot, q, 2);
+	ep_st_relaxed_gpu_u64(&qp->reserved, at + 1);
+	ep_st_relaxed_gpu_u32(&qp->unsignaled, 0);
+	ep_st_relaxed_gpu_u64(&qp->rung, at + 1);
+	ep_mlx5_doorbell(qp, at + 1);
 	return true;
 }
 

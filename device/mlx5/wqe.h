@@ -62,6 +62,15 @@ EP_HOST_DEV void ep_mlx5_build_data(struct ep_mlx5_wqe *wqe, uint32_t at, struct
 	wqe->w[at + 3] = be64_second(local.addr);
 }
 
+/* A word of 8 bytes that the WQE carries; `at` as above. */
+EP_HOST_DEV void ep_mlx5_build_word(struct ep_mlx5_wqe *wqe, uint32_t at, uint64_t value)
+{
+	wqe->w[at] = ep_be32(EP_MLX5_INLINE | 8);
+	wqe->w[at + 1] = (uint32_t)value;
+	wqe->w[at + 2] = (uint32_t)(value >> 32);
+	wqe->w[at + 3] = 0;
+}
+
 /* Does nothing, in order. */
 EP_HOST_DEV uint32_t ep_mlx5_build_nop(struct ep_mlx5_wqe *wqe, uint64_t index, uint32_t qpn,
 				       uint32_t fm_ce_se)

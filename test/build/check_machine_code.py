@@ -87,10 +87,11 @@ KERNELS = {
     "ep_ll_dispatch_fp8_kernel": DISPATCH_FP8,
     "ep_ll_dispatch_mxfp8_kernel": DISPATCH_FP8,
     "ep_ll_dispatch_nvfp4_kernel": DISPATCH_NVFP4,
-    "ep_ll_dispatch_remote_kernel": DISPATCH,
+    # five words on sm_90, and four: outside of loops, since a wait that takes long posts to NICs
+    "ep_ll_dispatch_remote_kernel": Expect(12, (5, 4), 4, 4, spilled=20),
     "ep_ll_dispatch_fp8_remote_kernel": DISPATCH_FP8,
     "ep_ll_dispatch_mxfp8_remote_kernel": DISPATCH_FP8,
-    "ep_ll_dispatch_nvfp4_remote_kernel": DISPATCH_NVFP4,
+    "ep_ll_dispatch_nvfp4_remote_kernel": Expect(6, (3, 2), 2, 1, spilled=16),
 }
 
 # What differs by the compiler's release.

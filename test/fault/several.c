@@ -125,6 +125,9 @@ static void begin_and_end(struct world *w, ncclEpGroup_t group)
 	uint32_t step = (uint32_t)words[w->rank] + 1;
 
 	for (int r = 0; r < w->nranks; r++) {
+		if (!group->peer_heap.base[r]) {
+			continue; /* its words for other nodes are lost */
+		}
 		words = (uint64_t *)(group->peer_heap.base[r] + group->heap.progress_off);
 		__atomic_store_n(words + w->rank, ep_progress_word(step, 0, 0), __ATOMIC_RELEASE);
 	}
@@ -159,6 +162,51 @@ static void late(struct world *w)
 	bench_end(&b);
 }
 
+/*
+ * Rank 2 is lost behind a dispatch, and nobody needs it in the combine. Its bank is waited for in
+ * the next dispatch. Rank 1 comes late to that, and sends its counts when it has given rank 2 up.
+ */
+static void late_for_bank(struct world *w)
+{
+	static const int32_t ids[4] = { 9, 10, 11, 12 }; /* ranks 3 and 4 */
+	struct bench b;
+	ncclEpGroup_t group = dispatched(w, &b, LATE_MS, ids);
+
+	check_context("late for a bank");
+	if (w->rank != 2) {
+		OK_SYNC(bench_combine(&b, w->stream), w->stream);
+		usleep(w->rank == 1 ? LATE_US : 0);
+		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
+		CHECK_INT(bench_masked(w, group), 1u << 2);
+	}
+	world_meet(w);
+	bench_end(&b);
+}
+
+/*
+ * Rank 2 is lost behind a combine. Its counts are waited for in the next dispatch, to which rank 1
+ * comes late. Then rank 1 takes its time, and the others wait for its rows.
+ */
+static void late_for_counts(struct world *w)
+{
+	static const int32_t ids[4] = { 3, 4, 5, 9 }; /* ranks 1 and 3 */
+	struct bench b;
+	ncclEpGroup_t group = dispatched(w, &b, LATE_MS, ids);
+
+	check_context("late for counts");
+	OK_SYNC(bench_combine(&b, w->stream), w->stream);
+	world_meet(w);
+	if (w->rank != 2) {
+		usleep(w->rank == 1 ? LATE_US : 0);
+		OK_SYNC(bench_dispatch(&b, w->stream), w->stream);
+		usleep(w->rank == 1 ? LATE_REST_US : 0);
+		OK_SYNC(bench_combine(&b, w->stream), w->stream);
+		CHECK_INT(bench_masked(w, group), 1u << 2);
+	}
+	world_meet(w);
+	bench_end(&b);
+}
+
 static void run(struct world *w, void *arg)
 {
 	together(w, 1);
@@ -166,6 +214,8 @@ static void run(struct world *w, void *arg)
 	in_turn(w);
 	held(w);
 	late(w);
+	late_for_bank(w);
+	late_for_counts(w);
 }
 
 int main(void)

@@ -903,7 +903,36 @@ MUTANTS = [
      "old": "+ peer) != step ||", "new": "+ peer) == ~0ull ||", "tests": ["unit/waits"]},
     # A rank may be late for its own waits, as a block of it waits for its bank.
     {"name": "wait_own", "file": "device/group/wait.h",
-     "old": "g.mask_enabled && peer != g.rank &&", "new": "g.mask_enabled &&", "tests": ["several"]},
+     "old": "g.mask_enabled && peer != g.rank;", "new": "g.mask_enabled;", "tests": ["several"]},
+    # Ranks of other nodes get signs, too, and count by them;
+    {"name": "sign_remote", "file": "device/group/wait.h",
+     "old": "if (REMOTE && !w.over) {", "new": "if (REMOTE && w.over) {", "tests": ["several_far"]},
+    {"name": "sign_remote_grace", "file": "device/group/wait.h",
+     "old": "g.mask_enabled && peer != g.rank;",
+     "new": "g.mask_enabled && peer != g.rank && !ep_rank_remote(g, peer);", "tests": ["unit/waits"]},
+    # from all blocks when the step's words have been posted, from the owner's block before, and not while it posts;
+    {"name": "sign_counts", "file": "device/ll/dispatch_send.h",
+     "old": "\tep_remote_leave(c.g, op, true);\n", "new": "", "tests": ["several_far"]},
+    {"name": "sign_before", "file": "device/group/link.h",
+     "old": "ep_block() == 0 ? &link->left_here : &link->left", "new": "&link->left", "tests": ["several_far"]},
+    {"name": "sign_too_early", "file": "device/group/link.h",
+     "old": "ep_block() == 0 ? &link->left_here : &link->left", "new": "&link->left_here", "tests": ["unit/signs"]},
+    {"name": "sign_in_use", "file": "device/group/signs.h",
+     "old": "if (!ep_control_left(", "new": "if (false && !ep_control_left(", "tests": ["unit/signs"]},
+    # once each, by one wait at a time, and not to those that are masked.
+    {"name": "sign_again", "file": "device/group/signs.h",
+     "old": "<= g.nranks ? (uint32_t)posted & 0xffff : 0;", "new": "<= g.nranks ? 0 : 0;", "tests": ["unit/signs"]},
+    {"name": "sign_lock", "file": "device/group/signs.h",
+     "old": "ep_atomic_cas_acquire_gpu_u32(&g.state->posting, 0, 1)) {", "new": "false) {", "tests": ["unit/signs"]},
+    {"name": "sign_unlock", "file": "device/group/signs.h",
+     "old": "\tep_st_release_gpu_u32(&g.state->posting, 0);\n", "new": "", "tests": ["unit/signs"]},
+    {"name": "sign_masked", "file": "device/group/signs.h",
+     "old": "if (!ep_rank_remote(g, r) || !ep_mask_active(g, r)) {", "new": "if (!ep_rank_remote(g, r)) {",
+     "tests": ["unit/signs"]},
+    # A word that a wait posts needs room in the queue.
+    {"name": "word_room", "file": "device/mlx5/qp.h",
+     "old": "if (!status && at >= ep_ld_acquire_gpu_u64(&qp->done) + qp->depth) {", "new": "if (false) {",
+     "tests": ["unit/signs"]},
     # Who is behind others grants less than those who may wait for it.
     {"name": "wait_behind", "file": "device/group/wait.h",
      "old": "ep_max_u32(stand, 1 + lead)", "new": "ep_max_u32(stand, 1 + 0 * lead)",

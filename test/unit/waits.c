@@ -222,6 +222,7 @@ struct view {
 	uint32_t rest;    /* and of ranks 2 and 3 */
 	bool plain;       /* without masks */
 	uint32_t granted; /* GRACE_UNIT_NS beyond the timeout */
+	bool far;         /* rank 1 is on another node */
 };
 
 #define GRACE_UNIT_NS                                                                              \
@@ -229,16 +230,19 @@ struct view {
 #define GRACE_LONG 16u /* or more */
 
 static const struct view views[] = {
-	{ "it has not started the step", 4, 0, 5, false, 8 },
-	{ "it has", 5, 0, 5, false, 4 },
-	{ "it has started a later step", 6, 0, 5, false, 2 },
-	{ "it has given a sign long ago", 5, 5, 5, false, 4 },
-	{ "others are behind it", 4, 0, 3, false, 8 },
-	{ "others are where it is", 4, 0, 4, false, 8 },
-	{ "others are a step ahead", 4, 0, 6, false, 4 },
-	{ "others are two steps ahead", 4, 0, 7, false, 2 },
-	{ "without masks others are behind it", 4, 0, 3, true, GRACE_LONG },
-	{ "without masks others are where it is", 4, 0, 4, true, 8 },
+	{ "it has not started the step", 4, 0, 5, false, 8, false },
+	{ "it has", 5, 0, 5, false, 4, false },
+	{ "it has started a later step", 6, 0, 5, false, 2, false },
+	{ "it has given a sign long ago", 5, 5, 5, false, 4, false },
+	{ "others are behind it", 4, 0, 3, false, 8, false },
+	{ "others are where it is", 4, 0, 4, false, 8, false },
+	{ "others are a step ahead", 4, 0, 6, false, 4, false },
+	{ "others are two steps ahead", 4, 0, 7, false, 2, false },
+	{ "it is far, others are behind it", 4, 0, 3, false, 8, true },
+	{ "it is far, has started the step, and others have not", 5, 0, 3, false, 4, true },
+	{ "without masks others are behind it", 4, 0, 3, true, GRACE_LONG, false },
+	{ "without masks it is far, others are behind it", 4, 0, 3, true, GRACE_LONG, true },
+	{ "without masks others are where it is", 4, 0, 4, true, 8, false },
 };
 
 static struct memory look_beyond(const struct view *view, uint64_t beyond_ns)
@@ -247,6 +251,12 @@ static struct memory look_beyond(const struct view *view, uint64_t beyond_ns)
 	struct memory *m = memory_new(&args, 4);
 
 	args.g.mask_enabled = !view->plain;
+	if (view->far) {
+		args.g.heap[1] = NULL;
+		args.g.remote = &m->remote;
+		m->remote.links = m->links;
+		m->remote.down = m->down;
+	}
 	m->heap.progress[0] = ep_progress_word(5, 0, 0);
 	m->heap.progress[1] = ep_progress_word(view->step, 0, 0);
 	m->heap.progress[2] = m->heap.progress[3] = ep_progress_word(view->rest, 0, 0);
@@ -255,7 +265,7 @@ static struct memory look_beyond(const struct view *view, uint64_t beyond_ns)
 	return run_with(grace_kernel, args, m);
 }
 
-/* With masks what is granted to a rank of the node follows from how far it and others have come. */
+/* With masks what is granted to a rank follows from how far it and others have come. */
 static void test_grace(void)
 {
 	for (size_t i = 0; i < sizeof(views) / sizeof(views[0]); i++) {
@@ -506,20 +516,20 @@ static void failed(uint32_t cause, uint64_t gives)
 	NEED_CUDA(cudaFreeHost(m));
 }
 
-/* Rank 2 is on another node. */
+/* Ranks from `first` on are on another node. */
 struct far {
 	struct ep_dev_remote remote;
 	struct ep_mlx5_qp qp[RANKS];
 	struct ep_remote_link links[RANKS];
 	struct ep_mlx5_region local[EP_MLX5_REGIONS], there[EP_MLX5_REGIONS];
-	struct ep_mlx5_wqe sq[DEPTH];
-	struct ep_mlx5_cqe cqe;
+	struct ep_mlx5_wqe sq[RANKS][DEPTH];
+	struct ep_mlx5_cqe cqe[RANKS];
 	struct ep_mlx5_error error;
-	uint64_t index;
+	uint64_t index[RANKS]; /* WQEs that were posted to the rank */
 	uint32_t stop, down[RANKS];
 };
 
-static struct far *far_make(struct ht_wait_args *a)
+static struct far *far_make(struct ep_dev_group *g, uint32_t first, uint32_t ranks)
 {
 	struct far *f;
 
@@ -531,21 +541,33 @@ static struct far *far_make(struct ht_wait_args *a)
 	f->remote.links = f->links;
 	f->remote.down = f->down;
 	f->there[EP_MLX5_REGION_SIGNAL].addr = SIGNAL_ADDR;
-	f->qp[2] = (struct ep_mlx5_qp){
-		.sq = f->sq,
-		.cqe = &f->cqe,
-		.db = &f->index,
-		.local = f->local,
-		.remote = f->there,
-		.record = &f->error,
-		.stop = &f->stop,
-		.depth = DEPTH,
-		.handover = EP_MLX5_HANDOVER_INDEX,
-		.signal = EP_MLX5_SIGNAL_WRITE,
-	};
-	a->c.g.heap[2] = NULL;
-	a->c.g.remote = &f->remote;
+	for (uint32_t r = first; r < first + ranks; r++) {
+		f->qp[r] = (struct ep_mlx5_qp){
+			.sq = f->sq[r],
+			.cqe = &f->cqe[r],
+			.db = &f->index[r],
+			.local = f->local,
+			.remote = f->there,
+			.record = &f->error,
+			.stop = &f->stop,
+			.depth = DEPTH,
+			.handover = EP_MLX5_HANDOVER_INDEX,
+			.signal = EP_MLX5_SIGNAL_WRITE,
+		};
+		g->heap[r] = NULL;
+	}
+	g->remote = &f->remote;
 	return f;
+}
+
+/* Is the n-th WQE to rank r a WRITE of that word to `off` in its heap? */
+static void expect_word(const struct far *f, uint32_t r, uint64_t n, uint64_t off, uint64_t word)
+{
+	const uint32_t *w = f->sq[r][n].w;
+
+	CHECK_INT(be32toh(w[0]), n << 8 | EP_MLX5_OP_WRITE);
+	CHECK_INT((uint64_t)be32toh(w[4]) << 32 | be32toh(w[5]), SIGNAL_ADDR + off);
+	CHECK_INT((uint64_t)w[10] << 32 | w[9], word);
 }
 
 /*
@@ -558,7 +580,7 @@ static void far_sign(const char *name, uint32_t left, uint32_t leaves, uint64_t 
 	struct ht_wait_args a;
 	void *list[] = { &a };
 	struct ht_memory *m = memory_make(&a, 5, 1000000000);
-	struct far *f = far_make(&a);
+	struct far *f = far_make(&a.c.g, 2, 1);
 
 	check_context("another node: %s", name);
 	m->heap[0].left[2] = left;
@@ -569,14 +591,154 @@ static void far_sign(const char *name, uint32_t left, uint32_t leaves, uint64_t 
 	NEED_CUDA(cudaDeviceSynchronize());
 	CHECK_INT(m->heap[3].words[0], BY(WAITS));
 	CHECK_INT(m->heap[0].left[2], leaves ? 5 : left);
-	CHECK_INT(f->index, posts);
-	if (f->index) {
-		CHECK_INT((uint64_t)be32toh(f->sq[0].w[4]) << 32 | be32toh(f->sq[0].w[5]),
-			  SIGNAL_ADDR + a.c.areas.sign_off);
-		CHECK_INT((uint64_t)f->sq[0].w[10] << 32 | f->sq[0].w[9], BY(WAITS));
+	CHECK_INT(f->index[2], posts);
+	if (f->index[2]) {
+		expect_word(f, 2, 0, a.c.areas.sign_off, BY(WAITS));
 	}
 	NEED_CUDA(cudaFreeHost(f));
 	NEED_CUDA(cudaFreeHost(m));
+}
+
+/*
+ * Signs of low latency to ranks of another node, 2 and 3. Rank 0 waits for rank 1 of its node in
+ * step 5.
+ */
+struct signs {
+	struct waits_args args;
+	struct memory *m;
+	struct far *f;
+};
+
+static struct signs signs_make(void)
+{
+	struct signs s = { .args = { .step = 5, .g.timeout_ns = 1000000000 } };
+
+	s.m = memory_new(&s.args, 4);
+	s.m->heap.progress[1] = ep_progress_word(5, 0, 0);
+	s.args.g.heap[1] = (unsigned char *)&s.m->there[0];
+	s.f = far_make(&s.args.g, 2, 2);
+	for (uint32_t r = 2; r < 4; r++) {
+		s.f->links[r].left = s.f->links[r].left_here = 5;
+	}
+	return s;
+}
+
+static void signs_free(struct signs *s)
+{
+	NEED_CUDA(cudaFreeHost(s->f));
+	NEED_CUDA(cudaFreeHost(s->m));
+}
+
+/* A block looks when waits of the step have lasted so many halves of the timeout, and a little. */
+static void signs_look(struct signs *s, uint32_t block, uint32_t halves)
+{
+	cudaLaunchConfig_t config = { .gridDim = { 2, 1, 1 }, .blockDim = { 32, 1, 1 } };
+	void *list[] = { &s->args };
+
+	s->args.block = block;
+	s->args.waited_ns = halves * UINT64_C(500000000) + 50000000;
+	NEED_CUDA(cudaLaunchKernelExC(&config, (const void *)signs_kernel, list));
+	NEED_CUDA(cudaDeviceSynchronize());
+	CHECK_INT(s->m->out.gave_up, 0);
+}
+
+/* The signs that rank 1 has, and WQEs that were posted to ranks 2 and 3. */
+static void signs_are(const struct signs *s, uint64_t near, uint64_t two, uint64_t three)
+{
+	CHECK_INT(s->m->there[0].signatures[5][0].sign, near ? near << 32 | 5 : 0);
+	CHECK_INT(s->f->index[2], two);
+	CHECK_INT(s->f->index[3], three);
+}
+
+static void signs_posted_word(const struct signs *s, uint32_t r, uint64_t index, uint64_t n)
+{
+	expect_word(s->f, r, index,
+		    offsetof(struct heap, signatures) +
+			    ep_signature_slot_off(s->args.g.nranks, 5, 0) +
+			    offsetof(struct ep_signature_slot, sign),
+		    n << 32 | 5);
+}
+
+static int main_signs(int argc, char **argv)
+{
+	struct signs s = signs_make();
+
+	check_context("one after the other");
+	signs_look(&s, 1, 0);
+	signs_are(&s, 0, 0, 0);
+	signs_look(&s, 1, 1);
+	signs_are(&s, 1, 1, 1);
+	signs_posted_word(&s, 2, 0, 1);
+	signs_posted_word(&s, 3, 0, 1);
+	signs_look(&s, 1, 1); /* it is not posted again, */
+	signs_look(&s, 0, 1); /* and not by others */
+	signs_are(&s, 1, 1, 1);
+	signs_look(&s, 0, 2);
+	signs_are(&s, 2, 2, 2);
+	signs_posted_word(&s, 3, 1, 2);
+	signs_look(&s, 1, 3);
+	signs_look(&s, 1, 4);
+	signs_look(&s, 1, 9);
+	signs_are(&s, 4, 4, 4);
+	signs_free(&s);
+
+	check_context("queues are in use");
+	s = signs_make();
+	s.f->links[3].left = 4;
+	signs_look(&s, 1, 1);
+	signs_are(&s, 1, 1, 0);
+	signs_look(&s, 0, 1); /* its owner's block has it now */
+	signs_are(&s, 1, 1, 1);
+	signs_posted_word(&s, 3, 0, 1);
+	s.f->links[2].left = s.f->links[2].left_here = 4;
+	signs_look(&s, 0, 2);
+	signs_are(&s, 2, 1, 1);
+	s.f->links[2].left_here = 5;
+	signs_look(&s, 1, 2);
+	signs_are(&s, 2, 1, 1);
+	signs_look(&s, 0, 2);
+	signs_are(&s, 2, 2, 2);
+	signs_posted_word(&s, 2, 1, 2);
+	signs_free(&s);
+
+	check_context("a rank is masked");
+	s = signs_make();
+	s.args.g.mask[2] = 0;
+	signs_look(&s, 1, 1);
+	signs_are(&s, 1, 0, 1);
+	signs_free(&s);
+
+	check_context("a queue is full");
+	s = signs_make();
+	s.f->qp[2].reserved = s.f->qp[2].rung = DEPTH;
+	signs_look(&s, 1, 1);
+	signs_are(&s, 1, 0, 1);
+	signs_free(&s);
+
+	check_context("a queue has failed");
+	s = signs_make();
+	s.f->qp[2].error = EP_MLX5_ERR_CQE;
+	signs_look(&s, 1, 1);
+	signs_are(&s, 1, 0, 1);
+	signs_free(&s);
+
+	check_context("another wait is posting");
+	s = signs_make();
+	s.m->state.posting = 1;
+	signs_look(&s, 1, 1);
+	signs_are(&s, 1, 0, 0);
+	s.m->state.posting = 0;
+	signs_look(&s, 1, 1);
+	signs_are(&s, 1, 1, 1);
+	signs_free(&s);
+
+	check_context("without masks");
+	s = signs_make();
+	s.args.g.mask_enabled = 0;
+	signs_look(&s, 1, 1);
+	signs_are(&s, 0, 0, 0);
+	signs_free(&s);
+	return check_end();
 }
 
 /* This rank's own warp is lost: eight times the timeout. */
@@ -662,6 +824,7 @@ int main(int argc, char **argv)
 	static const struct check_case cases[] = {
 		{ "waits", main_waits },
 		{ "ht_wait", main_ht_wait },
+		{ "signs", main_signs },
 	};
 
 	return check_cases(argc, argv, cases, sizeof(cases) / sizeof(*cases));

@@ -4,6 +4,21 @@
 #include "device/ht/pipe.h"
 #include "device/ht/signs.h"
 
+/* As kernels for one node wait, and those for several. */
+EP_DEV bool give_up(const struct ep_dev_group &g, const struct ep_op &op, struct ep_spin *spin,
+		    enum ep_wait_site site, uint32_t peer)
+{
+	return g.remote ? ep_wait_give_up<true>(g, op, spin, site, peer)
+			: ep_wait_give_up<false>(g, op, spin, site, peer);
+}
+
+EP_DEV struct ep_wait_result check(const struct ep_dev_group &g, const struct ep_op &op,
+				   const struct ep_spin &spin, bool expired, uint32_t peer)
+{
+	return g.remote ? ep_wait_check<true>(g, op, spin, expired, EP_WAIT_COMBINE_ROW, peer)
+			: ep_wait_check<false>(g, op, spin, expired, EP_WAIT_COMBINE_ROW, peer);
+}
+
 /* So many polls are made without naps: the first poll of another wait before each is progress. */
 #define BUSY 700
 
@@ -51,7 +66,7 @@ EP_KERNEL(waits_kernel, waits_args, 32)
 			ep_st_retired_sys_u64((uint64_t *)a.g.heap[0] + 1,
 					      ep_progress_word(6, 0, 1));
 		}
-		r.gave_up = ep_wait_give_up(a.g, op, &spin, site, 1);
+		r.gave_up = give_up(a.g, op, &spin, site, 1);
 		if (r.gave_up) {
 			break;
 		}
@@ -71,9 +86,9 @@ EP_KERNEL(bank_kernel, waits_args, 32)
 
 	op.step = op.epoch = 6;
 	op.freed = 4;
-	r.gave_up = ep_bank_wait(a.g, op,
-				 ep_lane() == 1 ? ep_progress_load(a.g, 1)
-						: ep_progress_word(6, 0, 0)) != EP_BANK_FREE;
+	r.gave_up = ep_bank_wait<false>(a.g, op,
+					ep_lane() == 1 ? ep_progress_load(a.g, 1)
+						       : ep_progress_word(6, 0, 0)) != EP_BANK_FREE;
 	if (ep_tid() == 0) {
 		*a.out = r;
 	}
@@ -93,8 +108,7 @@ EP_KERNEL(grace_kernel, waits_args, 32)
 				     (uint32_t)EP_WAIT_CLOCK(s.start_ns - a.vain_ns);
 	}
 	if (ep_tid() == 0) {
-		struct ep_wait_result w =
-			ep_wait_check(a.g, op, s, !a.vain_ns, EP_WAIT_COMBINE_ROW, 1);
+		struct ep_wait_result w = check(a.g, op, s, !a.vain_ns, 1);
 
 		a.out->gave_up = w.over;
 		a.out->ns = ep_time_ns() - w.spin.start_ns;
@@ -116,7 +130,7 @@ EP_KERNEL(moves_kernel, waits_args, 32)
 	}
 	op.epoch = op.step = a.step;
 	while (!r.gave_up) {
-		r.gave_up = ep_wait_give_up(a.g, op, &spin, EP_WAIT_COMBINE_ROW, 1);
+		r.gave_up = give_up(a.g, op, &spin, EP_WAIT_COMBINE_ROW, 1);
 		r.ns = ep_time_ns() - start;
 		if (r.ns >= a.moves_ns) {
 			ep_st_retired_sys_u64((uint64_t *)a.g.own + 1,
@@ -130,6 +144,20 @@ EP_KERNEL(moves_kernel, waits_args, 32)
 		}
 	}
 	*a.out = r;
+}
+
+/* One look of a block at a wait for rank 1 of step a.step, whose waits have lasted a.waited_ns. */
+EP_KERNEL(signs_kernel, waits_args, 32)
+{
+	struct ep_spin s = { ep_time_ns(), 64 };
+	struct ep_op op = {};
+
+	op.epoch = op.step = a.step;
+	if (ep_tid() == 0 && ep_block() == a.block) {
+		a.g.state->waits = (uint64_t)op.step << 32 |
+				   (uint32_t)EP_WAIT_CLOCK(s.start_ns - a.waited_ns);
+		a.out->gave_up = check(a.g, op, s, false, 1).over;
+	}
 }
 
 /* One look at a wait for a peer that has started the operation, or the one before. */

@@ -29,8 +29,11 @@ struct waits_args {
 	uint32_t pad;
 	uint64_t beyond_ns; /* the timeout the wait has lasted, */
 	uint64_t vain_ns; /* or it begins, so long after another one in vain of the step; 0: none */
-	uint64_t moves_ns; /* the wait has lasted when rank 1 takes the step, */
-	uint64_t signs_ns; /* and when it gives a sign in it */
+	uint64_t moves_ns;  /* the wait has lasted when rank 1 takes the step, */
+	uint64_t signs_ns;  /* and when it gives a sign in it */
+	uint64_t waited_ns; /* since the step's first wait began, when this block of two looks: */
+	uint32_t block;
+	uint32_t pad2;
 	struct waits_result *out;
 };
 
@@ -54,6 +57,11 @@ extern "C"
 #endif
 	void
 	moves_kernel(void);
+#ifdef __cplusplus
+extern "C"
+#endif
+	void
+	signs_kernel(void);
 
 /* ---- kernels that look at a wait of high throughput, or wait for copies that do not end ---- */
 
