@@ -40,6 +40,7 @@ EP_KERNEL_DECL(ep_ht_route_nodes_kernel); /* the same for groups of several node
 /* struct ep_ht_dispatch_args */
 EP_KERNEL_DECL(ep_ht_dispatch_kernel);
 EP_KERNEL_DECL(ep_ht_dispatch_nodes_kernel); /* the same for groups of several nodes */
+EP_KERNEL_DECL(ep_ht_dispatch_lines_kernel); /* the same of few tokens on one node */
 /* struct ep_ht_order_args, 2R blocks of EP_HT_ORDER_WARPS warps */
 EP_KERNEL_DECL(ep_ht_order_kernel);
 /* struct ep_ht_early_args */
@@ -51,6 +52,9 @@ EP_KERNEL_DECL(ep_ht_combine_fp32_kernel);
 EP_KERNEL_DECL(ep_ht_combine_bf16_experts_kernel); /* the same expert-major */
 EP_KERNEL_DECL(ep_ht_combine_fp16_experts_kernel);
 EP_KERNEL_DECL(ep_ht_combine_fp32_experts_kernel);
+EP_KERNEL_DECL(ep_ht_combine_bf16_lines_kernel); /* the same of few flat tokens on one node */
+EP_KERNEL_DECL(ep_ht_combine_fp16_lines_kernel);
+EP_KERNEL_DECL(ep_ht_combine_fp32_lines_kernel);
 EP_KERNEL_DECL(ep_ht_combine_mxfp8_kernel);      /* bf16 returned as MXFP8 */
 EP_KERNEL_DECL(ep_ht_combine_bf16_nodes_kernel); /* the same for groups of several nodes */
 EP_KERNEL_DECL(ep_ht_combine_fp16_nodes_kernel);

@@ -37,6 +37,10 @@
 #include "device/group/wait_word.h"
 #include "device/simt/language.h"
 
+/* Rows that travel as lines: data of four lines, and their size. */
+#define EP_QUAD_BYTES 480
+#define EP_QUAD_LINE_BYTES 512
+
 #define EP_GROUP_MAX_RANKS 1024
 #define EP_RANKS_WORDS (EP_GROUP_MAX_RANKS / 32)
 

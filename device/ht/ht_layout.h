@@ -236,6 +236,19 @@ struct ep_ht_areas {
 	uint64_t out_start_off; /* u32 [H][chunks of B + 1]: as start_off */
 	uint64_t out_mask_off;  /* u8 [R][mask_stride]: tokens of a chunk that go to that rank */
 	uint64_t out_count_off; /* words {count, epoch} [E + H + 1] of this rank */
+	/* Groups for few tokens on one node, else 0 (device/ht/lines.h): */
+	uint32_t line_quads; /* of a row as lines, at most */
+	uint32_t line_pad;
+	uint64_t line_off;        /* [P][B][line_quads] quads as lines */
+	uint64_t line_weight_off; /* words {weight, epoch} [P][B][min(K, L)] */
+};
+
+/* How an operation cuts rows that travel as lines. */
+struct ep_ht_lines {
+	uint32_t quads;          /* of a row */
+	uint32_t piece_quads;    /* that a warp moves at a time */
+	uint32_t send_warps;     /* of a block: the first ones send before they receive */
+	struct ep_div by_pieces; /* of a row */
 };
 
 /*
@@ -516,6 +529,7 @@ struct ep_ht_dispatch_args {
 	struct ep_ht_counters counters; /* expert-major, forward */
 	uint32_t lag; /* a warp sends its chunk c + lag before it receives chunk c; < ring_chunks */
 	struct ep_div by_parts;
+	struct ep_ht_lines lines;
 	unsigned char *direct[EP_HT_DIRECT_RANKS];        /* out_tokens of each rank */
 	unsigned char *direct_scales[EP_HT_DIRECT_RANKS]; /* out_scales */
 };
@@ -593,7 +607,8 @@ struct ep_ht_combine_args {
 	uint32_t sum_shift;   /* a chunk's sums are of 1 << sum_shift pieces */
 	uint32_t turns;       /* ranks that this rank returns rows to: flat: all others; else all */
 	struct ep_div by_parts;
-	struct ep_div by_turns;                          /* or by 1 */
+	struct ep_div by_turns; /* or by 1 */
+	struct ep_ht_lines lines;
 	const unsigned char *direct[EP_HT_DIRECT_RANKS]; /* tokens of each rank */
 };
 

@@ -445,7 +445,7 @@ EP_DEV void place_copy(const struct ep_ll_dispatch_args &a, uint32_t row, uint32
 	} else {
 		return;
 	}
-	ep_ll_tensor_store(out, vec, narrow);
+	ep_quad_store(out, vec, narrow);
 }
 
 /* Stores a batch of vecs of a row that was forwarded to every placed row. One warp. */
@@ -494,10 +494,10 @@ EP_DEV void own_load(const struct ep_ll_dispatch_args &a, uint32_t token, uint32
 
 	EP_UNROLL()
 	for (int j = 0; j < N; j++) {
-		uint32_t off = (first + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
+		uint32_t off = (first + j) * EP_QUAD_BYTES + ep_line_offset(ep_lane());
 
-		b->v[j] = ep_ll_tensor_load(row + off, ep_ll_lane_narrow(),
-					    first + j < end && off < a.token_bytes);
+		b->v[j] = ep_quad_load(row + off, ep_quad_narrow(),
+				       first + j < end && off < a.token_bytes);
 	}
 }
 
@@ -530,10 +530,10 @@ EP_DEV bool recv_lines(const struct ep_ll_dispatch_args &a, const struct ep_op &
 
 			EP_UNROLL()
 			for (int j = 0; j < N; j++) {
-				off[j] = (q + j) * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane());
+				off[j] = (q + j) * EP_QUAD_BYTES + ep_line_offset(ep_lane());
 			}
 			place_batch(a, placing, off, b->v, ep_min_u32(arrival.end - q, N),
-				    ep_ll_lane_narrow());
+				    ep_quad_narrow());
 		}
 	}
 	return true;
@@ -553,8 +553,7 @@ EP_DEV void recv_quantised_bytes(const struct ep_ll_dispatch_args &a,
 		EP_UNROLL()
 		for (uint32_t j = 0; j < N; j++) {
 			if (q + j < arrival.end && ep_lane() < EP_LL_QUAD_VECS) {
-				v[j] = ep_ld16_fresh(arrival.row +
-						     (size_t)(q + j) * EP_LL_QUAD_BYTES +
+				v[j] = ep_ld16_fresh(arrival.row + (size_t)(q + j) * EP_QUAD_BYTES +
 						     16 * ep_lane());
 			}
 		}

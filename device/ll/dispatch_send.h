@@ -486,13 +486,13 @@ EP_DEV struct ep_vec16 source_vec(const struct ep_ll_source &source, uint32_t of
 	if constexpr (F::quantised) {
 		struct ep_vec16 v = *(const struct ep_vec16 *)(source.token + (off & ~15u));
 
-		return narrow ? ep_ll_vec_narrow(v, off) : v;
+		return narrow ? ep_quad_vec_narrow(v, off) : v;
 	}
 	const unsigned char *p = off < source.token_bytes
 					 ? source.token + off
 					 : source.scale + (off - source.token_bytes);
 
-	return ep_ll_tensor_load(p, narrow, off < source.bytes);
+	return ep_quad_load(p, narrow, off < source.bytes);
 }
 
 /* Quads [first, end) of the wire row as lines; source offsets begin at quad `origin`. */
@@ -502,7 +502,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 			     uint32_t origin, uint32_t first, uint32_t end)
 {
 	constexpr int N = F::quantised ? F::tile_quads : EP_LL_BATCH;
-	bool narrow = ep_ll_lane_narrow();
+	bool narrow = ep_quad_narrow();
 
 	for (uint32_t q = first; q < end; q += N) {
 		struct ep_vec16 v[N] EP_UNSET;
@@ -510,7 +510,7 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 		EP_UNROLL()
 		for (int j = 0; j < N; j++) {
 			if (q + j < end) {
-				uint32_t off = (q + j - origin) * EP_LL_QUAD_BYTES +
+				uint32_t off = (q + j - origin) * EP_QUAD_BYTES +
 					       ep_line_offset(ep_lane());
 
 				v[j] = source_vec<F>(source, off, narrow);
@@ -522,8 +522,8 @@ EP_DEV void ep_ll_send_lines(const struct ep_ll_common &c, const struct ep_op &o
 			EP_UNROLL()
 			for (int j = 0; j < N; j++) {
 				if (q + j < end) {
-					ep_st_line(row + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES,
-						   v[j], op.epoch, op.epoch);
+					ep_st_line(row + (size_t)(q + j) * EP_QUAD_LINE_BYTES, v[j],
+						   op.epoch, op.epoch);
 				}
 			}
 		}
@@ -638,7 +638,7 @@ EP_DEV void remote_stage_part(const struct ep_ll_dispatch_args &a,
 						tables.scratch + ep_warp() * EP_LL_TILE_BYTES);
 			for (uint32_t i = ep_lane(); i < F::tile_quads * EP_LL_QUAD_VECS;
 			     i += EP_WARP_SIZE) {
-				ep_st16(row + (size_t)q * EP_LL_QUAD_BYTES + 16 * i,
+				ep_st16(row + (size_t)q * EP_QUAD_BYTES + 16 * i,
 					source_vec<F>(s, 16 * i, false));
 			}
 			ep_warp_sync(EP_FULL_MASK);

@@ -115,10 +115,10 @@ template <int DTYPE> struct ep_ll_numbers : ep_ll_copied {
 	{
 		struct ep_vec8 lo = numbers::store(sum), hi = numbers::store(sum + numbers::count);
 		struct ep_vec16 v = { lo.x, lo.y, hi.x, hi.y };
-		uint32_t at = quad * EP_LL_QUAD_BYTES + off;
+		uint32_t at = quad * EP_QUAD_BYTES + off;
 
 		if (at < row_bytes) {
-			ep_ll_tensor_store(out + at, v, narrow);
+			ep_quad_store(out + at, v, narrow);
 		}
 	}
 };
@@ -204,7 +204,7 @@ template <class SCALE> struct ep_ll_e4m3 {
 		if (i >= 2 * payload / 16) {
 			return;
 		}
-		*(struct ep_vec16 *)(tile + 16 * i + second * (EP_LL_QUAD_BYTES - payload)) = q;
+		*(struct ep_vec16 *)(tile + 16 * i + second * (EP_QUAD_BYTES - payload)) = q;
 		if (i % SCALE::lanes == 0) {
 			uint32_t word = i / 8, byte = i % 8 / SCALE::lanes;
 
@@ -212,8 +212,7 @@ template <class SCALE> struct ep_ll_e4m3 {
 				SCALE::store(tile + payload + 4 * word + byte, scale);
 			}
 			if (word >= 3) {
-				SCALE::store(tile + EP_LL_QUAD_BYTES + payload + 4 * (word - 3) +
-						     byte,
+				SCALE::store(tile + EP_QUAD_BYTES + payload + 4 * (word - 3) + byte,
 					     scale);
 			}
 		}
@@ -223,7 +222,7 @@ template <class SCALE> struct ep_ll_e4m3 {
 	EP_DEV void finish(const struct ep_ll_quantiser &, unsigned char *tile)
 	{
 		if (ep_lane() < 8) {
-			*(uint32_t *)(tile + ep_lane() / 4 * EP_LL_QUAD_BYTES + payload +
+			*(uint32_t *)(tile + ep_lane() / 4 * EP_QUAD_BYTES + payload +
 				      4 * scale_words + ep_lane() % 4 * 4) = 0;
 		}
 	}

@@ -54,9 +54,8 @@ EP_DEV uint32_t return_of(const struct ep_ll_common &c, uint32_t received, uint3
 EP_DEV struct ep_vec16 tensor_vec(const struct ep_ll_combine_args &a, uint32_t row, uint32_t off,
 				  bool narrow)
 {
-	return ep_ll_tensor_load((const unsigned char *)a.tokens + (size_t)row * a.token_bytes +
-					 off,
-				 narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);
+	return ep_quad_load((const unsigned char *)a.tokens + (size_t)row * a.token_bytes + off,
+			    narrow, off < a.token_bytes && row != EP_LL_ZERO_ROW);
 }
 
 /*
@@ -83,8 +82,8 @@ EP_DEV void return_lines(const struct ep_ll_combine_args &a, const struct ep_op 
 				to[j] = at + l;
 				quad[j] = q;
 				v[j] = tensor_vec(a, ep_shfl_u32(EP_FULL_MASK, row, l),
-						  q * EP_LL_QUAD_BYTES + ep_line_offset(ep_lane()),
-						  ep_ll_lane_narrow());
+						  q * EP_QUAD_BYTES + ep_line_offset(ep_lane()),
+						  ep_quad_narrow());
 				if (++q == end) {
 					q = first;
 					rows &= rows - 1;
@@ -95,7 +94,7 @@ EP_DEV void return_lines(const struct ep_ll_combine_args &a, const struct ep_op 
 		for (int j = 0; j < EP_LL_BATCH; j++) {
 			if (to[j] != EP_LL_NO_ROW) {
 				ep_st_line(ep_ll_row(a.c, op, heap, to[j]) +
-						   (size_t)quad[j] * EP_LL_QUAD_LINE_BYTES,
+						   (size_t)quad[j] * EP_QUAD_LINE_BYTES,
 					   v[j], op.epoch, flag);
 			}
 		}
@@ -164,16 +163,16 @@ EP_DEV void tile_store(const struct ep_op &op, uint32_t flag, unsigned char *out
 
 	EP_UNROLL()
 	for (uint32_t q = 0; q < F::tile_quads; q++) {
-		const unsigned char *from = scratch + q * EP_LL_QUAD_BYTES + (off & ~15u);
+		const unsigned char *from = scratch + q * EP_QUAD_BYTES + (off & ~15u);
 
 		if (LINES) {
 			struct ep_vec16 v = *(const struct ep_vec16 *)from;
 
-			ep_st_line(out + q * EP_LL_QUAD_LINE_BYTES,
-				   ep_ll_lane_narrow() ? ep_ll_vec_narrow(v, off) : v, op.epoch,
+			ep_st_line(out + q * EP_QUAD_LINE_BYTES,
+				   ep_quad_narrow() ? ep_quad_vec_narrow(v, off) : v, op.epoch,
 				   flag);
-		} else if (off < EP_LL_QUAD_BYTES) {
-			ep_st16(out + q * EP_LL_QUAD_BYTES + off, *(const struct ep_vec16 *)from);
+		} else if (off < EP_QUAD_BYTES) {
+			ep_st16(out + q * EP_QUAD_BYTES + off, *(const struct ep_vec16 *)from);
 		}
 	}
 	ep_warp_sync(EP_FULL_MASK); /* the scratch may be written again */
@@ -200,9 +199,8 @@ EP_DEV void return_tiles(const struct ep_ll_combine_args &a, const struct ep_op 
 		global = return_global(a, next);
 	}
 	while (rows) {
-		unsigned char *out =
-			ep_ll_row(a.c, op, heap, at + ep_ctz(rows)) +
-			(size_t)quad * (LINES ? EP_LL_QUAD_LINE_BYTES : EP_LL_QUAD_BYTES);
+		unsigned char *out = ep_ll_row(a.c, op, heap, at + ep_ctz(rows)) +
+				     (size_t)quad * (LINES ? EP_QUAD_LINE_BYTES : EP_QUAD_BYTES);
 		struct ep_ll_raw_tile now = raw;
 		float now_global = global;
 
@@ -232,7 +230,7 @@ EP_DEV void stage_tiles(const struct ep_ll_combine_args &a, const struct ep_op &
 	for (uint32_t q = first; q < end; q += F::tile_quads) {
 		ep_ll_tile_quantise<F>(z, tensor_tile<F>(a, row, q / F::tile_quads),
 				       combine_scratch(ep_warp()));
-		tile_store<F, false>(op, 0, out + (size_t)q * EP_LL_QUAD_BYTES);
+		tile_store<F, false>(op, 0, out + (size_t)q * EP_QUAD_BYTES);
 	}
 }
 
@@ -724,16 +722,15 @@ EP_DEV void return_part(const struct ep_ll_combine_args &a, const struct ep_op &
 		EP_UNROLL()
 		for (uint32_t j = 0; j < EP_LL_BATCH; j++) {
 			if (q + j < end) {
-				v[j] = tensor_vec(a, row,
-						  (q + j) * EP_LL_QUAD_BYTES +
-							  ep_line_offset(ep_lane()),
-						  ep_ll_lane_narrow());
+				v[j] = tensor_vec(
+					a, row, (q + j) * EP_QUAD_BYTES + ep_line_offset(ep_lane()),
+					ep_quad_narrow());
 			}
 		}
 		EP_UNROLL()
 		for (uint32_t j = 0; j < EP_LL_BATCH; j++) {
 			if (q + j < end) {
-				ep_st_line(to + (size_t)(q + j) * EP_LL_QUAD_LINE_BYTES, v[j],
+				ep_st_line(to + (size_t)(q + j) * EP_QUAD_LINE_BYTES, v[j],
 					   op.epoch, flag);
 			}
 		}
@@ -896,7 +893,7 @@ EP_DEV struct ep_vec16 arrived_vec(const struct ep_ll_common &c, const struct ep
 					   : ep_ll_row(c, op, c.g.own, at);
 	struct ep_vec16 v = ep_ld16_fresh(row + (narrow ? off & ~15u : off));
 
-	return narrow ? ep_ll_vec_narrow(v, off) : v;
+	return narrow ? ep_quad_vec_narrow(v, off) : v;
 }
 
 /* The same of a copied row, or one of our own in the caller's tensor. */
@@ -926,7 +923,7 @@ EP_DEV struct ep_ll_sum_lines sum_lines_make(const struct ep_ll_common &c, const
 {
 	struct ep_ll_sum_lines l;
 
-	l.row = ep_ll_row(c, op, c.g.own, token * c.topk) + (size_t)quad * EP_LL_QUAD_LINE_BYTES;
+	l.row = ep_ll_row(c, op, c.g.own, token * c.topk) + (size_t)quad * EP_QUAD_LINE_BYTES;
 	l.stride = (uint32_t)ep_ll_row_stride(c.row_quads, 1);
 	return l;
 }
@@ -990,7 +987,7 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 		       const struct ep_ll_term &term, uint32_t token, uint32_t quad, uint32_t off)
 {
 	const struct ep_ll_common &c = a.c;
-	bool narrow = LINES && ep_ll_lane_narrow();
+	bool narrow = LINES && ep_quad_narrow();
 	struct ep_ll_sum_lines l = sum_lines_make(c, op, token, quad);
 	float sum[F::sums];
 
@@ -1014,7 +1011,7 @@ EP_DEV void reduce_vec(const struct ep_ll_combine_args &a, const struct ep_op &o
 			} else {
 				v[j] = term_vec<LINES, REMOTE>(
 					a, op, at, ep_shfl_u32(EP_FULL_MASK, term.route, k),
-					quad * EP_LL_QUAD_BYTES + off, narrow);
+					quad * EP_QUAD_BYTES + off, narrow);
 			}
 			left &= left - 1;
 		}
@@ -1066,9 +1063,9 @@ EP_DEV sum_row<F> sum_row_load(const struct ep_ll_combine_args &a, const struct 
 		uint32_t warp = ep_warp() + ep_popc(made & ((1u << k) - 1));
 
 		r.v[0] = *(const struct ep_vec16 *)(combine_scratch(warp) +
-						    quad % F::tile_quads * EP_LL_QUAD_BYTES +
+						    quad % F::tile_quads * EP_QUAD_BYTES +
 						    (off & ~15u));
-		r.v[0] = ep_ll_lane_narrow() ? ep_ll_vec_narrow(r.v[0], off) : r.v[0];
+		r.v[0] = ep_quad_narrow() ? ep_quad_vec_narrow(r.v[0], off) : r.v[0];
 	} else if ((LINES && !REMOTE) || !EP_LL_ROUTE_IS_AWAY(route)) {
 		bool there = route != EP_LL_ZERO_ROW;
 
@@ -1077,10 +1074,10 @@ EP_DEV sum_row<F> sum_row_load(const struct ep_ll_combine_args &a, const struct 
 					    (const unsigned char *)a.tokens +
 						    (there ? (size_t)route * a.token_bytes : 0),
 					    there ? a.token_bytes : 0, quad, off);
-	} else if (off < EP_LL_QUAD_BYTES) {
+	} else if (off < EP_QUAD_BYTES) {
 		r.v[0] = arrived_vec<LINES, REMOTE>(a.c, op, token * a.c.topk + k, route,
-						    quad * EP_LL_QUAD_BYTES + off,
-						    LINES && ep_ll_lane_narrow());
+						    quad * EP_QUAD_BYTES + off,
+						    LINES && ep_quad_narrow());
 	}
 	return r;
 }
@@ -1207,7 +1204,7 @@ EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &
 			} else {
 				reduce_quad<F, false, REMOTE>(
 					a, op, flag, term, 0, token, q,
-					off < EP_LL_QUAD_BYTES ? off : EP_LL_NO_OFFSET);
+					off < EP_QUAD_BYTES ? off : EP_LL_NO_OFFSET);
 			}
 		}
 	} else if (c.lines) {
@@ -1217,13 +1214,13 @@ EP_DEV void reduce_item(const struct ep_ll_combine_args &a, const struct ep_op &
 		}
 	} else {
 		/* lanes past the part's end work on bytes past the row, which are never stored */
-		for (uint32_t at = first * EP_LL_QUAD_BYTES; at < end * EP_LL_QUAD_BYTES;
+		for (uint32_t at = first * EP_QUAD_BYTES; at < end * EP_QUAD_BYTES;
 		     at += 16 * EP_WARP_SIZE) {
 			uint32_t off = at + 16 * ep_lane();
 
-			reduce_vec<F, false, REMOTE>(
-				a, op, flag, term, token, 0,
-				off < end * EP_LL_QUAD_BYTES ? off : EP_LL_NO_OFFSET);
+			reduce_vec<F, false, REMOTE>(a, op, flag, term, token, 0,
+						     off < end * EP_QUAD_BYTES ? off
+									       : EP_LL_NO_OFFSET);
 		}
 	}
 }

@@ -16,7 +16,7 @@
  * Areas never change their kind: a stale payload in a place that is polled for an epoch could be
  * mistaken for an arrival, stale epochs cannot, because no two operations share an epoch.
  *
- * Rows. The wire format of a row is a string of bytes cut into quads of EP_LL_QUAD_BYTES, padded to
+ * Rows. The wire format of a row is a string of bytes cut into quads of EP_QUAD_BYTES, padded to
  * whole quads. Where all peers are joined by NVLink it travels as lines of 128 bytes: 120 bytes of
  * data and an 8-byte flag: the epoch, and that again, or in combine with the seal of the signature
  * in it. A warp stores a quad as four lines with one instruction, a line arrives whole, so a reader
@@ -59,13 +59,11 @@
 #define EP_LL_MAX_LOCAL_EXPERTS 16383 /* 14 bits in headers */
 #define EP_LL_MAX_INDEX (1 << 18)     /* B * K: 18 bits in headers */
 #define EP_LL_MAX_PARTS 8             /* rows as bytes: flags per row */
-#define EP_LL_QUAD_BYTES 480          /* data of four lines */
-#define EP_LL_QUAD_LINE_BYTES 512     /* and their size as lines */
 /* Quantised rows, see formats.h: elements of a quad; quads of e4m3 that are quantised together. */
 #define EP_LL_E4M3_ELEMENTS 448
 #define EP_LL_E2M1_ELEMENTS 832
 #define EP_LL_TILE_QUADS 2
-#define EP_LL_TILE_BYTES (EP_LL_TILE_QUADS * EP_LL_QUAD_BYTES)
+#define EP_LL_TILE_BYTES (EP_LL_TILE_QUADS * EP_QUAD_BYTES)
 /* A sending block holds the routing of a span of tokens in shared memory; at most ... */
 #define EP_LL_SPAN 256       /* tokens, */
 #define EP_LL_SPAN_IDS 2048  /* ids, */
@@ -221,7 +219,7 @@ struct ep_ll_combine_args {
 /* Bytes of a row in the rows area. */
 EP_HOST_DEV uint32_t ep_ll_row_stride(uint32_t quads, uint32_t lines)
 {
-	return quads * (lines ? EP_LL_QUAD_LINE_BYTES : EP_LL_QUAD_BYTES);
+	return quads * (lines ? EP_QUAD_LINE_BYTES : EP_QUAD_BYTES);
 }
 
 /* Quads of a part, when a row of `quads` is cut into `parts` of whole `tile`s. */

@@ -3,11 +3,12 @@
 #ifndef EP_DEVICE_LL_ROWS_H
 #define EP_DEVICE_LL_ROWS_H
 
+#include "device/group/quads.h"
 #include "device/group/wait.h"
 #include "device/ll/ll_layout.h"
 
 #define EP_LL_BATCH 4 /* vecs that a lane keeps in flight */
-#define EP_LL_QUAD_VECS (EP_LL_QUAD_BYTES / 16)
+#define EP_LL_QUAD_VECS (EP_QUAD_BYTES / 16)
 
 EP_DEV bool ep_ll_among(const struct ep_ll_peers &peers, uint32_t r)
 {
@@ -100,54 +101,6 @@ EP_DEV uint32_t ep_ll_stage_parts(const struct ep_ll_common &c, uint32_t rows, u
 	return parts;
 }
 
-/* Of a line, lanes 7, 15, 23 and 31 hold 8 bytes of data and the flag, the others 16 bytes. */
-EP_DEV bool ep_ll_lane_narrow(void)
-{
-	return (ep_lane() & 7) == 7;
-}
-
-/* 8 bytes at an odd multiple of 8 lie in the upper half of the aligned vec that was loaded. */
-EP_DEV struct ep_vec16 ep_ll_vec_narrow(struct ep_vec16 vec, uint32_t off)
-{
-	if (off & 8) {
-		vec.x = vec.z;
-		vec.y = vec.w;
-	}
-	return vec;
-}
-
-/*
- * 16 bytes of a tensor at p, or 8 where `narrow`; zero where there is nothing (`there` is false).
- * Nobody writes the tensor while the kernel runs.
- */
-EP_DEV struct ep_vec16 ep_ll_tensor_load(const unsigned char *p, bool narrow, bool there)
-{
-	struct ep_vec16 v = { 0, 0, 0, 0 };
-
-	if (!there) {
-		return v;
-	}
-	if (narrow) {
-		struct ep_vec8 h = ep_ld8_nc(p);
-
-		v.x = h.x;
-		v.y = h.y;
-		return v;
-	}
-	return ep_ld16_nc(p);
-}
-
-EP_DEV void ep_ll_tensor_store(unsigned char *p, struct ep_vec16 vec, bool narrow)
-{
-	if (narrow) {
-		struct ep_vec8 h = { vec.x, vec.y };
-
-		*(struct ep_vec8 *)p = h;
-	} else {
-		ep_st16(p, vec);
-	}
-}
-
 /* N quads of a row as lines, loaded before it is known where they go. */
 template <int N> struct ep_ll_lines {
 	struct ep_vec16 v[N];
@@ -161,7 +114,7 @@ EP_DEV void ep_ll_lines_load(const unsigned char *row, uint32_t first, uint32_t 
 	EP_UNROLL()
 	for (int j = 0; j < N; j++) {
 		if (first + j < end) {
-			ep_ld_line(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES, &b->v[j]);
+			ep_ld_line(row + (size_t)(first + j) * EP_QUAD_LINE_BYTES, &b->v[j]);
 		}
 	}
 }
@@ -198,8 +151,7 @@ EP_DEV bool ep_ll_lines_wait(const struct ep_ll_common &c, const struct ep_op &o
 	EP_UNROLL()
 	for (int j = 0; j < N; j++) {
 		if (first + j < end) {
-			ep_ld_line_settle(row + (size_t)(first + j) * EP_LL_QUAD_LINE_BYTES,
-					  &b->v[j]);
+			ep_ld_line_settle(row + (size_t)(first + j) * EP_QUAD_LINE_BYTES, &b->v[j]);
 		}
 	}
 	return true;

@@ -85,6 +85,7 @@ struct ep_ht_operation {
 	bool overlap;       /* AUTO: an operation has computation beside it */
 	bool direct;        /* rows go through windows, and nothing else goes with them */
 	bool arrivals;      /* dispatch: in the order of experts, which are counted */
+	bool lines;         /* rows may travel as lines */
 	uint32_t row_bytes; /* with scales */
 	uint32_t ring_chunks;
 	uint32_t net_chunks; /* several nodes */
@@ -99,6 +100,7 @@ struct ep_ht_plan {
 	uint32_t stage_parts;
 	uint32_t lag;
 	uint32_t sum_shift; /* combine: a chunk's sums are of 1 << sum_shift pieces */
+	struct ep_ht_lines lines; /* of no quads: rows go by rings */
 };
 
 struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *operation);
@@ -108,6 +110,9 @@ bool ep_ht_plan_fits(const struct ep_ht_operation *operation, const struct ep_ht
 
 /* Chunks of operations of that layout have 1 << this tokens. */
 uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout);
+
+/* Has a heap of this shape room for rows that travel as lines? */
+bool ep_ht_lines_fit(const struct ep_shape *shape);
 
 /* Into how many parts, at most, rows are cut. */
 uint32_t ep_ht_most_parts(const struct ep_shape *shape);

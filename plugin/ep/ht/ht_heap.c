@@ -77,6 +77,36 @@ static void ht_areas_size(struct ep_ht_areas *a, const struct ep_shape *shape)
 	}
 }
 
+/*
+ * A group for few tokens on one node, whose rings have room for all rows of its ranks as lines, has
+ * such room beside them: a line needs no fence, and no rank gives its place free.
+ */
+#define EP_HT_LINES_TOKENS 2048u
+
+static uint32_t ht_line_quads(const struct ep_shape *shape)
+{
+	return ep_ceil_div(shape->max_token_bytes, EP_QUAD_BYTES);
+}
+
+bool ep_ht_lines_fit(const struct ep_shape *shape)
+{
+	return !shape->nodes.flows && shape->max_tokens <= EP_HT_LINES_TOKENS &&
+	       (uint64_t)ht_most_peers(shape) * shape->max_tokens * ht_line_quads(shape) *
+			       EP_QUAD_LINE_BYTES <=
+		       shape->ring_bytes;
+}
+
+static void ht_areas_lines(struct ep_ht_areas *a, const struct ep_shape *shape, uint64_t width,
+			   uint64_t *at)
+{
+	uint64_t rows = (uint64_t)ht_most_peers(shape) * shape->max_tokens;
+
+	a->line_quads = ht_line_quads(shape);
+	a->line_weight_off = ep_group_heap_take(at, 8 * rows * width, EP_HT_LINE);
+	a->line_off = ep_group_heap_take(at, rows * a->line_quads * EP_QUAD_LINE_BYTES,
+					 EP_QUAD_LINE_BYTES);
+}
+
 /* Bytes of a list of masks, one for each chunk; 0: one node. */
 static uint32_t ht_mask_stride(const struct ep_shape *shape)
 {
@@ -141,6 +171,9 @@ struct ep_ht_heap ep_ht_heap_make(const struct ep_shape *shape, uint32_t topk)
 	a->ring_off = ep_group_heap_take(at, a->rings * rows * a->row_stride, EP_HT_LINE);
 	if (shape->nodes.flows) {
 		ht_areas_remote(a, shape, (uint32_t)w, at);
+	}
+	if (ep_ht_lines_fit(shape)) {
+		ht_areas_lines(a, shape, w, at);
 	}
 	*at = ep_round_up(*at, EP_HT_PAGE);
 	return h;

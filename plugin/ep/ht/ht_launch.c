@@ -470,6 +470,7 @@ static ncclResult_t ht_combine_check(const struct ep_combine *c, struct ep_ht_co
  */
 #define EP_HT_EXPERTS 3
 #define EP_HT_NODES 9
+#define EP_HT_LINES 12 /* combine as lines, from EP_HT_COMBINE on; then dispatch */
 static const void *const ht_kernels[] = {
 	(const void *)ep_ht_route_kernel,
 	(const void *)ep_ht_dispatch_kernel,
@@ -485,6 +486,10 @@ static const void *const ht_kernels[] = {
 	(const void *)ep_ht_combine_bf16_nodes_kernel,
 	(const void *)ep_ht_combine_fp16_nodes_kernel,
 	(const void *)ep_ht_combine_fp32_nodes_kernel,
+	(const void *)ep_ht_combine_bf16_lines_kernel,
+	(const void *)ep_ht_combine_fp16_lines_kernel,
+	(const void *)ep_ht_combine_fp32_lines_kernel,
+	(const void *)ep_ht_dispatch_lines_kernel,
 	(const void *)ep_ht_order_kernel, /* these two are launched by their names */
 	(const void *)ep_ht_dispatch_early_kernel,
 };
@@ -495,8 +500,12 @@ static const void *ht_kernel(const struct ncclEpGroup *g, uint32_t index)
 	return ht_kernels[(g->remote_ranks ? EP_HT_NODES : 0) + index];
 }
 
-static const void *ht_combine_kernel(const struct ncclEpHandle *h, enum ep_ht_dtype dtype)
+static const void *ht_combine_kernel(const struct ncclEpHandle *h, enum ep_ht_dtype dtype,
+				     bool lines)
 {
+	if (lines) {
+		return ht_kernels[EP_HT_LINES + EP_HT_COMBINE + dtype];
+	}
 	bool experts = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR && !h->group->remote_ranks;
 
 	return ht_kernel(h->group, EP_HT_COMBINE + (experts ? EP_HT_EXPERTS : 0) + dtype);
@@ -567,6 +576,12 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 
 /* ---- launches ---- */
 
+/* May rows travel as lines? */
+static bool ht_lines(const struct ncclEpGroup *g)
+{
+	return g->lines && ep_ht_lines_fit(&g->config.shape);
+}
+
 static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 					      enum ep_ht_kind kind)
 {
@@ -610,6 +625,8 @@ static void ht_areas_place(struct ep_ht_areas *a, const struct ep_ht_common *c, 
 		a->credit_off -= to * units;
 	}
 	a->weight_off -= from * lists;
+	a->line_off -= from * c->max_tokens * a->line_quads * EP_QUAD_LINE_BYTES;
+	a->line_weight_off -= 2 * from * lists;
 	a->out_off -= to * lists;
 }
 
@@ -733,6 +750,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	}
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	o.arrivals = dispatch->h->ht->arrivals.head != NULL;
+	o.lines = ht_lines(dispatch->h->group) && !direct && !o.arrivals;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens, EP_HT_DISPATCH);
 	if (o.arrivals) {
@@ -751,8 +769,15 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a.is_direct = direct;
 	a.lag = p.lag;
 	a.by_parts = ep_div_make(p.parts);
+	a.lines = p.lines;
 	if (o.arrivals) {
 		return ht_dispatch_early(dispatch, &a, &p, stream);
+	}
+	if (p.lines.quads) {
+		return ep_kernel_launch(dispatch->h->group,
+					(const void *)ep_ht_dispatch_lines_kernel, &a, p.blocks,
+					p.threads, (uint32_t)p.shared_bytes, stream,
+					"launching dispatch");
 	}
 	return ep_kernel_launch(dispatch->h->group, ht_kernel(dispatch->h->group, EP_HT_DISPATCH),
 				&a, p.blocks, p.threads, (uint32_t)p.shared_bytes, stream,
@@ -780,6 +805,7 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	EP_CHECK(ht_combine_check(c, &a));
 	o.direct = direct && !backward; /* gradients of weights go through the heap */
 	o.row_bytes = c->token_bytes;
+	o.lines = ht_lines(c->h->group) && !direct && !backward;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, c->h, c->num_tokens, EP_HT_COMBINE);
 	ep_signature_launch(&a.c.launch, &signature);
@@ -797,8 +823,10 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 						      : 0;
 	a.by_parts = ep_div_make(p.parts);
 	a.by_turns = ep_div_make(a.turns ? a.turns : 1);
-	return ep_kernel_launch(c->h->group, ht_combine_kernel(c->h, dtype), &a, p.blocks,
-				p.threads, (uint32_t)p.shared_bytes, stream, "launching combine");
+	a.lines = p.lines;
+	return ep_kernel_launch(c->h->group, ht_combine_kernel(c->h, dtype, p.lines.quads != 0), &a,
+				p.blocks, p.threads, (uint32_t)p.shared_bytes, stream,
+				"launching combine");
 }
 
 /* ---- arrivals ---- */

@@ -75,7 +75,7 @@ static ncclResult_t ll_config_check(const ncclEpGroupConfig_t *c, const struct e
 			ncclInvalidArgument,
 			"%u ranks times config->max_dispatch_tokens_per_rank %u times %u (quads "
 			"of %u bytes in config->max_token_bytes) exceeds %d: lower one of them",
-			roles->senders, tokens, quads, EP_LL_QUAD_BYTES, INT32_MAX);
+			roles->senders, tokens, quads, EP_QUAD_BYTES, INT32_MAX);
 	}
 	return ncclSuccess;
 }

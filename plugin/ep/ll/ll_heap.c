@@ -179,7 +179,7 @@ uint32_t ep_ll_row_quads(enum ep_row_format format, uint32_t bytes)
 	case EP_ROW_NVFP4:
 		return (uint32_t)ep_ceil_div(bytes / 2, EP_LL_E2M1_ELEMENTS);
 	default:
-		return (uint32_t)ep_ceil_div(bytes, EP_LL_QUAD_BYTES);
+		return (uint32_t)ep_ceil_div(bytes, EP_QUAD_BYTES);
 	}
 }
 

@@ -306,8 +306,8 @@ static ncclResult_t ll_check_row(const struct ep_dispatch *dispatch, uint32_t qu
 		ncclInvalidArgument,
 		"a quantised row of %zu elements takes %u bytes on its way, with the group's "
 		"max_token_bytes of %u there is room for %u: set it to %u",
-		dispatch->tokens.sizes[1], quads * EP_LL_QUAD_BYTES, bytes, room * EP_LL_QUAD_BYTES,
-		quads * EP_LL_QUAD_BYTES);
+		dispatch->tokens.sizes[1], quads * EP_QUAD_BYTES, bytes, room * EP_QUAD_BYTES,
+		quads * EP_QUAD_BYTES);
 }
 
 /*
