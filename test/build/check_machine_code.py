@@ -60,6 +60,11 @@ KERNELS = {
     "ep_ht_combine_bf16_kernel": Expect(registers=168),
     "ep_ht_combine_fp16_kernel": Expect(registers=168),
     "ep_ht_combine_fp32_kernel": Expect(registers=168),
+    # and of rows that travel as lines: a look at a piece and one at it again, in combine also one ahead
+    "ep_ht_dispatch_lines_kernel": Expect(8, (4, 4), 0, 4),
+    "ep_ht_combine_bf16_lines_kernel": Expect(12, (4, 4, 4), 0, 4, registers=168),
+    "ep_ht_combine_fp16_lines_kernel": Expect(12, (4, 4, 4), 0, 4, registers=168),
+    "ep_ht_combine_fp32_lines_kernel": Expect(12, (4, 4, 4), 0, 4, registers=168),
     # the same in blocks of 512: words go to the stack on sm_80, on sm_90 two of MXFP8
     "ep_ht_combine_bf16_experts_kernel": Expect(spilled=216),
     "ep_ht_combine_fp16_experts_kernel": Expect(spilled=216),

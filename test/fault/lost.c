@@ -311,6 +311,10 @@ static struct oracle_ht problem_of(const struct ht_scene *s, int nranks)
 				       .tokens = 96,
 				       .max_tokens = 100,
 				       .dtype = ORACLE_BF16 };
+	if (ht_by_lines()) { /* with few SMs, whose warps all poll */
+		h.p.tokens = 4;
+		h.p.max_tokens = 5;
+	}
 	h.limit = (uint32_t)nranks * 100 * 4 + 200;
 	return h;
 }

@@ -14,7 +14,8 @@
  *          handles
  *   ll     blocks, rows as lines or bytes, split operations, masks, nodes; expert-major: the number
  *          of ranks
- *   ht     ring, chunks, padding, windows, eager and fixed mode, passes; the member's node stays
+ *   ht     rows as lines or by rings, ring, chunks, padding, windows, eager and fixed mode, passes;
+ *          the member's node stays. Of one node every other company has lines
  */
 #include <math.h>
 #include <stdatomic.h>
@@ -483,26 +484,37 @@ static void draw_ll_company(struct company *c, uint64_t *s)
 	set_number("NCCL_EP_LL_DIRECT_BYTES", DRAW(2) << 20);
 }
 
-static void draw_ht_company(struct company *c, uint64_t *s)
+static void draw_ht_company(struct company *c, bool lines, uint64_t *s)
 {
 	struct oracle_ht *h = &c->h;
 	uint32_t local = EXPERTS / h->p.nranks;
+	uint32_t others = h->p.topk < h->p.nranks - 1 ? h->p.topk : h->p.nranks - 1;
 
+	if (lines && !h->expert_major && others && h->p.max_tokens > 90 / others) {
+		h->p.max_tokens = 90 / others; /* of which 16 SMs return as lines */
+		h->p.tokens = h->p.max_tokens - DRAW(2);
+	}
 	h->alignment = h->expert_major ? (8u >> DRAW(5)) * 2 : 0;
 	c->flags = (DRAW(2) ? HT_IDS64 : 0) | (DRAW(3) ? 0 : HT_WINDOW) |
 		   (DRAW(2) ? HT_OWN_MEM : 0);
 	c->backward = DRAW(3) == 0;
 	c->dispatches = DRAW(3) == 0;
+	if (lines) { /* neither windows nor gradients go so */
+		c->flags &= ~(uint32_t)HT_WINDOW;
+		c->backward = false;
+	}
 	if (c->graph || DRAW(2)) {
 		h->limit = h->p.max_tokens * h->p.nranks;
 		if (h->expert_major) {
 			h->limit = h->limit * (h->p.topk < local ? h->p.topk : local) +
 				   local * (h->alignment + 1);
 		}
-	} else {
+	} else if (!lines) {
 		c->flags |= DRAW(4) * HT_FOR_MORE; /* chunks */
 	}
-	if (DRAW(2)) {
+	c->sms = lines ? ht_lines_sms(&h->p) + DRAW(4) : c->sms;
+	set_number("NCCL_EP_LL_LINES", lines);
+	if (DRAW(2) && !lines) {
 		setenv("NCCL_EP_HT_RING_BYTES", "0", 1);
 	} else {
 		unsetenv("NCCL_EP_HT_RING_BYTES");
@@ -522,7 +534,7 @@ static void draw_company(struct company *c, struct alike *a, int number)
 	p->tokens = p->max_tokens - (alone ? 0 : DRAW(2));
 	p->uneven = !alone && !c->graph && DRAW(2);
 	if (a->is_ht) {
-		draw_ht_company(c, s);
+		draw_ht_company(c, (a->seed + (uint64_t)number) % 2, s);
 	} else {
 		draw_ll_company(c, s);
 	}
@@ -552,8 +564,7 @@ static void run_case(struct alike *a)
 			p->topk, p->hidden, (int)p->dtype, (int)p->quant, (int)p->combine_quant,
 			c.h.p.max_tokens, c.h.p.uneven ? " uneven" : "", c.sms, c.flags, c.h.limit,
 			c.graph ? ", graph" : "", c.backward ? ", backward" : "",
-			a->is_ht ? "" : getenv("NCCL_EP_LL_LINES"),
-			a->is_ht ? "" : getenv("NCCL_EP_LL_THREADS"));
+			getenv("NCCL_EP_LL_LINES"), a->is_ht ? "" : getenv("NCCL_EP_LL_THREADS"));
 		world_run((int)c.h.p.nranks, a->is_ht ? ht_run : ll_run, &c);
 		for (uint32_t n = 0; n < STEPS; n++) {
 			free(c.steps[n].lines);

@@ -298,12 +298,9 @@ static void ht_run(struct world *w, void *arg)
 	for (int i = 0; i < 6; i++) {
 		uint32_t flags = i >= 4 ? HT_WINDOW : 0;
 		struct oracle_ht h = problem_of(i, w->nranks);
-		ncclEpGroupConfig_t config = ht_group_config(&h, flags);
-		ncclEpGroup_t group = NULL;
+		ncclEpGroup_t group = ht_group(w, &h, flags, 60000);
 		struct ht_bench b;
 
-		config.max_num_sms = 2;
-		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		ht_open(&b, w, group, &h, flags);
 		NEED_OK(ht_update(&b, w->stream));
 		for (int backward = 0; backward < 2; backward++) {

@@ -157,6 +157,7 @@ static int find_text(struct dl_phdr_info *info, size_t size, void *arg)
 struct kind {
 	const char *name;
 	bool high, flat;
+	bool rings; /* rows of few tokens, too, which else travel as lines */
 	bool grows; /* compared with what more tokens, experts and ranks take */
 	uint32_t flags;
 	struct {
@@ -181,8 +182,15 @@ static const struct kind kinds[] = {
 	  .operation = { { "update", LAUNCH, 2850 },
 			 { "dispatch", LAUNCH, 4550 },
 			 { "combine", LAUNCH, 3750 } } },
+	{ .name = "high throughput, flat, lines",
+	  .high = true,
+	  .flat = true,
+	  .operation = { { "update", LAUNCH, 2700 },
+			 { "dispatch", LAUNCH, 4150 },
+			 { "combine", LAUNCH, 3350 } } },
 	{ .name = "high throughput, flat",
 	  .high = true,
+	  .rings = true,
 	  .grows = true,
 	  .flat = true,
 	  .operation = { { "update", LAUNCH, 2700 },
@@ -320,6 +328,7 @@ int main(int argc, char **argv)
 		NEED(file && cost.at);
 	}
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+		setenv("NCCL_EP_LL_LINES", kinds[i].rings ? "0" : "1", 1);
 		struct run one = { .kind = &kinds[i], .ranks = 2, .tokens = 1, .local = 2 };
 		struct run many = one, ranks = one;
 

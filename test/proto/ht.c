@@ -23,6 +23,7 @@ static int main_ht(int argc, char **argv)
 		int nranks = world_size(1 + (int)world_draw(&s, 5));
 		struct ht_case c;
 
+		nranks = strcmp(kind, "lines") ? nranks : world_size(2 + (int)(i % 7));
 		nranks = ranks ? ranks : nranks;
 		nranks = strcmp(kind, "long") ? nranks : world_size(1 + (int)(i & 1));
 		c = ht_case_draw(nranks, kind, i);

@@ -623,6 +623,7 @@ enum shortage {
 	OUT_TOKENS, /* of a dispatch, expert-major and eager */
 	OUT_WEIGHTS,
 	IN_TOKENS, /* of a combine */
+	IN_NO_TOKENS,
 	IN_TOKENS_BACKWARD,
 	IN_WEIGHTS_BACKWARD,
 	SHORTAGES
@@ -632,6 +633,7 @@ static void run_short(struct world *w, void *arg)
 {
 	const enum shortage *of = arg;
 	bool combine = *of >= IN_TOKENS, backward = *of >= IN_TOKENS_BACKWARD;
+	bool none = *of == IN_NO_TOKENS;
 
 	for (int em = !combine; em < 2; em++) {
 		struct oracle_ht h = { .p = bench_problem(w->nranks, 6, 3, 64, 20,
@@ -640,7 +642,7 @@ static void run_short(struct world *w, void *arg)
 		struct ht_bench b;
 		struct bench_tensor *of_which[SHORTAGES] = { &b.out_tokens, &b.out_weights,
 							     &b.combine_in, &b.combine_in,
-							     &b.in_gradients };
+							     &b.combine_in, &b.in_gradients };
 		char part[80];
 
 		check_context("tensor %d is short, em %d, rank %d", (int)*of, em, w->rank);
@@ -650,7 +652,8 @@ static void run_short(struct world *w, void *arg)
 		NEED(b.rows > 0);
 		snprintf(part, sizeof(part), "brings %d rows to rank %d, and a tensor for them has",
 			 (int)b.tables[w->rank]->total, w->rank);
-		of_which[*of]->sizes[0] = b.tables[w->rank]->total - 1;
+		of_which[*of]->sizes[0] = none ? 0 : b.tables[w->rank]->total - 1;
+		of_which[*of]->t.data = none ? NULL : of_which[*of]->t.data;
 		NEED_SYNC(combine ? ht_combine(&b, backward, w->stream)
 				  : ht_dispatch(&b, false, w->stream),
 			  w->stream);

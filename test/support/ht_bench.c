@@ -4,6 +4,24 @@
 #include "support/roles.h"
 
 #define GUARD HT_GUARD
+#define LINES_MOST_SMS 16u
+
+bool ht_by_lines(void)
+{
+	const char *lines = getenv("NCCL_EP_LL_LINES");
+
+	return lines && !strcmp(lines, "1");
+}
+
+uint32_t ht_lines_sms(const struct oracle_problem *p)
+{
+	uint32_t holders = p->holders ? p->holders : p->nranks;
+	uint32_t others = p->topk < holders - 1 ? p->topk : holders - 1;
+	uint32_t rows = p->max_tokens * others, sms = 1 + 46 * rows / (176 + rows);
+
+	sms = sms < 2 ? 2 : sms;
+	return sms < LINES_MOST_SMS ? sms : LINES_MOST_SMS;
+}
 
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 {
@@ -24,6 +42,9 @@ ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
 	config.timeout_ns = UINT64_C(60000000000);
 	config.overflow_policy = h->drop ? NCCL_EP_OVERFLOW_DROP : NCCL_EP_OVERFLOW_TRAP;
 	config.num_topk = h->p.topk;
+	if (h->filled) { /* a caller of API version 2 */
+		config.size = NCCL_EP_GROUP_CONFIG_V2_SIZE;
+	}
 	config.zero_copy = flags & HT_ON ? NCCL_EP_ZERO_COPY_ON : NCCL_EP_ZERO_COPY_AUTO;
 	return config;
 }
@@ -33,7 +54,7 @@ ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flag
 {
 	ncclEpGroupConfig_t config = ht_group_config(h, flags);
 
-	config.max_num_sms = 2;
+	config.max_num_sms = ht_by_lines() ? ht_lines_sms(&h->p) : 2;
 	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
 	return roles_group(w->comm, &h->p, &config);
 }
@@ -587,6 +608,24 @@ static void draw_sizes(struct draw *d)
 		p->hidden = ONE_OF(&d->s, 8, 24, 128, 520);
 		p->max_tokens = ONE_OF(&d->s, 1, 7, 8, 17, 40);
 	}
+	if (is(d, "lines")) { /* of bytes that end in any line of a quad, and at its end */
+		p->topk = ONE_OF(&d->s, 1, 2, 8, 32);
+		p->topk = p->topk < p->experts ? p->topk : p->experts;
+		p->hidden = ONE_OF(&d->s, 16, 48, 112, 128, 240, 480, 496, 1040, 1936, 3360);
+		p->hidden /= p->dtype == ORACLE_FP32 ? 4 : 2;
+		p->max_tokens =
+			ONE_OF(&d->s, 1, 2, 9, 40, p->hidden < 1000 && p->topk <= 2 ? 258 : 33);
+		if (d->c.seed % 16 == 7 || d->c.seed % 16 == 8) { /* four quads are a piece */
+			p->topk = 1;
+			p->hidden = p->dtype == ORACLE_FP32 ? 2532 : 5064;
+			p->max_tokens = 33;
+		}
+		if (d->c.seed % 16 == 9) { /* of a warp, all lanes have experts of one rank */
+			p->experts = 32 * p->nranks;
+			p->topk = 32;
+			p->max_tokens = 9;
+		}
+	}
 	p->tokens = p->max_tokens - (uint32_t)world_draw(&d->s, p->max_tokens / 2 + 1);
 	d->c.second = 1 + (uint32_t)world_draw(&d->s, p->max_tokens);
 	if (is(d, "long")) {
@@ -615,6 +654,15 @@ static void draw_routing(struct draw *d)
 	p->drop_ppm = ONE_OF(&d->s, 0, 0, 100000, 700000);
 	p->duplicate_ppm = ONE_OF(&d->s, 0, 0, 0, 300000);
 	p->uneven = world_draw(&d->s, 3) == 0;
+	if (is(d, "lines") && d->c.seed % 2) {
+		p->duplicate_ppm = 300000;
+	}
+	if (is(d, "lines") && d->c.seed % 16 == 9) {
+		p->drop_ppm = 0;
+		p->routing.family = ORACLE_HOT;
+		p->routing.hot_ppm = 1000000;
+		p->routing.hot_rank = 1;
+	}
 }
 
 static void make_mxfp8(struct draw *d)
@@ -643,6 +691,7 @@ static void draw_rows(struct draw *d)
 
 	h->expert_major = is(d, "em") || is(d, "wide") || is(d, "few") ||
 			  (!is(d, "flat") && world_draw(&d->s, 2));
+	h->expert_major = is(d, "lines") ? (int)(d->c.seed / 2 % 2) : h->expert_major;
 	if (is(d, "mxfp8")) {
 		make_mxfp8(d);
 	}
@@ -656,7 +705,7 @@ static void draw_rows(struct draw *d)
 		       local * (h->alignment ? h->alignment : 1);
 	}
 	h->limit = world_draw(&d->s, 3) ? most : 0;
-	if (is(d, "drop")) {
+	if (is(d, "drop") || (is(d, "lines") && d->c.seed % 5 < 2)) {
 		h->drop = 1;
 		h->limit = p->max_tokens + (uint32_t)world_draw(&d->s, most - p->max_tokens + 1);
 	}
@@ -821,7 +870,8 @@ static void draw_soak(struct draw *d)
 
 static uint32_t draw_sms(struct draw *d)
 {
-	return is(d, "pairs")   ? 1
+	return ht_by_lines()    ? ht_lines_sms(&d->c.h.p)
+	       : is(d, "pairs") ? 1
 	       : is(d, "thin")  ? 1 /* and each warp sends some chunks and receives as many */
 	       : is(d, "head")  ? 5
 	       : is(d, "few")   ? 16
@@ -873,13 +923,14 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 	}
 	/* A limit would have to hold so many tokens. */
 	if (!h->drop && seed % 4 && !is(&d, "thin") && !is(&d, "head")) {
-		d.c.flags |= (uint32_t)(seed % 4) * HT_FOR_MORE;
+		d.c.flags |= ht_by_lines() ? 0 : (uint32_t)(seed % 4) * HT_FOR_MORE;
 		h->limit = 0;
 	}
 	if (roles) { /* a rank without experts has no rows, so no window for them */
 		d.c.flags &= ~(uint32_t)(HT_WINDOW | HT_ON);
 	}
 	d.c.flags |= seed % 3 ? 0 : HT_LATE_COUNTS;
+	h->filled = !h->expert_major && h->limit && seed / 2 % 2 == 0;
 	d.c.sms = draw_sms(&d);
 	return d.c;
 }

@@ -43,8 +43,15 @@ struct ht_bench {
 	struct bench_tensor counters, offsets, total;
 };
 
+/* Does the test want rows as lines (NCCL_EP_LL_LINES=1)? */
+bool ht_by_lines(void);
+/*
+ * So many SMs that rows of the problem travel as lines in all operations that may; for more than 93
+ * rows to others, in some (ht_by_lines() in plugin/ep/ht/ht_plan.c).
+ */
+uint32_t ht_lines_sms(const struct oracle_problem *p);
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
-/* A group of two SMs with waits that end. */
+/* A group of two SMs, or of enough for lines, with waits that end. */
 ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
 		       double timeout_ms);
 
@@ -122,9 +129,10 @@ struct ht_case {
  * ranks no rows come; gaps: chunks from which nothing goes anywhere; thin: chunks of which two rows
  * go to one rank; head: chunks whose first tokens alone go anywhere; long: large groups for few
  * tokens; wide: more contributions to a row than a warp's stage holds; pairs: two at most, which
- * fill it; mxfp8: sums return in that format; soak: anything, small; crowd: smaller, for many
- * ranks. roles_KIND: the same, and some ranks alone hold experts or bring tokens; roles: of any
- * kind that nodes may have. The caller frees the routing (oracle_routing_free).
+ * fill it; mxfp8: sums return in that format; lines: rows that end anywhere in a line; soak:
+ * anything, small; crowd: smaller, for many ranks. roles_KIND: the same, and some ranks alone hold
+ * experts or bring tokens; roles: of any kind that nodes may have. The caller frees the routing
+ * (oracle_routing_free).
  */
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed);
 /* For check_context. */

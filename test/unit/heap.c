@@ -74,7 +74,7 @@ static uint64_t check_stage(const struct ep_shape *s, const struct ep_ll_heap *h
 {
 	CHECK(h->g.stage_off >= end && aligned(h->g.stage_off, 128));
 	CHECK(h->areas.stage_header_off >=
-	      32ull * ep_ll_max_quads(s->max_token_bytes) * EP_LL_QUAD_BYTES);
+	      32ull * ep_ll_max_quads(s->max_token_bytes) * EP_QUAD_BYTES);
 	CHECK(aligned(h->areas.stage_header_off, 16) && aligned(h->g.stage_side_bytes, 128));
 	for (uint32_t topk = 1; topk <= most; topk++) {
 		uint64_t words = 2 * topk > 1 + topk ? 2 * topk : 1 + topk;
@@ -123,12 +123,12 @@ static void check_heap(const struct ep_shape *s, uint32_t most)
 		check_dispatch(s, &h, EP_LL_EXPERT_MAJOR, topk);
 		check_dispatch(s, &h, EP_LL_RANK_MAJOR, topk);
 		CHECK(h.areas.flag_off + rows * 8 * EP_LL_MAX_PARTS <= h.areas.row_off);
-		CHECK(h.areas.row_off + rows * quads * EP_LL_QUAD_LINE_BYTES <=
+		CHECK(h.areas.row_off + rows * quads * EP_QUAD_LINE_BYTES <=
 		      (s->channels ? h.areas.remote_row_off : h.bank_bytes));
-		CHECK(!s->channels || (aligned(h.areas.remote_row_off, 128) &&
-				       h.areas.remote_row_off + (remote > c ? remote : c) * quads *
-									EP_LL_QUAD_BYTES <=
-					       h.bank_bytes));
+		CHECK(!s->channels ||
+		      (aligned(h.areas.remote_row_off, 128) &&
+		       h.areas.remote_row_off + (remote > c ? remote : c) * quads * EP_QUAD_BYTES <=
+			       h.bank_bytes));
 	}
 }
 
@@ -293,6 +293,10 @@ static const struct ep_shape ht_shapes[] = {
 	HT_SHAPE(8, 64, 4096, 14336, 8, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 6, 2, 0, 6),
 	HT_SHAPE(7, 1, 100, 480, 7, 0, 0, 250, 100000, 0, 0, 0, 7, 3, 1),
 	HT_SHAPE(16, 32, 4096, 14336, 8, 8, 5, EP_NO_LIMIT, 1 << 27, 1, 16, 8, 8, 0, 8),
+	/* few tokens, whose rows travel as lines */
+	HT_SHAPE(8, 32, 512, 14336, 8, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 8, 0, 8),
+	HT_SHAPE(2, 4, 100, 5280, 2, 0, 0, 250, 1126400, 0, 0, 0, 2, 0, 2),
+	HT_SHAPE(9, 3, 33, 496, 9, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 2, 7, 0, 4),
 };
 
 struct area {
@@ -374,6 +378,7 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 	uint64_t words = 8 * rings * a->ring_chunks * a->parts;
 	uint64_t flat = check_cut(s, a, EP_HT_FLAT), major = check_cut(s, a, EP_HT_EXPERT_MAJOR);
 	uint64_t chunk = tokens * a->row_stride, counts = 8 * (holders * s->nlocal + holders + 1);
+	uint64_t lines = ep_ht_lines_fit(s) ? peers * b : 0; /* rows */
 	struct area areas[] = {
 		{ 0, EP_HEAP_HEADER_BYTES(r), 1 },
 		{ h.g.progress_off, 8 * r, 8 },
@@ -400,9 +405,15 @@ static void ht_check_heap(const struct ep_shape *s, uint32_t topk)
 		{ a->out_start_off, f ? 4 * holders * (chunks + 1) : 0, 16 },
 		{ a->out_mask_off, r * masks, 16 },
 		{ a->out_count_off, f ? counts : 0, 16 },
+		{ a->line_off, lines * a->line_quads * 512, 512 },
+		{ a->line_weight_off, lines * 8 * w, 8 },
 	};
 
 	CHECK(h.g.topk == topk);
+	CHECK(!lines == !a->line_quads);
+	CHECK(!lines || (a->line_quads * 480 >= s->max_token_bytes &&
+			 (a->line_quads - 1) * 480 < s->max_token_bytes));
+	CHECK(lines || (!a->line_off && !a->line_weight_off));
 	check_areas(areas, EP_ARRAY_SIZE(areas), h.g.bytes);
 	CHECK(a->row_stride >= s->max_token_bytes && a->row_stride % 128 == 0);
 	CHECK(!f || (a->mask_stride >= chunks && a->mask_stride % 16 == 0));
@@ -455,6 +466,55 @@ static void test_shapes(void)
 	}
 }
 
+/* Rows have room as lines where there are few, of one node, and no more than the rings may take. */
+static void test_lines(void)
+{
+	static const struct {
+		struct ep_shape shape;
+		uint64_t rows; /* 0: none */
+	} all[] = {
+		{ HT_SHAPE(8, 32, 512, 14336, 8, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 8, 0, 8),
+		  8 * 512 },
+		{ HT_SHAPE(2, 4, 2048, 14336, 2, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 2, 0, 2),
+		  2 * 2048 },
+		{ HT_SHAPE(2, 4, 2049, 14336, 2, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 2, 0, 2), 0 },
+		{ HT_SHAPE(2, 4, 100, 5280, 2, 0, 0, 250, 1126400, 0, 0, 0, 2, 0, 2), 2 * 100 },
+		{ HT_SHAPE(2, 4, 100, 5280, 2, 0, 0, 250, 1126399, 0, 0, 0, 2, 0, 2), 0 },
+		{ HT_SHAPE(2, 4, 100, 5281, 2, 0, 0, 250, 1126400, 0, 0, 0, 2, 0, 2), 0 },
+		{ HT_SHAPE(1, 1, 1, 16, 1, 0, 0, EP_NO_LIMIT, 512, 0, 0, 0, 1, 0, 1), 1 },
+		{ HT_SHAPE(1, 1, 1, 16, 1, 0, 0, EP_NO_LIMIT, 0, 0, 0, 0, 1, 0, 1), 0 },
+		{ HT_SHAPE(2, 3, 5, 48, 1, 1, 2, EP_NO_LIMIT, 1 << 27, 1, 2, 0, 2, 0, 2), 0 },
+		/* of those who send, and of those who return rows, the more */
+		{ HT_SHAPE(9, 3, 33, 480, 9, 0, 0, EP_NO_LIMIT, 4 * 33 * 512, 0, 0, 5, 4, 0, 3),
+		  4 * 33 },
+		{ HT_SHAPE(9, 3, 33, 480, 9, 0, 0, EP_NO_LIMIT, 4 * 33 * 512, 0, 0, 3, 2, 0, 5),
+		  0 },
+		/* more bytes than 32 bits count */
+		{ HT_SHAPE(1024, 1, 512, 14336, 1024, 0, 0, EP_NO_LIMIT, 1 << 27, 0, 0, 0, 1024, 0,
+			   1024),
+		  0 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(all); i++) {
+		struct ep_shape s = all[i].shape;
+		struct ep_ht_heap h = ep_ht_heap_make(&s, 2);
+		uint64_t width = s.nlocal < 2 ? 1 : 2, room;
+
+		check_context("lines %zu", i);
+		CHECK(ep_ht_lines_fit(&s) == (all[i].rows > 0));
+		ht_check_heap(&s, 2);
+		if (!all[i].rows) {
+			CHECK(!h.areas.line_quads && !h.areas.line_off && !h.areas.line_weight_off);
+			continue;
+		}
+		/* nothing else is behind the ring */
+		room = h.g.bytes - h.areas.line_weight_off;
+		CHECK(h.areas.line_weight_off > h.areas.ring_off);
+		CHECK(room >= all[i].rows * (h.areas.line_quads * 512 + 8 * width));
+		CHECK(room < all[i].rows * (h.areas.line_quads * 512 + 8 * width) + 8192);
+	}
+}
+
 /* 4096 tokens of 7168 bf16, 256 experts, top-8: what the group and two handles take. */
 static void test_budget(void)
 {
@@ -498,6 +558,7 @@ static int main_ht_heap(int argc, char **argv)
 {
 	test_entries();
 	test_shapes();
+	test_lines();
 	test_budget();
 	test_most_rows();
 	return check_end();

@@ -308,10 +308,10 @@ static void ht_test_golden(void)
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 480, 1, 128, 32, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 2, 7168, 4, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, true, 16, 256, 2, 7168, 4, 320 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 320 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, true, 16, 256, 2, 7168, 4, 256 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 14336, true, 16, 384, 7, 2048, 9, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 2, 7168, 2, 320 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 512, 14336, false, 16, 384, 2, 7168, 2, 256 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 512, 4, 3584, 4,
 		  73 },
 	};
@@ -635,6 +635,113 @@ static void test_random(void)
 	check_context("%s", "");
 }
 
+/* Rows as lines: all quads are in a piece, a lane has room for one, and some warps send. */
+static void check_lines(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	struct ep_ht_lines l = p->lines;
+	uint32_t most = o->kind == EP_HT_DISPATCH ? EP_HT_MAX_THREADS : EP_HT_COMBINE_THREADS;
+
+	CHECK(p->blocks >= 1 && p->blocks <= o->device.max_blocks);
+	if (o->device.auto_sms && o->overlap) {
+		CHECK(p->blocks <= (o->layout == EP_HT_FLAT ? 24 : 40));
+	}
+	CHECK(p->threads >= 64 && p->threads <= most && p->threads % 32 == 0);
+	CHECK(l.send_warps >= 1 && l.send_warps < p->threads / 32);
+	CHECK((uint64_t)l.quads * 480 >= o->row_bytes && (l.quads - 1) * 480ull < o->row_bytes);
+	CHECK(l.piece_quads >= 1 && l.piece_quads <= 4);
+	CHECK((uint64_t)l.by_pieces.d * l.piece_quads >= l.quads);
+	CHECK((l.by_pieces.d - 1) * l.piece_quads < l.quads);
+	CHECK(ep_ht_plan_fits(o, p));
+}
+
+static void test_lines(void)
+{
+	for (int i = 0; i < 20000; i++) {
+		struct ep_ht_operation o = random_operation();
+		struct ep_ht_plan p;
+		bool by_lines;
+
+		check_context("lines %d", i);
+		o.lines = true;
+		o.shape.nodes.flows = 0;
+		o.direct = o.arrivals = false;
+		o.overlap = draw(2);
+		o.device.auto_sms = draw(2);
+		o.shape.max_tokens = 1 + draw(512);
+		p = ep_ht_plan_make(&o);
+		by_lines = p.lines.quads > 0;
+		if (by_lines) {
+			check_lines(&o, &p);
+		}
+		/* whatever a rank's own GPU is */
+		o.device = (struct ep_ht_device){ 1 + draw(200), draw(2), 70000 + draw(200000) };
+		CHECK((ep_ht_plan_make(&o).lines.quads > 0) == by_lines);
+		o.lines = false;
+		CHECK(!ep_ht_plan_make(&o).lines.quads);
+	}
+	check_context("%s", "");
+}
+
+/* So many tokens travel as lines, and one more does not. */
+static void test_lines_most(void)
+{
+	static const struct {
+		enum ep_ht_kind kind;
+		uint32_t layout, holders, topk, sms;
+		bool overlap;
+		uint32_t tokens;
+	} rows[] = {
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 8, 20, false, 480 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 8, 45, false, 1080 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 8, 105, true, 960 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 20, false, 135 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 45, false, 7920 },
+		/* fewer SMs are left */
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 105, true, 192 },
+		/* a token has so many rows on other ranks, at most */
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 8, 20, false, 68 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 16, 3, 20, false, 45 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = ht_usual;
+
+		check_context("row %zu", i);
+		o.kind = rows[i].kind;
+		o.layout = rows[i].layout;
+		o.shape.roles.holders = rows[i].holders;
+		o.topk = rows[i].topk;
+		o.least_sms = rows[i].sms;
+		o.overlap = rows[i].overlap;
+		o.lines = true;
+		o.shape.max_tokens = rows[i].tokens;
+		CHECK(ep_ht_plan_make(&o).lines.quads == 30);
+		o.shape.max_tokens++;
+		CHECK(ep_ht_plan_make(&o).lines.quads == 0);
+		/* with so many SMs links decide */
+		o.overlap = false;
+		o.least_sms = 46;
+		o.shape.max_tokens = 65535;
+		CHECK(ep_ht_plan_make(&o).lines.quads == 30);
+		/* a rank alone has nobody to send to */
+		o.shape.roles.holders = 1;
+		CHECK(ep_ht_plan_make(&o).lines.quads == 0);
+	}
+	check_context("%s", "");
+}
+
+/* Sums of expert-major rows go by rings. */
+static void test_lines_sums(void)
+{
+	struct ep_ht_operation o = ht_usual;
+
+	o.kind = EP_HT_COMBINE;
+	o.layout = EP_HT_EXPERT_MAJOR;
+	o.lines = true;
+	o.shape.max_tokens = 1;
+	CHECK(ep_ht_plan_make(&o).lines.quads == 0);
+}
+
 /* ht_pieces.cu: what a part of a row has of the token's bytes and of its scales' */
 struct piece {
 	uint32_t first, token_bytes, scale_first, scale_bytes;
@@ -674,6 +781,9 @@ static int main_ht_plan(int argc, char **argv)
 	test_chunks();
 	test_route();
 	test_random();
+	test_lines();
+	test_lines_most();
+	test_lines_sums();
 	test_pieces();
 	return check_end();
 }
