@@ -55,7 +55,6 @@ struct ht_sent {
 	uint32_t sel; /* lane k: the k-th of the token's list */
 	uint32_t row;
 	uint32_t place;
-	float weight; /* of that selection */
 };
 
 EP_DEV struct ht_sent sent_load(const struct ep_ht_dispatch_args &a, uint32_t unit)

@@ -99,7 +99,7 @@ struct ep_ht_plan {
 	uint32_t part_bytes;
 	uint32_t stage_parts;
 	uint32_t lag;
-	uint32_t sum_shift; /* combine: a chunk's sums are of 1 << sum_shift pieces */
+	uint32_t sum_shift;       /* combine: a chunk's sums are of 1 << sum_shift pieces */
 	struct ep_ht_lines lines; /* of no quads: rows go by rings */
 };
 
