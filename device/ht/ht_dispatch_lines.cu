@@ -52,29 +52,17 @@ struct ht_sent {
 	uint32_t token;
 	uint32_t piece;
 	struct ep_ht_vecs vecs;
-	uint32_t sel; /* lane k: the k-th of the token's list */
-	uint32_t row;
-	uint32_t place;
+	struct ep_ht_list l; /* of the token */
 };
 
 EP_DEV struct ht_sent sent_load(const struct ep_ht_dispatch_args &a, uint32_t unit)
 {
-	const struct ep_ht_common &c = a.c;
 	struct ht_sent s = {};
-	size_t at;
 
 	s.token = ep_div(unit, a.lines.by_pieces);
 	s.piece = unit - s.token * a.lines.by_pieces.d;
-	at = (size_t)s.token * c.topk + ep_lane();
 	token_load(a, s.token, ep_ht_span_make(a.lines, s.piece), &s.vecs);
-	s.sel = s.row = s.place = EP_HT_NONE;
-	if (ep_lane() < c.topk) {
-		s.sel = c.h.send_sel[at];
-		s.row = c.h.send_row[at];
-		if (c.h.send_place) {
-			s.place = c.h.send_place[at];
-		}
-	}
+	s.l = ep_ht_send_list(a.c, s.token);
 	return s;
 }
 
@@ -83,16 +71,16 @@ EP_DEV void sent_weights(const struct ep_ht_dispatch_args &a, const struct ep_op
 			 const struct ht_sent &s, uint32_t rank)
 {
 	const struct ep_ht_common &c = a.c;
-	bool counts = rank != EP_HT_NONE && !(s.sel & EP_HT_SEL_AGAIN);
+	bool counts = rank != EP_HT_NONE && !(s.l.sel & EP_HT_SEL_AGAIN);
 	uint32_t d = counts ? rank : EP_HT_NONE, at, own, slot;
-	float w = counts ? a.topk_weights[(size_t)s.token * c.topk + EP_HT_SEL_K(s.sel)] : 0.0f;
+	float w = counts ? a.topk_weights[(size_t)s.token * c.topk + EP_HT_SEL_K(s.l.sel)] : 0.0f;
 
 	at = ep_match_u32(EP_FULL_MASK, counts ? d : ~ep_lane());
 	at = ep_popc(at & ((1u << ep_lane()) - 1));
 	own = ep_ballot(EP_FULL_MASK, d == c.g.rank);
-	slot = c.h.send_base[c.g.rank] + ep_shfl_u32(EP_FULL_MASK, s.row, own ? ep_ctz(own) : 0);
+	slot = c.h.send_base[c.g.rank] + ep_shfl_u32(EP_FULL_MASK, s.l.row, own ? ep_ctz(own) : 0);
 	if (counts && d != c.g.rank) {
-		ep_st_word(ep_ht_line_weight_at(c, ep_heap_of(c.g, d), c.g.rank, s.row, at),
+		ep_st_word(ep_ht_line_weight_at(c, ep_heap_of(c.g, d), c.g.rank, s.l.row, at),
 			   ep_f32_bits(w), op.epoch);
 	}
 	if (!own) {
@@ -100,14 +88,14 @@ EP_DEV void sent_weights(const struct ep_ht_dispatch_args &a, const struct ep_op
 	}
 	if (c.layout == EP_HT_FLAT) {
 		if (d == c.g.rank) {
-			entry_out(a, slot, at, EP_HT_SEL_EXPERT(s.sel) - c.roles.holder * c.nlocal,
-				  w);
+			entry_out(a, slot, at,
+				  EP_HT_SEL_EXPERT(s.l.sel) - c.roles.holder * c.nlocal, w);
 		}
 		if (ep_lane() < c.topk && ep_lane() >= ep_popc(own)) {
 			entry_out(a, slot, ep_lane(), EP_HT_NONE, 0.0f);
 		}
-	} else if (d == c.g.rank && s.place != EP_HT_NONE) {
-		a.out_weights[s.place] = w;
+	} else if (d == c.g.rank && s.l.place != EP_HT_NONE) {
+		a.out_weights[s.l.place] = w;
 	}
 }
 
@@ -117,8 +105,8 @@ EP_DEV void sent_store(const struct ep_ht_dispatch_args &a, const struct ep_op &
 {
 	const struct ep_ht_common &c = a.c;
 	struct ep_ht_span span = ep_ht_span_make(a.lines, s.piece);
-	bool there = s.sel != EP_HT_NONE && s.row != EP_HT_NONE, own, first;
-	uint32_t rank = there ? ep_ht_sel_rank(c, s.sel) : EP_HT_NONE, now, rest, row;
+	bool there = s.l.sel != EP_HT_NONE && s.l.row != EP_HT_NONE, own, first;
+	uint32_t rank = there ? ep_ht_sel_rank(c, s.l.sel) : EP_HT_NONE, now, rest, row;
 	uint32_t before = ep_shfl_u32(EP_FULL_MASK, rank, (ep_lane() + 31) & 31);
 
 	own = there && rank == c.g.rank;
@@ -130,13 +118,13 @@ EP_DEV void sent_store(const struct ep_ht_dispatch_args &a, const struct ep_op &
 		uint32_t lane = ep_ctz(now ? now : rest);
 
 		ep_ht_lines_send(c, op, ep_shfl_u32(EP_FULL_MASK, rank, lane),
-				 ep_shfl_u32(EP_FULL_MASK, s.row, lane), span, s.vecs);
+				 ep_shfl_u32(EP_FULL_MASK, s.l.row, lane), span, s.vecs);
 		rest = now ? rest : rest & (rest - 1);
 		now &= now - 1;
 	}
-	row = c.layout == EP_HT_FLAT ? c.h.send_base[c.g.rank] + s.row : s.place;
+	row = c.layout == EP_HT_FLAT ? c.h.send_base[c.g.rank] + s.l.row : s.l.place;
 	if (c.layout != EP_HT_FLAT) {
-		first = !(s.sel & EP_HT_SEL_AGAIN) && s.place != EP_HT_NONE;
+		first = !(s.l.sel & EP_HT_SEL_AGAIN) && s.l.place != EP_HT_NONE;
 	}
 	for (rest = ep_ballot(EP_FULL_MASK, first && own); rest; rest &= rest - 1) {
 		row_store(a, ep_shfl_u32(EP_FULL_MASK, row, ep_ctz(rest)), span, s.vecs);

@@ -744,7 +744,7 @@ MUTANTS = [
      "new": "ep_ballot(EP_FULL_MASK, r.sel != EP_HT_NONE);", "tests": ["ht_lines", "ht_lines_drop"]},
     # A token that names an expert twice has one weight for it.
     {"name": "htl_again", "file": "device/ht/ht_dispatch_lines.cu",
-     "old": "bool counts = rank != EP_HT_NONE && !(s.sel & EP_HT_SEL_AGAIN);",
+     "old": "bool counts = rank != EP_HT_NONE && !(s.l.sel & EP_HT_SEL_AGAIN);",
      "new": "bool counts = rank != EP_HT_NONE;", "tests": ["ht_lines"]},
     # A rank's own row is added,
     {"name": "htl_own", "file": "device/ht/ht_combine_lines.cu",
