@@ -130,9 +130,7 @@ template <bool NODES> EP_DEV uint32_t ht_sums(const struct ep_ht_combine_args &a
 }
 
 /*
- * Units of a block's warps lie as far apart as possible: neighbours belong to different blocks. The
- * warps that have one return more than others, if there are such, have one sum less, as far as that
- * goes: the first unit of the first warp is a return, that of the last warp a sum.
+ * The warp's units of each kind: merges are dealt as returns are.
  */
 template <bool NODES>
 EP_DEV struct ep_ht_combine_work ep_ht_combine_work_make(const struct ep_ht_combine_args &a)
@@ -143,8 +141,8 @@ EP_DEV struct ep_ht_combine_work ep_ht_combine_work_make(const struct ep_ht_comb
 	if (!NODES && ep_lane() < c.g.nranks) {
 		w.base = c.h.send_base[ep_lane()];
 	}
-	w.next_return = w.next_merge = ep_warp() * ep_nblocks() + ep_block();
-	w.next_sum = ep_nblocks() * ep_ht_copy_warps<NODES>() - 1 - w.next_return;
+	w.next_return = w.next_merge = ep_ht_deal_sent<NODES>(a).first;
+	w.next_sum = ep_ht_deal_received<NODES>(a).first;
 	/* in windows there is nothing to return but gradients of weights, with part 0 */
 	w.returns = ep_ht_alone<NODES>(a) ? 0 : c.h.head->chunks * a.parts * a.turns;
 	return w;
@@ -317,7 +315,7 @@ EP_DEV uint32_t unit_key(const struct ep_ht_combine_args &a, uint32_t pair, uint
 template <bool NODES>
 EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_combine_work *work)
 {
-	uint32_t step = ep_nblocks() * ep_ht_copy_warps<NODES>(), pair, merge = EP_HT_NONE;
+	uint32_t pair, merge = EP_HT_NONE;
 	uint32_t merges = NODES ? a.c.h.head->chunks * a.parts * a.c.remote.sources : 0;
 	uint32_t sum = unit_key(a, work->next_sum >> a.sum_shift, NODES ? 2 : 1,
 				work->next_sum < ht_sums<NODES>(a));
@@ -331,13 +329,13 @@ EP_DEV bool work_take(const struct ep_ht_combine_args &a, struct ep_ht_combine_w
 	work->is_sum = !work->is_merge && sum < back;
 	if (work->is_merge) {
 		work->unit = work->next_merge;
-		work->next_merge += step;
+		work->next_merge += ep_ht_deal_sent<NODES>(a).stride;
 	} else if (work->is_sum) {
 		work->unit = work->next_sum;
-		work->next_sum += step;
+		work->next_sum += ep_ht_deal_received<NODES>(a).stride;
 	} else if (back != EP_HT_NONE) {
 		work->unit = work->next_return;
-		work->next_return += step;
+		work->next_return += ep_ht_deal_sent<NODES>(a).stride;
 	} else {
 		return false;
 	}

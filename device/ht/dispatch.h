@@ -254,7 +254,8 @@ template <bool NODES>
 EP_DEV void ep_ht_dispatch_work_next(const struct ep_ht_dispatch_args &a,
 				     struct ep_ht_dispatch_work *work, uint32_t kind)
 {
-	uint32_t stride = ep_nblocks() * ep_ht_copy_warps<NODES>();
+	uint32_t stride = kind == EP_HT_SEND ? ep_ht_deal_sent<NODES>(a).stride
+					     : ep_ht_deal_received<NODES>(a).stride;
 	uint32_t units = ep_shfl_u32(EP_FULL_MASK, work->units, kind);
 	uint32_t next = ep_shfl_u32(EP_FULL_MASK, work->next, kind);
 	uint32_t found = ep_shfl_u32(EP_FULL_MASK, work->found, kind);
@@ -285,7 +286,7 @@ EP_DEV struct ep_ht_dispatch_work ep_ht_dispatch_work_make(const struct ep_ht_di
 	uint32_t per = ep_ht_send_chunk<NODES>(a);
 
 	if (ep_lane() == EP_HT_SEND) {
-		w.next = ep_block() + ep_nblocks() * ep_warp();
+		w.next = ep_ht_deal_sent<NODES>(a).first;
 		w.units = (a.c.num_tokens + per - 1) / per * a.parts;
 	}
 	ep_ht_dispatch_work_next<NODES>(a, &w, EP_HT_SEND);
@@ -293,16 +294,14 @@ EP_DEV struct ep_ht_dispatch_work ep_ht_dispatch_work_make(const struct ep_ht_di
 }
 
 /*
- * Finds the units of the block, by the tables. With few units the first warps send and the last
- * ones receive.
+ * Finds the warp's other units, by the tables.
  */
 template <bool NODES>
 EP_DEV void ep_ht_dispatch_work_find(const struct ep_ht_dispatch_args &a,
 				     struct ep_ht_dispatch_work *work)
 {
 	if (!ep_ht_windows<NODES>(a) && ep_lane() != EP_HT_SEND && ep_lane() < EP_HT_KINDS) {
-		work->next =
-			ep_block() + ep_nblocks() * (ep_ht_copy_warps<NODES>() - 1 - ep_warp());
+		work->next = ep_ht_deal_received<NODES>(a).first;
 		work->units = a.c.h.head->chunks * unit_fan(a.c, ep_lane()) * a.parts;
 	}
 	ep_ht_dispatch_work_next<NODES>(a, work, EP_HT_RECEIVE);

@@ -29,6 +29,60 @@ template <bool NODES, typename ARGS> EP_DEV bool ep_ht_windows(const ARGS &a)
 	return !NODES && a.is_direct;
 }
 
+/*
+ * ---- which units are a warp's ----
+ *
+ * The units of a kind are dealt to the warps of all blocks in turn, neighbours to different blocks.
+ * Where all warps do both, what is sent is dealt from the first warp on and what is received from
+ * the last one on. So a warp that sends one unit more receives one less, as far as that goes.
+ */
+struct ep_ht_deal {
+	uint32_t first;  /* unit; EP_HT_NONE: the warp has none */
+	uint32_t stride; /* from unit to unit */
+};
+
+/* What is sent, or returned. */
+template <bool NODES, typename ARGS> EP_DEV struct ep_ht_deal ep_ht_deal_sent(const ARGS &a)
+{
+	uint32_t blocks = ep_nblocks(), warps = ep_ht_copy_warps<NODES>();
+	struct ep_ht_deal d;
+
+	if (!NODES && a.send_warps) {
+		blocks = a.send_blocks;
+		warps = a.send_warps;
+	}
+	d.first = ep_block() < blocks && ep_warp() < warps ? ep_block() + blocks * ep_warp()
+							   : EP_HT_NONE;
+	d.stride = blocks * warps;
+	return d;
+}
+
+/*
+ * What is received, or summed. Of the warps that receive alone, those of blocks that send nothing
+ * come first.
+ */
+template <bool NODES, typename ARGS> EP_DEV struct ep_ht_deal ep_ht_deal_received(const ARGS &a)
+{
+	uint32_t blocks = ep_nblocks(), warps = ep_ht_copy_warps<NODES>();
+	uint32_t turn = ep_block() + blocks * ep_warp(); /* from the end */
+	struct ep_ht_deal d;
+
+	d.stride = blocks * warps;
+	if (!NODES && a.send_warps) {
+		uint32_t idle = blocks - a.send_blocks; /* blocks that send nothing */
+
+		d.stride -= a.send_blocks * a.send_warps;
+		turn -= blocks * a.send_warps;
+		if (ep_warp() < a.send_warps) {
+			turn = blocks * (warps - a.send_warps) + ep_block() - a.send_blocks +
+			       idle * ep_warp();
+			turn = ep_block() < a.send_blocks ? EP_HT_NONE : turn;
+		}
+	}
+	d.first = turn == EP_HT_NONE ? EP_HT_NONE : d.stride - 1 - turn;
+	return d;
+}
+
 /* Chunks of a table of starts, without its end. */
 EP_DEV uint32_t ep_ht_table_chunks(const struct ep_ht_common &c)
 {

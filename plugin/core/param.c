@@ -60,6 +60,11 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				     "high throughput: memory for rows on their way to a rank; two chunks of "
 				     "each rank (1 to 8 tokens each) always have room. The same on all ranks",
 				     NULL },
+	[EP_PARAM_HT_SEND_WARPS] = { "NCCL_EP_HT_SEND_WARPS", -1, -1, 15,
+				     "high throughput on one node: warps of a block that send to others and "
+				     "do nothing else, while the other warps receive; 0: all do both; -1: "
+				     "chosen for each operation",
+				     NULL },
 	[EP_PARAM_OVERLAP] = { "NCCL_EP_OVERLAP", 0, 0, 1,
 			       "high throughput: 1: SMs that are left to the library are so few that an "
 			       "operation costs computation beside it least. The same on all ranks",

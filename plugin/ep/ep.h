@@ -103,10 +103,11 @@ struct ep_group_config {
 	uint32_t least_sms; /* combine's budget on the rank that has fewest */
 	uint64_t timeout_ns;
 	bool enable_mask;
-	bool overlap; /* AUTO's SMs are for computation beside operations (high throughput) */
-	bool drop;    /* rows beyond shape.limit are dropped: else they are an error */
-	bool live;    /* it shows what it does on its board */
-	uint32_t api; /* the version that the caller was made for, by the size of its config */
+	bool overlap;   /* AUTO's SMs are for computation beside operations (high throughput) */
+	int send_warps; /* of a block in high throughput; -1: chosen, 0: all receive, too */
+	bool drop;      /* rows beyond shape.limit are dropped: else they are an error */
+	bool live;      /* it shows what it does on its board */
+	uint32_t api;   /* the version that the caller was made for, by the size of its config */
 	enum ep_memory memory;
 	bool nvls;
 	struct ep_param_list node_size;

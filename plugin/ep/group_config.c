@@ -209,6 +209,7 @@ static void config_choose_ht(struct ep_group_config *out, const ncclEpGroupConfi
 	}
 	out->drop = c->overflow_policy == NCCL_EP_OVERFLOW_DROP;
 	out->overlap = params->value[EP_PARAM_OVERLAP] != 0;
+	out->send_warps = (int)params->value[EP_PARAM_HT_SEND_WARPS];
 	out->shape.ring_bytes = (uint32_t)params->value[EP_PARAM_HT_RING_BYTES];
 }
 

@@ -778,6 +778,24 @@ static void make_pairs(struct draw *d)
 	d->c.h.alignment = d->c.h.limit = 0;
 }
 
+/*
+ * So many flat rows, and SMs, that the library chooses warps that only send: with 20 of them some
+ * of each block, with 24 all of some blocks.
+ */
+static void make_senders(struct draw *d)
+{
+	struct oracle_problem *p = &d->c.h.p;
+
+	p->routing.family = ORACLE_UNIFORM;
+	p->dtype = ORACLE_BF16;
+	p->quant = ORACLE_QUANT_NONE;
+	p->hidden = 8;
+	p->max_tokens = p->tokens = 1500;
+	d->c.second = 1100;
+	d->c.h.expert_major = 0;
+	d->c.h.alignment = d->c.h.limit = 0;
+}
+
 /* In eager mode and in windows, and to some ranks no rows come. */
 static void make_idle(struct draw *d)
 {
@@ -870,13 +888,14 @@ static void draw_soak(struct draw *d)
 
 static uint32_t draw_sms(struct draw *d)
 {
-	return ht_by_lines()    ? ht_lines_sms(&d->c.h.p)
-	       : is(d, "pairs") ? 1
-	       : is(d, "thin")  ? 1 /* and each warp sends some chunks and receives as many */
-	       : is(d, "head")  ? 5
-	       : is(d, "few")   ? 16
-	       : is(d, "crowd") ? 1 + (uint32_t)(d->c.seed & 1)
-				: ONE_OF(&d->s, 2, 2, 3, 5);
+	return ht_by_lines()      ? ht_lines_sms(&d->c.h.p)
+	       : is(d, "pairs")   ? 1
+	       : is(d, "thin")    ? 1 /* and each warp sends some chunks and receives as many */
+	       : is(d, "head")    ? 5
+	       : is(d, "few")     ? 16
+	       : is(d, "senders") ? 20 + 4 * (uint32_t)(d->c.seed & 1)
+	       : is(d, "crowd")   ? 1 + (uint32_t)(d->c.seed & 1)
+				  : ONE_OF(&d->s, 2, 2, 3, 5);
 }
 
 struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
@@ -904,6 +923,8 @@ struct ht_case ht_case_draw(int nranks, const char *kind, uint64_t seed)
 		make_gaps(&d);
 	} else if (is(&d, "pairs")) {
 		make_pairs(&d);
+	} else if (is(&d, "senders")) {
+		make_senders(&d);
 	}
 	d.c.flags = (uint32_t)world_draw(&d.s, 32) & ~(uint32_t)HT_WINDOW;
 	if (is(&d, "window") || (is(&d, "gaps") && odd)) {

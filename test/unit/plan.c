@@ -282,6 +282,7 @@ static const struct ep_ht_operation ht_usual = {
 		   .ring_bytes = 1 << 27,
 		   .roles = { 0, 8, 0, 8 } },
 	.least_sms = 64,
+	.send_warps = -1,
 	.device = { .max_blocks = 16, .shared_bytes = H200_SHARED },
 	.layout = EP_HT_FLAT,
 	.topk = 8,
@@ -298,13 +299,13 @@ static void ht_test_golden(void)
 		uint32_t blocks, threads, parts, part_bytes, stage_parts, lag;
 	} rows[] = {
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 256, 1, 14336, 2, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 9, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 14, 256, 1, 14336, 2, 73 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 256, 1, 14336, 2,
 		  73 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 256, 1, 14336, 2,
 		  73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 16, 256, 1, 14336, 2, 256 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 512, 14336, true, 9, 256, 1, 14336, 2, 256 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 1, 16, false, 8, 480, 1, 128, 32, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, false, 16, 384, 4, 3584, 5, 73 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, true, 16, 256, 2, 7168, 4, 73 },
@@ -346,7 +347,7 @@ static void test_auto(void)
 	} rows[] = {
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 0, 105, 256, 256 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 0, 105, 256, 256 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 64, 384, 384 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 105, 384, 384 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 0, 105, 320, 320 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 1, 16, 256, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 1, 16, 384, 384 },
@@ -492,6 +493,96 @@ static void test_few_sums(void)
 	check_context("%s", "");
 }
 
+/* Which warps only send, by what two H200 have taken, and by the same rule for more ranks. */
+static void test_senders(void)
+{
+	static const struct {
+		enum ep_ht_kind kind;
+		uint32_t layout, ranks, tokens, row, sms;
+		uint32_t blocks, send_blocks, send_warps;
+	} rows[] = {
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 16, 16, 0, 0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 20, 4 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 24, 24, 15, 8 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 64, 64, 15, 8 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 105, 105, 105, 2 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 512, 14336, 24, 24, 0, 0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 1024, 14336, 24, 24, 15, 8 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 7392, 24, 24, 15, 15 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, 24, 24, 11, 8 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, 105, 105, 105, 2 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 1, 4096, 14336, 105, 105, 0, 0 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 16, 16, 0, 0 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 20, 3 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 24, 24, 10, 8 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 105, 105, 105, 2 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, 24, 24, 10, 12 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 40, 40, 0, 0 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 48, 48, 48, 3 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 105, 105, 105, 3 },
+		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 105, 105, 0, 0 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o = operation_of(rows[i].kind, rows[i].ranks, rows[i].tokens,
+							rows[i].layout, 0);
+		struct ep_ht_plan p;
+
+		o.device.max_blocks = o.least_sms = rows[i].sms;
+		o.row_bytes = rows[i].row;
+		p = ep_ht_plan_make(&o);
+		check_context("row %zu", i);
+		CHECK_INT(p.blocks, rows[i].blocks);
+		CHECK_INT(p.send_blocks, rows[i].send_blocks);
+		CHECK_INT(p.send_warps, rows[i].send_warps);
+		o.arrivals = o.kind == EP_HT_DISPATCH; /* which have an order of their own, */
+		o.shape.roles.senders -= o.kind == EP_HT_COMBINE; /* and a rank that only holds */
+		CHECK_INT(ep_ht_plan_make(&o).send_warps, 0);
+	}
+	check_context("%s", "");
+}
+
+/* Into windows: as many SMs as nearly fill the links, or many more. */
+static void test_windows(void)
+{
+	static const struct {
+		enum ep_ht_kind kind;
+		uint32_t ranks, sms, blocks;
+	} rows[] = {
+		{ EP_HT_DISPATCH, 2, 12, 12 }, { EP_HT_DISPATCH, 2, 20, 14 },
+		{ EP_HT_DISPATCH, 2, 55, 14 }, { EP_HT_DISPATCH, 2, 56, 56 },
+		{ EP_HT_DISPATCH, 8, 20, 9 },  { EP_HT_DISPATCH, 1, 20, 20 },
+		{ EP_HT_COMBINE, 2, 20, 20 },
+	};
+
+	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
+		struct ep_ht_operation o =
+			operation_of(rows[i].kind, rows[i].ranks, 4096, EP_HT_FLAT, 0);
+
+		o.device.max_blocks = o.least_sms = rows[i].sms;
+		o.direct = true;
+		check_context("row %zu", i);
+		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
+	}
+	check_context("%s", "");
+}
+
+/* A caller's own number of warps that only send. */
+static void test_send_warps(void)
+{
+	struct ep_ht_operation o = operation_of(EP_HT_DISPATCH, 2, 4, EP_HT_FLAT, 0);
+
+	o.device.max_blocks = 2;
+	o.send_warps = 3;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 2);
+	CHECK_INT(ep_ht_plan_make(&o).send_warps, 3);
+	o.send_warps = 15; /* one is left to receive */
+	CHECK_INT(ep_ht_plan_make(&o).send_warps, ep_ht_plan_make(&o).threads / 32 - 1);
+	o.send_warps = 0;
+	o.device.max_blocks = 105;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 0);
+}
+
 /* Few tokens have small chunks, but not where NICs post them. */
 static void test_chunks(void)
 {
@@ -543,7 +634,8 @@ static struct ep_ht_operation random_operation(void)
 
 	o.kind = draw(2) ? EP_HT_DISPATCH : EP_HT_COMBINE;
 	o.layout = draw(2) ? EP_HT_FLAT : EP_HT_EXPERT_MAJOR;
-	o.direct = o.layout == EP_HT_FLAT && o.kind == EP_HT_COMBINE && draw(2);
+	o.direct = o.layout == EP_HT_FLAT && draw(2);
+	o.send_warps = draw(2) ? -1 : (int)draw(16);
 	o.topk = 1 + draw(32);
 	o.shape.nranks = 1 + draw(draw(2) ? 8 : 1024);
 	o.shape.roles.senders = 1 + draw(o.shape.nranks);
@@ -581,6 +673,17 @@ static void check_nodes(const struct ep_ht_operation *o, const struct ep_ht_plan
 	CHECK(o->kind != EP_HT_COMBINE || p->part_bytes <= EP_HT_COMBINE_PART);
 }
 
+/* Some warps send, and some receive, or all do both, as where rows go into windows. */
+static void check_senders(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	CHECK(!p->send_blocks == !p->send_warps);
+	CHECK(p->send_blocks <= p->blocks && p->send_warps <= p->threads / 32);
+	CHECK(!p->send_warps || p->send_blocks * p->send_warps < p->blocks * p->threads / 32);
+	if (o->send_warps == 0 || o->direct || o->shape.nodes.flows) {
+		CHECK_INT(p->send_warps, 0);
+	}
+}
+
 /* All of the row is cut into parts that have words in the heap, and a block can hold its stages. */
 static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
 {
@@ -597,6 +700,7 @@ static void check_plan(const struct ep_ht_operation *o, const struct ep_ht_plan 
 	      p->stage_parts <= EP_HT_MAX_STAGE_PARTS);
 	CHECK(p->shared_bytes == ep_ht_stage_bytes(warps, p->stage_parts, p->part_bytes));
 	CHECK(ep_ht_plan_fits(o, p));
+	check_senders(o, p);
 	if (o->shape.nodes.flows) {
 		check_nodes(o, p);
 	} else {
@@ -778,6 +882,9 @@ static int main_ht_plan(int argc, char **argv)
 	test_few_sms();
 	test_even();
 	test_few_sums();
+	test_senders();
+	test_windows();
+	test_send_warps();
 	test_chunks();
 	test_route();
 	test_random();

@@ -82,6 +82,7 @@ struct ep_ht_operation {
 	uint32_t layout; /* enum ep_ht_layout */
 	uint32_t topk;
 	uint32_t least_sms; /* that an operation of a rank may have; the same on all ranks */
+	int send_warps;     /* asked for; -1: chosen, 0: all warps do both */
 	bool overlap;       /* AUTO: an operation has computation beside it */
 	bool direct;        /* rows go through windows, and nothing else goes with them */
 	bool arrivals;      /* dispatch: in the order of experts, which are counted */
@@ -99,6 +100,8 @@ struct ep_ht_plan {
 	uint32_t part_bytes;
 	uint32_t stage_parts;
 	uint32_t lag;
+	uint32_t send_blocks;     /* blocks in which the first warps only send, and */
+	uint32_t send_warps;      /* so many of each, and the others only receive; 0: all do both */
 	uint32_t sum_shift;       /* combine: a chunk's sums are of 1 << sum_shift pieces */
 	struct ep_ht_lines lines; /* of no quads: rows go by rings */
 };

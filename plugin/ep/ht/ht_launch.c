@@ -599,6 +599,7 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 		.topk = handle->topk,
 		.least_sms = handle->group->config.least_sms,
 		.overlap = handle->group->config.overlap,
+		.send_warps = handle->group->config.send_warps,
 		.ring_chunks = areas.ring_chunks,
 		.net_chunks = areas.net_chunks,
 	};
@@ -748,6 +749,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 		ep_signature_windows(&signature, dispatch->out.tokens->win_offset,
 				     dispatch->scale_bytes ? dispatch->out.scales->win_offset : 0);
 	}
+	o.direct = direct;
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	o.arrivals = dispatch->h->ht->arrivals.head != NULL;
 	o.lines = ht_lines(dispatch->h->group) && !direct && !o.arrivals;
@@ -768,6 +770,8 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a.stage_parts = p.stage_parts;
 	a.is_direct = direct;
 	a.lag = p.lag;
+	a.send_blocks = p.send_blocks;
+	a.send_warps = p.send_warps;
 	a.by_parts = ep_div_make(p.parts);
 	a.lines = p.lines;
 	if (o.arrivals) {
@@ -817,6 +821,8 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	a.stage_parts = p.stage_parts;
 	a.is_direct = direct;
 	a.lag = p.lag;
+	a.send_blocks = p.send_blocks;
+	a.send_warps = p.send_warps;
 	a.sum_shift = p.sum_shift;
 	a.turns = c->h->layout == NCCL_EP_LAYOUT_FLAT ? a.c.roles.others
 		  : ep_group_holds(c->h->group)       ? a.c.roles.senders

@@ -35,10 +35,9 @@
 #define EP_HT_DIRECT_PART 7168u
 
 /*
- * With max_num_sms AUTO: flat combine is slower with more blocks than this; groups of several nodes
- * wait for NICs, whose 50 GB/s so many SMs copy several times over.
+ * With max_num_sms AUTO: groups of several nodes wait for NICs, whose 50 GB/s so many SMs copy
+ * several times over.
  */
-#define EP_HT_AUTO_FLAT_COMBINE 64u
 #define EP_HT_AUTO_NODES 16u
 
 /*
@@ -277,6 +276,116 @@ static uint32_t ht_plan_lag(const struct ep_ht_operation *op)
 	return (uint32_t)ep_min_u64(lag, op->net_chunks - ep_ht_credit_step(op->net_chunks) - 1);
 }
 
+/*
+ * ---- who sends, and who receives ----
+ *
+ * Links are full when a few SMs send. Where more of them do, what they store to their own memory
+ * waits behind what the links do not take, and rows that have come wait until the sends are over.
+ * So with enough SMs some warps only send, and the others only receive, or add. Each side can move
+ * what links bring, so it does not matter how rows are spread over ranks. Measured on two H200, as
+ * all numbers here: doc/design/measurements.md.
+ */
+
+/* SMs by which rows move at the rate of the links, 360 GB/s, in uniform routing. */
+struct ht_link_sms {
+	double send;
+	double receive;
+};
+
+#define EP_HT_LINK_SEND 9.7 /* a row that is loaded and sent to one rank, */
+#define EP_HT_LINK_COPY 5.6 /* and each copy of it in this GPU's memory */
+#define EP_HT_LINK_LOAD 2.5 /* a row that has come is loaded */
+#define EP_HT_LINK_ADD 5.3  /* a row is added to a sum */
+
+/* There are two ranks or more. */
+static struct ht_link_sms ht_link_sms(const struct ep_ht_operation *op)
+{
+	double ranks = op->shape.roles.holders, missed = 1, reached, others, copies;
+	struct ht_link_sms s = { EP_HT_LINK_SEND, 0 };
+
+	for (uint32_t k = 0; k < op->topk; k++) {
+		missed *= 1 - 1 / ranks;
+	}
+	reached = ranks * (1 - missed); /* ranks to which a token goes, this one included */
+	others = reached - reached / ranks;
+	if (op->kind == EP_HT_COMBINE) {
+		s.receive = EP_HT_LINK_ADD * reached / others;
+		return s;
+	}
+	copies = op->layout == EP_HT_FLAT ? 1 : op->topk / reached; /* of a row at one rank */
+	s.send += EP_HT_LINK_COPY * copies * (reached / ranks) / others;
+	s.receive = EP_HT_LINK_LOAD + EP_HT_LINK_COPY * copies;
+	return s;
+}
+
+/* Of dispatch into windows: with so many SMs links are full in spite of what waits. */
+#define EP_HT_WINDOWS_MANY 56u
+/* Fewer are just short of full links: 14 take 184 us for 4096 tokens, 16 take 212, 64 take 180. */
+#define EP_HT_WINDOWS_SHARE 0.93
+
+static uint32_t ht_windows_blocks(const struct ep_ht_operation *op, uint64_t blocks)
+{
+	uint64_t few;
+
+	if (op->kind != EP_HT_DISPATCH || !op->direct || op->shape.roles.holders < 2 ||
+	    blocks >= EP_HT_WINDOWS_MANY) {
+		return (uint32_t)blocks;
+	}
+	few = (uint64_t)(EP_HT_WINDOWS_SHARE * ht_link_sms(op).send);
+	return (uint32_t)ep_min_u64(blocks, few);
+}
+
+/* Ranks that bring no tokens, or hold no experts, have one thing to do. */
+static bool ht_all_alike(const struct ep_ht_operation *op)
+{
+	const struct ep_roles *r = &op->shape.roles;
+
+	return r->senders == op->shape.nranks && r->holders == op->shape.nranks;
+}
+
+/* With so many SMs a few warps of each are better than all of a few SMs. */
+#define EP_HT_SPREAD_SMS 85u
+/* So much of what both sides need is enough. */
+#define EP_HT_SPLIT_LEAST 0.8
+
+/*
+ * Warps of this rank that only send. Others need not have as many. There are none if each would
+ * have less than one and a half units. Expert-major sums are work of all SMs, and so is dispatch of
+ * few.
+ */
+static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan *p)
+{
+	uint32_t warps = p->threads / 32, blocks = p->blocks, send = 0;
+	uint64_t units = (uint64_t)ht_shape_chunks(&op->shape, op->layout) * p->parts;
+	bool flat = op->layout == EP_HT_FLAT, dispatch = op->kind == EP_HT_DISPATCH;
+	struct ht_link_sms sms;
+
+	if (op->shape.nodes.flows || op->arrivals || op->direct || warps < 2) {
+		return;
+	}
+	if (op->send_warps >= 0) {
+		p->send_warps = (uint32_t)ep_min_u64((uint64_t)op->send_warps, warps - 1);
+		p->send_blocks = p->send_warps ? blocks : 0;
+		return;
+	}
+	if (op->shape.nranks < 2 || !ht_all_alike(op) || (!flat && !dispatch)) {
+		return;
+	}
+	sms = ht_link_sms(op);
+	if (flat && blocks >= EP_HT_SPREAD_SMS) {
+		send = ep_ceil_div(warps, 4);
+	} else if (flat && blocks >= sms.send + sms.receive) {
+		blocks = (uint32_t)(sms.send + 0.5);
+		send = warps;
+	} else if (blocks >= EP_HT_SPLIT_LEAST * (sms.send + sms.receive)) {
+		send = flat && dispatch ? warps / 2 : ep_ceil_div(3 * warps, 8);
+	}
+	if (2 * units >= 3ull * blocks * send) {
+		p->send_warps = send;
+		p->send_blocks = send ? blocks : 0;
+	}
+}
+
 static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 {
 	uint64_t most = ep_min_u64(op->device.max_blocks, EP_GROUP_MAX_BLOCKS);
@@ -285,10 +394,8 @@ static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 		most = ep_min_u64(most, EP_HT_AUTO_NODES);
 	} else if (op->device.auto_sms && op->overlap) {
 		most = ep_min_u64(most, ht_overlap_sms(op->layout));
-	} else if (op->device.auto_sms && op->kind == EP_HT_COMBINE && op->layout == EP_HT_FLAT) {
-		most = ep_min_u64(most, EP_HT_AUTO_FLAT_COMBINE);
 	}
-	return (uint32_t)ep_min_u64(most, units);
+	return ht_windows_blocks(op, ep_min_u64(most, units));
 }
 
 /*
@@ -400,6 +507,7 @@ struct ep_ht_plan ep_ht_plan_make(const struct ep_ht_operation *op)
 	p.shared_bytes = ep_ht_stage_bytes(warps, p.stage_parts, p.part_bytes);
 	p.lag = ht_plan_lag(op);
 	p.sum_shift = ht_plan_sums(op, p.parts, units, p.blocks * warps);
+	ht_plan_senders(op, &p);
 	return p;
 }
 
