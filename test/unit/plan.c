@@ -347,7 +347,7 @@ static void test_auto(void)
 	} rows[] = {
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 0, 105, 256, 256 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 0, 105, 256, 256 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 105, 384, 384 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 0, 64, 384, 384 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 0, 105, 320, 320 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 1, 16, 256, 256 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 1, 16, 384, 384 },
@@ -516,7 +516,7 @@ static void test_senders(void)
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 20, 3 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 24, 24, 10, 8 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 105, 105, 105, 2 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, 24, 24, 10, 12 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, 24, 24, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 40, 40, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 48, 48, 48, 3 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 105, 105, 105, 3 },
@@ -540,6 +540,16 @@ static void test_senders(void)
 		CHECK_INT(ep_ht_plan_make(&o).send_warps, 0);
 	}
 	check_context("%s", "");
+}
+
+/* The library takes more SMs for flat combine where some of them only send. */
+static void test_auto_of_two(void)
+{
+	struct ep_ht_operation o = operation_of(EP_HT_COMBINE, 2, 4096, EP_HT_FLAT, 0);
+
+	o.device = (struct ep_ht_device){ 105, true, H200_SHARED };
+	CHECK_INT(ep_ht_plan_make(&o).blocks, 105);
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 105);
 }
 
 /* Into windows: as many SMs as nearly fill the links, or many more. */
@@ -883,6 +893,7 @@ static int main_ht_plan(int argc, char **argv)
 	test_even();
 	test_few_sums();
 	test_senders();
+	test_auto_of_two();
 	test_windows();
 	test_send_warps();
 	test_chunks();

@@ -35,9 +35,11 @@
 #define EP_HT_DIRECT_PART 7168u
 
 /*
- * With max_num_sms AUTO: groups of several nodes wait for NICs, whose 50 GB/s so many SMs copy
- * several times over.
+ * With max_num_sms AUTO: flat combine is slower with more blocks than this, if all warps return
+ * rows and add them; groups of several nodes wait for NICs, whose 50 GB/s so many SMs copy several
+ * times over.
  */
+#define EP_HT_AUTO_FLAT_COMBINE 64u
 #define EP_HT_AUTO_NODES 16u
 
 /*
@@ -335,12 +337,21 @@ static uint32_t ht_windows_blocks(const struct ep_ht_operation *op, uint64_t blo
 	return (uint32_t)ep_min_u64(blocks, few);
 }
 
-/* Ranks that bring no tokens, or hold no experts, have one thing to do. */
-static bool ht_all_alike(const struct ep_ht_operation *op)
+/*
+ * Are there two things to do that some warps each do better alone? Ranks that bring no tokens, or
+ * hold no experts, have one. Expert-major sums are work of all SMs. So are sums of more ranks than
+ * two: eight ranks that share two GPUs took 2234 us for 4096 flat tokens in place of 1824.
+ */
+static bool ht_divides(const struct ep_ht_operation *op)
 {
 	const struct ep_roles *r = &op->shape.roles;
 
-	return r->senders == op->shape.nranks && r->holders == op->shape.nranks;
+	if (op->shape.nranks < 2 || r->senders != op->shape.nranks ||
+	    r->holders != op->shape.nranks) {
+		return false;
+	}
+	return op->kind == EP_HT_DISPATCH ||
+	       (op->layout == EP_HT_FLAT && ht_contributions(op) <= EP_HT_FEW);
 }
 
 /* With so many SMs a few warps of each are better than all of a few SMs. */
@@ -350,8 +361,7 @@ static bool ht_all_alike(const struct ep_ht_operation *op)
 
 /*
  * Warps of this rank that only send. Others need not have as many. There are none if each would
- * have less than one and a half units. Expert-major sums are work of all SMs, and so is dispatch of
- * few.
+ * have less than one and a half units.
  */
 static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan *p)
 {
@@ -368,7 +378,7 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 		p->send_blocks = p->send_warps ? blocks : 0;
 		return;
 	}
-	if (op->shape.nranks < 2 || !ht_all_alike(op) || (!flat && !dispatch)) {
+	if (!ht_divides(op)) {
 		return;
 	}
 	sms = ht_link_sms(op);
@@ -394,6 +404,9 @@ static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
 		most = ep_min_u64(most, EP_HT_AUTO_NODES);
 	} else if (op->device.auto_sms && op->overlap) {
 		most = ep_min_u64(most, ht_overlap_sms(op->layout));
+	} else if (op->device.auto_sms && op->kind == EP_HT_COMBINE && op->layout == EP_HT_FLAT &&
+		   ht_contributions(op) > EP_HT_FEW) {
+		most = ep_min_u64(most, EP_HT_AUTO_FLAT_COMBINE);
 	}
 	return ht_windows_blocks(op, ep_min_u64(most, units));
 }
