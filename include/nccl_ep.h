@@ -374,11 +374,12 @@ typedef struct {
 	unsigned int num_channels;    /* Ignored. */
 	/* The most SMs, one thread block each, that one operation occupies, unless
 	 * dispatch_num_sms or combine_num_sms says otherwise. AUTO in low latency: all. AUTO in
-	 * high throughput: four of five on one node (flat combine 64), 16 on several nodes. With
-	 * AUTO, groups of one process that share a GPU divide its SMs. The environment variable
-	 * NCCL_EP_COMM_SMS overrides this field and those two if the device has that many SMs.
-	 * NCCL_EP_OVERLAP=1, for high throughput beside computation: AUTO on one node is 24 in flat
-	 * layout and 40 in expert-major. */
+	 * high throughput: four of five on one node (64 in flat combine, if more ranks than two
+	 * may contribute to a row), 16 on several nodes. With AUTO, groups of one process that
+	 * share a GPU divide its SMs. The environment variable NCCL_EP_COMM_SMS overrides this
+	 * field and those two if the device has that many SMs. NCCL_EP_OVERLAP=1, for high
+	 * throughput beside computation: AUTO on one node is 24 in flat layout and 40 in
+	 * expert-major. */
 	unsigned int max_num_sms;
 	/* The allocator of handle memory and of the group's own state. Set both functions or none.
 	 * Memory that peers map comes from cudaMalloc or ncclMemAlloc in any case. */
