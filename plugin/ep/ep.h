@@ -100,7 +100,7 @@ struct ep_group_config {
 	uint32_t num_topk;       /* what handles will have; 0: unknown */
 	uint64_t explicit_bytes; /* rdma_buffer_size; 0: automatic */
 	struct ep_budget budget[EP_BUDGETS];
-	uint32_t least_sms; /* combine's budget on the rank that has fewest */
+	uint32_t least_sms[EP_BUDGETS]; /* each budget on the rank that has fewest */
 	uint64_t timeout_ns;
 	bool enable_mask;
 	bool overlap;   /* AUTO's SMs are for computation beside operations (high throughput) */
@@ -596,14 +596,14 @@ enum ep_part {
 
 /* What ranks of a group tell those who join it, in this exchange. */
 struct ep_terms {
-	uint64_t team;      /* of its heaps */
-	uint32_t part;      /* enum ep_part */
-	uint32_t topk;      /* as ep_group_heap.topk */
-	uint32_t step;      /* that the rank has taken */
-	uint32_t least_sms; /* as in ep_group_config */
+	uint64_t team;                  /* of its heaps */
+	uint32_t part;                  /* enum ep_part */
+	uint32_t topk;                  /* as ep_group_heap.topk */
+	uint32_t step;                  /* that the rank has taken */
+	uint32_t least_sms[EP_BUDGETS]; /* as in ep_group_config */
 	uint32_t lines;
-	uint32_t sms;      /* that a combine may have, */
-	uint32_t host_sms; /* or may have in host memory */
+	uint32_t sms[EP_BUDGETS];      /* that an operation may have, */
+	uint32_t host_sms[EP_BUDGETS]; /* or may have in host memory */
 };
 
 /* The ranks of a communicator, as they know each other after that. */

@@ -305,11 +305,13 @@ static ncclResult_t meeting_check_newcomer(const struct group_handshake *all, in
 				       newcomer, r);
 		}
 	}
-	if (t->sms < ours->least_sms) {
-		return ep_fail(ncclInvalidUsage,
-			       "rank %d joins with %u SMs for an operation, but the group counts "
-			       "on %u: give it as many, or all make a new group",
-			       newcomer, t->sms, ours->least_sms);
+	for (int i = 0; i < EP_BUDGETS; i++) {
+		if (t->sms[i] < ours->least_sms[i]) {
+			return ep_fail(ncclInvalidUsage,
+				       "rank %d joins with %u SMs for an operation, but the group "
+				       "counts on %u: give it as many, or all make a new group",
+				       newcomer, t->sms[i], ours->least_sms[i]);
+		}
 	}
 	return ncclSuccess;
 }
@@ -384,17 +386,19 @@ static ncclResult_t meeting_check_memory(const struct ep_meeting *m, int nranks)
 	return ncclSuccess;
 }
 
-/* What combine has on the rank that has fewest SMs for it. */
-static uint32_t meeting_least_sms(const struct group_handshake *all, int nranks, bool in_host)
+/* What the rank that has fewest SMs for it has, for each budget. */
+static void meeting_least_sms(const struct group_handshake *all, int nranks, bool in_host,
+			      uint32_t *least)
 {
-	uint32_t least = UINT32_MAX;
+	for (int i = 0; i < EP_BUDGETS; i++) {
+		least[i] = UINT32_MAX;
+		for (int r = 0; r < nranks; r++) {
+			const struct ep_terms *t = &all[r].terms;
 
-	for (int r = 0; r < nranks; r++) {
-		const struct ep_terms *t = &all[r].terms;
-
-		least = (uint32_t)ep_min_u64(least, in_host ? t->host_sms : t->sms);
+			least[i] = (uint32_t)ep_min_u64(least[i],
+							in_host ? t->host_sms[i] : t->sms[i]);
+		}
 	}
-	return least;
 }
 
 ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct ep_meeting *m,
@@ -411,8 +415,10 @@ ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct e
 	if (mine == ncclSuccess) {
 		own.agreed = ep_group_config_agreed(&g->config);
 		ep_peer_offer_make(&own.offer, boot->comm, g->config.memory, g->config.nvls);
-		m->terms.sms = g->config.budget[EP_BUDGET_COMBINE].sms;
-		m->terms.host_sms = ep_group_config_host_sms(&g->config.budget[EP_BUDGET_COMBINE]);
+		for (int i = 0; i < EP_BUDGETS; i++) {
+			m->terms.sms[i] = g->config.budget[i].sms;
+			m->terms.host_sms[i] = ep_group_config_host_sms(&g->config.budget[i]);
+		}
 		own.terms = m->terms;
 		own.heaps = ep_heap_teams_now();
 	}
@@ -433,7 +439,7 @@ ncclResult_t ep_group_meet(struct ncclEpGroup *g, struct ep_boot *boot, struct e
 	if (m->terms.part != EP_PART_CREATE) {
 		return meeting_check_memory(m, boot->nranks);
 	}
-	m->terms.least_sms = meeting_least_sms(all, boot->nranks, m->memory->mapping->in_host);
+	meeting_least_sms(all, boot->nranks, m->memory->mapping->in_host, m->terms.least_sms);
 	return ncclSuccess;
 }
 
@@ -450,7 +456,7 @@ static ncclResult_t group_introduce(struct ncclEpGroup *g, struct ep_boot *boot,
 	EP_CHECK(ep_group_meet(g, boot, &m, mine));
 	*terms = m.terms;
 	boot->idents = g->idents;
-	g->config.least_sms = terms->least_sms;
+	memcpy(g->config.least_sms, terms->least_sms, sizeof(g->config.least_sms));
 	ep_show_ranks(g, terms->team);
 	if (g->memory.mapping->in_host) {
 		ep_group_config_spare_bus(&g->config);

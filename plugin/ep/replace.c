@@ -212,7 +212,6 @@ ncclResult_t ep_group_replace(struct ncclEpGroup *g, ncclComm_t comm)
 	struct ep_meeting m = { .terms = { .team = g->peer_heap.team,
 					   .part = EP_PART_STAY,
 					   .topk = g->heap.topk,
-					   .least_sms = g->config.least_sms,
 					   .lines = g->lines },
 				.idents = calloc((size_t)g->nranks, sizeof(*m.idents)),
 				.memory = &memory,
@@ -232,6 +231,7 @@ ncclResult_t ep_group_replace(struct ncclEpGroup *g, ncclComm_t comm)
 	if (result != ncclSuccess) {
 		goto out;
 	}
+	memcpy(m.terms.least_sms, g->config.least_sms, sizeof(m.terms.least_sms));
 	boot.board = g->show.board;
 	ep_group_give_up_again();
 	result = replace_run(g, &boot, &m, &late, mine);

@@ -121,7 +121,7 @@ MUTANTS = [
      "old": "return budget->automatic ? (uint32_t)ep_min_u64(budget->sms, EP_HOST_SMS) : budget->sms;",
      "new": "return (uint32_t)ep_min_u64(budget->sms, EP_HOST_SMS);", "tests": ["mappings_in_host"]},
     {"name": "host_sms_least", "file": "plugin/ep/group.c",
-     "old": "in_host ? t->host_sms : t->sms", "new": "t->sms", "tests": ["mappings_in_host"]},
+     "old": "in_host ? t->host_sms[i] : t->sms[i]", "new": "t->sms[i]", "tests": ["mappings_in_host"]},
     {"name": "host_access", "file": "plugin/peer/mapping.c",
      "old": "r < nranks && !mapping->in_host; r++", "new": "r < nranks; r++", "tests": ["mappings_in_host"]},
     {"name": "host_within", "file": "plugin/peer/host.c",

@@ -610,8 +610,8 @@ MUTANTS = [
      "new": "if (all[r].topk > 1000 + all[0].topk) {", "tests": ["mismatch"]},
     # Ranks with different numbers of SMs cut rows alike.
     {"name": "least_sms", "file": "plugin/ep/ht/ht_launch.c",
-     "old": ".least_sms = handle->group->config.least_sms,",
-     "new": ".least_sms = handle->group->config.max_sms,", "tests": ["unlike_ht_nodes"]},
+     "old": ".least_sms = handle->group->config.least_sms[ht_budgets[kind]],",
+     "new": ".least_sms = handle->group->config.budget[ht_budgets[kind]].sms,", "tests": ["unlike_ht_parts"]},
     # The last chunk that needs a ring slot again gets its credit.
     {"name": "ht_credit_last", "file": "device/ht/dispatch.h",
      "old": "if (chunk + c.areas.ring_chunks < c.h.head->chunks && ep_lane() == 0) {",

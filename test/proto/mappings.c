@@ -86,7 +86,7 @@ static void works(struct world *w, const char *mapping, uint32_t nodes, const ch
  * does not.
  */
 static void budgets(struct world *w, uint32_t all, uint32_t combine, uint32_t shared,
-		    uint32_t least)
+		    uint32_t least, uint32_t least_shared)
 {
 	struct oracle_problem p = problem(w);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
@@ -101,7 +101,8 @@ static void budgets(struct world *w, uint32_t all, uint32_t combine, uint32_t sh
 	CHECK_INT(group->config.budget[EP_BUDGET_SHARED].sms, shared);
 	CHECK_INT(group->config.budget[EP_BUDGET_DISPATCH].sms, shared);
 	CHECK_INT(group->config.budget[EP_BUDGET_COMBINE].sms, combine ? combine : shared);
-	CHECK_INT(group->config.least_sms, least);
+	CHECK_INT(group->config.least_sms[EP_BUDGET_COMBINE], least);
+	CHECK_INT(group->config.least_sms[EP_BUDGET_DISPATCH], least_shared);
 	OK(ncclEpGroupDestroy(group));
 }
 
@@ -182,11 +183,11 @@ static void in_host(struct world *w)
 	world_setenv(w, "NCCL_EP_LL_LINES", "1");
 	works(w, "host memory", 1, "");
 	world_setenv(w, "NCCL_EP_LL_LINES", "-1");
-	budgets(w, 0, 0, 8, 8);
-	budgets(w, 14, 0, 14, 14);
-	budgets(w, 0, 12, 8, 12);
-	budgets(w, w->rank == 1 ? 0 : 14, 0, w->rank == 1 ? 8 : 14, 8);
-	budgets(w, w->rank == 1 ? 0 : 5, 0, w->rank == 1 ? 8 : 5, 5);
+	budgets(w, 0, 0, 8, 8, 8);
+	budgets(w, 14, 0, 14, 14, 14);
+	budgets(w, 0, 12, 8, 12, 8);
+	budgets(w, w->rank == 1 ? 0 : 14, 0, w->rank == 1 ? 8 : 14, 8, 8);
+	budgets(w, w->rank == 1 ? 0 : 5, 0, w->rank == 1 ? 8 : 5, 5, 5);
 	if (w->processes) { /* in one process a variable is all ranks' */
 		choose(w->rank == 1 ? "host" : "auto", "0");
 		works(w, "host memory", 1, "");

@@ -513,22 +513,17 @@ static const void *ht_combine_kernel(const struct ncclEpHandle *h, enum ep_ht_dt
 
 /* ---- the device ---- */
 
-static const struct ep_budget *ht_budget(const struct ncclEpGroup *g, enum ep_ht_kind kind)
-{
-	static const enum ep_budget_kind budgets[] = {
-		[EP_HT_ROUTE] = EP_BUDGET_SHARED,
-		[EP_HT_DISPATCH] = EP_BUDGET_DISPATCH,
-		[EP_HT_COMBINE] = EP_BUDGET_COMBINE,
-	};
-
-	return &g->config.budget[budgets[kind]];
-}
+static const enum ep_budget_kind ht_budgets[] = {
+	[EP_HT_ROUTE] = EP_BUDGET_SHARED,
+	[EP_HT_DISPATCH] = EP_BUDGET_DISPATCH,
+	[EP_HT_COMBINE] = EP_BUDGET_COMBINE,
+};
 
 /* What an operation of the kind may have there, of at most `limit` SMs. */
 static struct ep_ht_device ht_device_of(const struct ncclEpGroup *g, enum ep_ht_kind kind,
 					uint32_t limit)
 {
-	const struct ep_budget *budget = ht_budget(g, kind);
+	const struct ep_budget *budget = &g->config.budget[ht_budgets[kind]];
 
 	return (struct ep_ht_device){
 		.max_blocks = (uint32_t)ep_min_u64(budget->sms, limit),
@@ -597,7 +592,7 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 		.kind = kind,
 		.layout = handle->layout,
 		.topk = handle->topk,
-		.least_sms = handle->group->config.least_sms,
+		.least_sms = handle->group->config.least_sms[ht_budgets[kind]],
 		.overlap = handle->group->config.overlap,
 		.send_warps = handle->group->config.send_warps,
 		.ring_chunks = areas.ring_chunks,
