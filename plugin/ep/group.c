@@ -561,18 +561,18 @@ static ncclResult_t group_make(struct ncclEpGroup *g, struct ep_boot *boot, stru
 static void group_log(const struct ncclEpGroup *g, const struct ep_boot *boot,
 		      const struct ep_times *times)
 {
-	char choices[80], text[320];
+	char choices[120], text[320];
 
 	g->config.algo->group_describe(g, choices, sizeof(choices));
 	EP_INFO(EP_LOG_INIT,
 		"group %p rank %d of %d: %s, %u experts, %u tokens of %u bytes per rank, "
-		"heap %llu bytes by %s%s%s%s, %s, rows as %s, timeout %llu ms%s; "
+		"heap %llu bytes by %s%s%s%s, %s, timeout %llu ms%s; "
 		"%u ranks of other nodes, %u channels",
 		(const void *)g, g->rank, g->nranks, g->config.algo->limits.mode,
 		g->config.num_experts, g->config.shape.max_tokens, g->config.shape.max_token_bytes,
 		(unsigned long long)g->peer_heap.bytes, g->memory.mapping->name,
 		g->memory.no_window.text[0] ? " (no windows: " : "", g->memory.no_window.text,
-		g->memory.no_window.text[0] ? ")" : "", choices, g->lines ? "lines" : "bytes",
+		g->memory.no_window.text[0] ? ")" : "", choices,
 		(unsigned long long)(g->config.timeout_ns / 1000000),
 		g->config.enable_mask ? ", masks" : "", g->remote_ranks, g->config.shape.channels);
 	EP_INFO(EP_LOG_INIT, "group %p rank %d: progress words by %s%s%s", (const void *)g, g->rank,

@@ -152,6 +152,8 @@ static void ht_group_describe(const struct ncclEpGroup *g, char *text, size_t si
 
 	if (g->remote_ranks && n > 0 && (size_t)n < size) {
 		snprintf(text + n, size - (size_t)n, ", of %u from each node", a->net_chunks);
+	} else if (ep_ht_lines(g) && n > 0 && (size_t)n < size) {
+		snprintf(text + n, size - (size_t)n, ", rows as lines if SMs are enough");
 	}
 }
 

@@ -117,6 +117,9 @@ uint32_t ep_ht_chunk_shift(const struct ep_shape *shape, uint32_t layout);
 /* Has a heap of this shape room for rows that travel as lines? */
 bool ep_ht_lines_fit(const struct ep_shape *shape);
 
+/* And may they, in this group? */
+bool ep_ht_lines(const struct ncclEpGroup *group);
+
 /* Into how many parts, at most, rows are cut. */
 uint32_t ep_ht_most_parts(const struct ep_shape *shape);
 

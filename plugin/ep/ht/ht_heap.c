@@ -96,6 +96,11 @@ bool ep_ht_lines_fit(const struct ep_shape *shape)
 		       shape->ring_bytes;
 }
 
+bool ep_ht_lines(const struct ncclEpGroup *g)
+{
+	return g->lines && ep_ht_lines_fit(&g->config.shape);
+}
+
 static void ht_areas_lines(struct ep_ht_areas *a, const struct ep_shape *shape, uint64_t width,
 			   uint64_t *at)
 {

@@ -571,12 +571,6 @@ ncclResult_t ep_ht_kernels_open(struct ncclEpGroup *g)
 
 /* ---- launches ---- */
 
-/* May rows travel as lines? */
-static bool ht_lines(const struct ncclEpGroup *g)
-{
-	return g->lines && ep_ht_lines_fit(&g->config.shape);
-}
-
 static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 					      enum ep_ht_kind kind)
 {
@@ -747,7 +741,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	o.direct = direct;
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
 	o.arrivals = dispatch->h->ht->arrivals.head != NULL;
-	o.lines = ht_lines(dispatch->h->group) && !direct && !o.arrivals;
+	o.lines = ep_ht_lines(dispatch->h->group) && !direct && !o.arrivals;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens, EP_HT_DISPATCH);
 	if (o.arrivals) {
@@ -804,7 +798,7 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 	EP_CHECK(ht_combine_check(c, &a));
 	o.direct = direct && !backward; /* gradients of weights go through the heap */
 	o.row_bytes = c->token_bytes;
-	o.lines = ht_lines(c->h->group) && !direct && !backward;
+	o.lines = ep_ht_lines(c->h->group) && !direct && !backward;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, c->h, c->num_tokens, EP_HT_COMBINE);
 	ep_signature_launch(&a.c.launch, &signature);

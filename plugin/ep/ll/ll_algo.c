@@ -112,16 +112,21 @@ static void ll_group_bind(struct ncclEpGroup *g)
 static void ll_group_describe(const struct ncclEpGroup *g, char *text, size_t size)
 {
 	const struct ep_ll_geometry *d = &g->ll->dispatch, *c = &g->ll->combine;
+	int n;
 
 	if (d->fixed) {
-		snprintf(text, size, "%u + %u blocks of %u threads, combine %u + %u of %u",
-			 d->send_blocks, d->recv_blocks, d->threads, c->send_blocks, c->recv_blocks,
-			 c->threads);
-		return;
+		n = snprintf(text, size, "%u + %u blocks of %u threads, combine %u + %u of %u",
+			     d->send_blocks, d->recv_blocks, d->threads, c->send_blocks,
+			     c->recv_blocks, c->threads);
+	} else {
+		n = snprintf(text, size,
+			     "%u blocks of %u threads, combine %u of %u, shared out per operation",
+			     d->send_blocks + d->recv_blocks, d->threads,
+			     c->send_blocks + c->recv_blocks, c->threads);
 	}
-	snprintf(text, size, "%u blocks of %u threads, combine %u of %u, shared out per operation",
-		 d->send_blocks + d->recv_blocks, d->threads, c->send_blocks + c->recv_blocks,
-		 c->threads);
+	if (n > 0 && (size_t)n < size) {
+		snprintf(text + n, size - (size_t)n, ", rows as %s", g->lines ? "lines" : "bytes");
+	}
 }
 
 static ncclResult_t ll_handle_open(struct ncclEpHandle *handle, const ncclEpHandleConfig_t *config)
