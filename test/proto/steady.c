@@ -9,7 +9,7 @@
 #include "support/ht_bench.h"
 #include "support/watch.h"
 
-#define PAIRS 6
+#define PAIRS 3
 
 static void nothing_but_launches(uint64_t launches, uint32_t most_blocks)
 {

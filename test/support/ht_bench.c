@@ -553,7 +553,8 @@ static uint32_t one_of(uint64_t *s, const uint32_t *values, uint32_t n)
 struct draw {
 	struct ht_case c;
 	const char *kind;
-	uint64_t s; /* of world_draw() */
+	uint32_t most_tokens; /* that a rank brings, where a group may have many more */
+	uint64_t s;           /* of world_draw() */
 };
 
 static bool is(const struct draw *d, const char *kind)
@@ -676,6 +677,7 @@ static void make_mxfp8(struct draw *d)
 	p->tokens = 1 + p->tokens % p->max_tokens;
 	d->c.second = 1 + d->c.second % p->max_tokens;
 	d->c.h.expert_major = 1;
+	d->most_tokens = p->max_tokens;
 	if (d->c.seed % 4 == 0) { /* few contributions: parts are larger than sums */
 		p->topk = p->topk > 2 ? 2 : p->topk;
 		p->max_tokens = 2050;
@@ -689,6 +691,8 @@ static void draw_rows(struct draw *d)
 	struct oracle_problem *p = &h->p;
 	uint32_t local, most;
 
+	d->most_tokens = p->max_tokens;
+
 	h->expert_major = is(d, "em") || is(d, "wide") || is(d, "few") ||
 			  (!is(d, "flat") && world_draw(&d->s, 2));
 	h->expert_major = is(d, "lines") ? (int)(d->c.seed / 2 % 2) : h->expert_major;
@@ -699,11 +703,12 @@ static void draw_rows(struct draw *d)
 		h->alignment = ONE_OF(&d->s, 0, 1, 4, 16, 128);
 	}
 	local = oracle_local(p);
-	most = p->max_tokens * oracle_senders(p);
+	most = d->most_tokens * oracle_senders(p);
 	if (h->expert_major) {
 		most = most * (p->topk < local ? p->topk : local) +
 		       local * (h->alignment ? h->alignment : 1);
 	}
+	most = most < p->max_tokens ? p->max_tokens : most;
 	h->limit = world_draw(&d->s, 3) ? most : 0;
 	if (is(d, "drop") || (is(d, "lines") && d->c.seed % 5 < 2)) {
 		h->drop = 1;

@@ -64,18 +64,20 @@ static uint32_t to_bits(float f)
 static uint32_t encode(const struct format *format, double x)
 {
 	double a = fabs(x);
-	uint32_t code = 0;
+	uint32_t code = 0, last = format->codes - 1;
 
 	if (isnan(x)) {
 		return format->nan;
 	}
-	while (code + 1 < format->codes) {
-		double middle = (format->value[code] + format->value[code + 1]) / 2;
+	while (code < last) {
+		uint32_t half = (code + last) / 2;
+		double middle = (format->value[half] + format->value[half + 1]) / 2;
 
-		if (a < middle || (a == middle && code % 2 == 0)) {
-			break;
+		if (a < middle || (a == middle && half % 2 == 0)) {
+			last = half;
+		} else {
+			code = half + 1;
 		}
-		code++;
 	}
 	return code | (signbit(x) ? format->sign : 0);
 }
