@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * High throughput: ncclEpDispatch. Every warp sends and receives. A row is loaded once where it is,
- * crosses the fabric once for each rank that it goes to, and, unless it goes straight into a
- * window, is loaded once more where it lands and stored once for each of its places.
+ * High throughput: ncclEpDispatch. Every warp sends and receives, or some only send and the others
+ * only receive (plugin/ep/ht/ht_plan.c). A row is loaded once where it is, crosses the fabric once
+ * for each rank that it goes to, and, unless it goes straight into a window, is loaded once more
+ * where it lands and stored once for each of its places.
  *
- * An SM's stores are what it has least of, so all its shared memory is kept busy: a warp that has
- * nothing more to send receives, and loads run ahead of stores over the limits of units.
+ * An SM's stores are what it has least of, so all its shared memory is kept busy: a warp that does
+ * both receives when it has nothing more to send, and loads run ahead of stores over the limits of
+ * units.
  */
 #include "device/ht/dispatch_copy.h"
 #include "device/ht/step.h"

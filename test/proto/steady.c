@@ -3,8 +3,9 @@
  * Steady state: no call of the data path allocates, synchronises, copies or talks to NCCL; an
  * operation is one ordinary launch, which may start while the kernel before it ends. It has at most
  * max_num_sms blocks, or as many as it has of its own, or as many as NCCL_EP_OVERLAP leaves it; new
- * handles come from the pool.
+ * handles come from the pool. In high throughput kernels are told which warps only send.
  */
+#include "device/ht/ht_layout.h"
 #include "support/bench.h"
 #include "support/ht_bench.h"
 #include "support/watch.h"
@@ -225,6 +226,72 @@ static void run_automatic(struct world *w, void *arg)
 	}
 }
 
+/* Of the thread's last launch. */
+static __thread struct {
+	uint32_t blocks, warps;
+} senders;
+
+static void see_dispatch(const void *args)
+{
+	const struct ep_ht_dispatch_args *a = args;
+
+	senders.blocks = a->send_blocks;
+	senders.warps = a->send_warps;
+}
+
+static void see_combine(const void *args)
+{
+	const struct ep_ht_combine_args *a = args;
+
+	senders.blocks = a->send_blocks;
+	senders.warps = a->send_warps;
+}
+
+static void check_senders(uint32_t launch_blocks, uint32_t blocks, uint32_t warps)
+{
+	CHECK_INT(watch.most_blocks, launch_blocks);
+	CHECK_INT(senders.blocks, blocks);
+	CHECK_INT(senders.warps, warps);
+}
+
+/*
+ * Kernels are told which warps only send: as many as NCCL_EP_HT_SEND_WARPS says, but none where
+ * rows go through windows, also if gradients of weights do not. There dispatch has fewer blocks.
+ */
+static void run_senders(struct world *w, void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < 4; i++) {
+		struct oracle_ht h = { .p = bench_problem(w->nranks, 4, 2, 256, 40,
+							  ORACLE_EXPERT_MAJOR) };
+		uint32_t flags = i / 2 ? HT_WINDOW | HT_ON : 0;
+		uint32_t blocks = i / 2 ? 0 : 20, warps = i / 2 ? 0 : 3;
+		ncclEpGroupConfig_t config = ht_group_config(&h, flags);
+		ncclEpGroup_t group;
+		struct ht_bench b;
+
+		check_context("%s, %s, rank %d", i / 2 ? "windows" : "rings",
+			      i % 2 ? "backward" : "forward", w->rank);
+		config.max_num_sms = 20;
+		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+		ht_open(&b, w, group, &h, flags);
+		OK(ht_update(&b, w->stream));
+		watch_start();
+		watch.launched = see_dispatch;
+		OK(ht_dispatch(&b, i % 2, w->stream));
+		check_senders(i / 2 ? 14 : 20, blocks, warps);
+		watch_start();
+		watch.launched = see_combine;
+		OK(ht_combine(&b, i % 2, w->stream));
+		check_senders(20, blocks, warps);
+		watch_start();
+		NEED_CUDA(cudaStreamSynchronize(w->stream));
+		ht_step(&b);
+		CHECK_LAST(group, ncclSuccess, "");
+		ht_end(&b);
+	}
+}
+
 static void run(struct world *w, void *arg)
 {
 	static const uint32_t sms[] = { 2, 5, 0 };
@@ -271,6 +338,9 @@ int main(void)
 		setenv("NCCL_EP_OVERLAP", overlap ? "1" : "0", 1);
 		world_run(2, run_automatic, &overlap);
 	}
+	setenv("NCCL_EP_LL_LINES", "0", 1);
+	setenv("NCCL_EP_HT_SEND_WARPS", "3", 1);
+	world_run(2, run_senders, NULL);
 	CHECK_INT(watch_live(), before);
 	return check_end();
 }

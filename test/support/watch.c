@@ -221,6 +221,9 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *ke
 		watch.early += early;
 		watch.attributes += !early;
 	}
+	if (watch.launched) {
+		watch.launched(args[0]);
+	}
 	return NEXT(cudaLaunchKernelExC)(config, kernel, args);
 }
 

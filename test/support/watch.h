@@ -49,6 +49,7 @@ struct watch {
 	uint32_t attributes;  /* of launches: cooperative ones and such, */
 	uint32_t early;       /* but that they may start while the kernel before them ends */
 	int driver;           /* not 0: the version of CUDA that the driver says it has */
+	void (*launched)(const void *args); /* not NULL: is shown each kernel's arguments */
 };
 
 extern __thread struct watch watch;

@@ -796,7 +796,10 @@ ncclResult_t ep_ht_combine(const struct ep_combine *c, cudaStream_t stream)
 		ep_signature_windows(&signature, c->in.tokens->win_offset, 0);
 	}
 	EP_CHECK(ht_combine_check(c, &a));
-	o.direct = direct && !backward; /* gradients of weights go through the heap */
+	o.direct = direct && !backward; /* gradients of weights go through the heap, */
+	if (direct) {
+		o.send_warps = 0; /* which is little beside the sums: these are work of all warps */
+	}
 	o.row_bytes = c->token_bytes;
 	o.lines = ep_ht_lines(c->h->group) && !direct && !backward;
 	p = ep_ht_plan_make(&o);
