@@ -785,7 +785,8 @@ static void make_pairs(struct draw *d)
 
 /*
  * So many flat rows, and SMs, that the library chooses warps that only send: with 20 of them some
- * of each block, with 24 all of some blocks.
+ * of each block, with 24 all of some blocks. With 18 only ranks that have one more do so, and with
+ * 16 the same in combine of two ranks.
  */
 static void make_senders(struct draw *d)
 {
@@ -893,12 +894,14 @@ static void draw_soak(struct draw *d)
 
 static uint32_t draw_sms(struct draw *d)
 {
+	static const uint32_t senders[] = { 16, 24, 20, 18 };
+
 	return ht_by_lines()      ? ht_lines_sms(&d->c.h.p)
 	       : is(d, "pairs")   ? 1
 	       : is(d, "thin")    ? 1 /* and each warp sends some chunks and receives as many */
 	       : is(d, "head")    ? 5
 	       : is(d, "few")     ? 16
-	       : is(d, "senders") ? 20 + 4 * (uint32_t)(d->c.seed & 1)
+	       : is(d, "senders") ? senders[d->c.seed & 3]
 	       : is(d, "crowd")   ? 1 + (uint32_t)(d->c.seed & 1)
 				  : ONE_OF(&d->s, 2, 2, 3, 5);
 }

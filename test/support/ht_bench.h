@@ -129,7 +129,8 @@ struct ht_case {
  * ranks no rows come; gaps: chunks from which nothing goes anywhere; thin: chunks of which two rows
  * go to one rank; head: chunks whose first tokens alone go anywhere; long: large groups for few
  * tokens; wide: more contributions to a row than a warp's stage holds; pairs: two at most, which
- * fill it; mxfp8: sums return in that format; lines: rows that end anywhere in a line; soak:
+ * fill it; senders: so many that some warps only send; mxfp8: sums return in that format; lines:
+ * rows that end anywhere in a line; soak:
  * anything, small; crowd: smaller, for many ranks. roles_KIND: the same, and some ranks alone hold
  * experts or bring tokens; roles: of any kind that nodes may have. The caller frees the routing
  * (oracle_routing_free).

@@ -493,6 +493,20 @@ static void test_few_sums(void)
 	check_context("%s", "");
 }
 
+/* Arrivals have an order of their own; some ranks bring no tokens, or hold no experts. */
+static void check_undivided(struct ep_ht_operation o)
+{
+	o.arrivals = true;
+	CHECK_INT(ep_ht_plan_make(&o).send_warps, 0);
+	o.arrivals = false;
+	o.shape.nranks++;
+	o.shape.roles.holders++;
+	CHECK_INT(ep_ht_plan_make(&o).send_warps, 0);
+	o.shape.roles.holders--;
+	o.shape.roles.senders++;
+	CHECK_INT(ep_ht_plan_make(&o).send_warps, 0);
+}
+
 /* Which warps only send, by what two H200 have taken, and by the same rule for more ranks. */
 static void test_senders(void)
 {
@@ -505,6 +519,8 @@ static void test_senders(void)
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 20, 4 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 24, 24, 15, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 64, 64, 15, 8 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 84, 84, 15, 8 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 85, 85, 85, 2 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 105, 105, 105, 2 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 512, 14336, 24, 24, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 1024, 14336, 24, 24, 15, 8 },
@@ -535,9 +551,7 @@ static void test_senders(void)
 		CHECK_INT(p.blocks, rows[i].blocks);
 		CHECK_INT(p.send_blocks, rows[i].send_blocks);
 		CHECK_INT(p.send_warps, rows[i].send_warps);
-		o.arrivals = o.kind == EP_HT_DISPATCH; /* which have an order of their own, */
-		o.shape.roles.senders -= o.kind == EP_HT_COMBINE; /* and a rank that only holds */
-		CHECK_INT(ep_ht_plan_make(&o).send_warps, 0);
+		check_undivided(o);
 	}
 	check_context("%s", "");
 }
@@ -885,6 +899,66 @@ static void test_pieces(void)
 	}
 }
 
+/* ht_pieces.cu: a warp's first unit that it sends, and receives, and how far it is to the next */
+struct deals {
+	struct {
+		uint32_t first, stride;
+	} sent, received;
+};
+extern struct deals ht_deals(bool nodes, uint32_t send_blocks, uint32_t send_warps,
+			     uint32_t nblocks, uint32_t nwarps, uint32_t block, uint32_t warp);
+
+#define MOST_BLOCKS 20u
+#define MOST_WARPS 16u
+
+/* The warps that have a unit first have units 0, 1, ... */
+static void check_dealt(const uint32_t *first, uint32_t warps, uint32_t stride)
+{
+	unsigned char has[MOST_BLOCKS * MOST_WARPS] = { 0 };
+	uint32_t n = 0;
+
+	for (uint32_t w = 0; w < warps; w++) {
+		if (first[w] != EP_HT_NONE) {
+			NEED(first[w] < stride && stride <= warps);
+			CHECK(!has[first[w]]++);
+			n++;
+		}
+	}
+	CHECK_INT(n, stride);
+}
+
+/* Each unit is one warp's. Where some only send, all others only receive. */
+static void test_deals(void)
+{
+	for (int i = 0; i < 2000; i++) {
+		uint32_t blocks = 1 + draw(MOST_BLOCKS), warps = 2 + draw(MOST_WARPS - 1);
+		bool nodes = warps > 2 && draw(4) == 0;
+		uint32_t copy = warps - (nodes ? 2 : 0), send_blocks = 1 + draw(blocks);
+		uint32_t send = draw(warps + (send_blocks < blocks));
+		uint32_t sent[MOST_BLOCKS * MOST_WARPS], received[MOST_BLOCKS * MOST_WARPS];
+		struct deals d = { { 0, 0 }, { 0, 0 } };
+
+		check_context("%u blocks, %u warps%s, of which %u and %u send", blocks, warps,
+			      nodes ? ", several nodes" : "", send_blocks, send);
+		for (uint32_t w = 0; w < blocks * copy; w++) {
+			uint32_t block = w % blocks, warp = w / blocks;
+			bool sends = block < send_blocks && warp < send;
+
+			d = ht_deals(nodes, send_blocks, send, blocks, warps, block, warp);
+			sent[w] = d.sent.first;
+			received[w] = d.received.first;
+			CHECK((sent[w] != EP_HT_NONE) == (nodes || !send || sends));
+			CHECK((received[w] != EP_HT_NONE) == (nodes || !send || !sends));
+			/* neighbours are of different blocks */
+			CHECK(sent[w] == EP_HT_NONE ||
+			      sent[w] % (send && !nodes ? send_blocks : blocks) == block);
+		}
+		check_dealt(sent, blocks * copy, d.sent.stride);
+		check_dealt(received, blocks * copy, d.received.stride);
+	}
+	check_context("%s", "");
+}
+
 static int main_ht_plan(int argc, char **argv)
 {
 	ht_test_golden();
@@ -903,6 +977,7 @@ static int main_ht_plan(int argc, char **argv)
 	test_lines_most();
 	test_lines_sums();
 	test_pieces();
+	test_deals();
 	return check_end();
 }
 
