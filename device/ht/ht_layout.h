@@ -527,7 +527,7 @@ struct ep_ht_dispatch_args {
 	uint32_t is_direct;   /* flat: rows go straight into `direct`; the ring is not used */
 	uint32_t zero_to; /* expert-major: rows from the last zone's end to here are zeros, too */
 	struct ep_ht_counters counters; /* expert-major, forward */
-	uint32_t lag; /* a warp sends its chunk c + lag before it receives chunk c; < ring_chunks */
+	uint32_t lag; /* a warp that does both sends c + lag before it receives c; < ring_chunks */
 	uint32_t send_blocks; /* the first warps of so many blocks send, and the others receive; */
 	uint32_t send_warps;  /* so many of each; 0: all do both */
 	struct ep_div by_parts;
@@ -605,7 +605,7 @@ struct ep_ht_combine_args {
 	uint32_t part_bytes;  /* more than EP_HT_COMBINE_PART: a stage has room for all that is */
 	uint32_t stage_parts; /* added to a row */
 	uint32_t is_direct;   /* flat: rows are read straight from `direct` */
-	uint32_t lag;         /* a rank sums its chunk c when it has returned all up to c + lag */
+	uint32_t lag;         /* a warp that does both returns its chunk c + lag before it sums c */
 	uint32_t send_blocks; /* the first warps of so many blocks return, and the others sum; */
 	uint32_t send_warps;  /* so many of each; 0: all do both */
 	uint32_t sum_shift;   /* a chunk's sums are of 1 << sum_shift pieces */

@@ -517,6 +517,7 @@ static void test_senders(void)
 	} rows[] = {
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 16, 16, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 20, 4 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 22, 22, 22, 4 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 24, 24, 15, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 64, 64, 15, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 84, 84, 15, 8 },
@@ -525,6 +526,7 @@ static void test_senders(void)
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 512, 14336, 24, 24, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 1024, 14336, 24, 24, 15, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 7392, 24, 24, 15, 15 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 7392, 105, 105, 105, 4 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, 24, 24, 11, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, 105, 105, 105, 2 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 1, 4096, 14336, 105, 105, 0, 0 },
@@ -554,6 +556,21 @@ static void test_senders(void)
 		check_undivided(o);
 	}
 	check_context("%s", "");
+}
+
+/* In combine, flat alone: two contributions to a row are few, however many ranks there are. */
+static void test_senders_topk(void)
+{
+	struct ep_ht_operation o = operation_of(EP_HT_COMBINE, 8, 4096, EP_HT_FLAT, 0);
+
+	o.device.max_blocks = 105;
+	o.topk = 2;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 105);
+	o.topk = 3;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 0);
+	o.topk = 1;
+	o.layout = EP_HT_EXPERT_MAJOR;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 0);
 }
 
 /* The library takes more SMs for flat combine where some of them only send. */
@@ -967,6 +984,7 @@ static int main_ht_plan(int argc, char **argv)
 	test_even();
 	test_few_sums();
 	test_senders();
+	test_senders_topk();
 	test_auto_of_two();
 	test_windows();
 	test_send_warps();

@@ -370,7 +370,7 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 	bool flat = op->layout == EP_HT_FLAT, dispatch = op->kind == EP_HT_DISPATCH;
 	struct ht_link_sms sms;
 
-	if (op->shape.nodes.flows || op->arrivals || op->direct || warps < 2) {
+	if (op->shape.nodes.flows || op->arrivals || op->direct) {
 		return;
 	}
 	if (op->send_warps >= 0) {
