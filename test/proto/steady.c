@@ -264,7 +264,7 @@ static void run_senders(struct world *w, void *arg)
 	for (int i = 0; i < 4; i++) {
 		struct oracle_ht h = { .p = bench_problem(w->nranks, 4, 2, 256, 40,
 							  ORACLE_EXPERT_MAJOR) };
-		uint32_t flags = i / 2 ? HT_WINDOW | HT_ON : 0;
+		uint32_t flags = i / 2 ? HT_WINDOW | HT_ON | 3 * HT_FOR_MORE : 0;
 		uint32_t blocks = i / 2 ? 0 : 20, warps = i / 2 ? 0 : 3;
 		ncclEpGroupConfig_t config = ht_group_config(&h, flags);
 		ncclEpGroup_t group;
