@@ -42,8 +42,8 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				  "low latency: threads of a block, a multiple of 32", NULL },
 	[EP_PARAM_LL_LINES] = { "NCCL_EP_LL_LINES", -1, -1, 1,
 				"rows carry their own flags, in low latency, and in high throughput "
-				"those of few tokens on one node; needs NVLink; -1: if all GPUs have it. "
-				"The same on all ranks",
+				"those of few tokens on one node; needs NVLink. -1: if all GPUs have it, "
+				"and in high throughput if SMs are enough. The same on all ranks",
 				NULL },
 	[EP_PARAM_MEMORY] = { "NCCL_EP_MEMORY", EP_MEMORY_AUTO, 0, EP_MEMORIES - 1,
 			      "how processes map each other's memory: by NCCL's windows, or by CUDA "

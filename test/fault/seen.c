@@ -358,7 +358,7 @@ static void run_ht(struct world *w, bool combine)
 				       .tokens = 96,
 				       .max_tokens = 100,
 				       .dtype = ORACLE_BF16 };
-	if (ht_by_lines()) { /* for which 16 SMs are enough */
+	if (ht_by_lines()) {
 		h.p.tokens = 24;
 		h.p.max_tokens = 30;
 	}

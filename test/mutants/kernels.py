@@ -743,7 +743,7 @@ MUTANTS = [
      "old": "ok = ep_ht_begin<false>(a.c, &entry) && lines_move(a, entry.op, sent, &next);",
      "new": ("ok = (ep_block_sync(), lines_move(a, entry.op, sent, &next)) &&\n"
              "\t     ep_ht_begin<false>(a.c, &entry);"),
-     "tests": ["ht_lines_late", "ht_lines", "ht_lines_soak"]},
+     "tests": ["ht_lines_graphs", "ht_lines_late", "ht_lines_soak"]},
     # Each rank's rows have places of their own,
     {"name": "htl_ranks_share", "file": "device/ht/lines.h",
      "old": "size_t row = (size_t)r * c.max_tokens + index;",
@@ -780,6 +780,10 @@ MUTANTS = [
     {"name": "htl_overlap", "file": "plugin/ep/ht/ht_plan.c",
      "old": "\tif (op->device.auto_sms && op->overlap) {\n\t\tmost = ep_min_u64(most, ht_overlap_sms(op->layout));\n\t}\n\tp.blocks",
      "new": "\tp.blocks", "tests": ["ht_plan"]},
+    # Who asks for lines has them with few SMs, too.
+    {"name": "htl_asked", "file": "plugin/ep/ht/ht_launch.c",
+     "old": ".lines_asked = handle->group->config.lines_choice == 1,",
+     "new": ".lines_asked = false,", "tests": ["steady"]},
     # Of an operation that is refused no row is loaded before it begins,
     {"name": "htl_fault", "file": "device/ht/ht_combine_lines.cu",
      "old": "\tif (!e.fault && ep_warp()", "new": "\tif (ep_warp()", "tests": ["ht_lines_misuse"]},

@@ -512,7 +512,6 @@ static void draw_ht_company(struct company *c, bool lines, uint64_t *s)
 	} else if (!lines) {
 		c->flags |= DRAW(4) * HT_FOR_MORE; /* chunks */
 	}
-	c->sms = lines ? ht_lines_sms(&h->p) + DRAW(4) : c->sms;
 	set_number("NCCL_EP_LL_LINES", lines);
 	if (DRAW(2) && !lines) {
 		setenv("NCCL_EP_HT_RING_BYTES", "0", 1);

@@ -275,7 +275,7 @@ static void ht_run(struct world *w, void *arg)
 	struct bench l;
 
 	check_context("rank %d", w->rank);
-	config.max_num_sms = ht_by_lines() ? ht_lines_sms(&h.p) : 2;
+	config.max_num_sms = 2;
 	NEED_OK(ncclEpCreateGroup(&high, w->comm, &config));
 	bench_open(&l, w, low, &p, 0);
 	for (int em = 0; em < 2; em++) {

@@ -228,7 +228,7 @@ static void run_automatic(struct world *w, void *arg)
 
 /* Of the thread's last launch. */
 static __thread struct {
-	uint32_t blocks, warps;
+	uint32_t blocks, warps, quads;
 } senders;
 
 static void see_dispatch(const void *args)
@@ -237,6 +237,7 @@ static void see_dispatch(const void *args)
 
 	senders.blocks = a->send_blocks;
 	senders.warps = a->send_warps;
+	senders.quads = a->lines.quads;
 }
 
 static void see_combine(const void *args)
@@ -245,6 +246,7 @@ static void see_combine(const void *args)
 
 	senders.blocks = a->send_blocks;
 	senders.warps = a->send_warps;
+	senders.quads = a->lines.quads;
 }
 
 static void check_senders(uint32_t launch_blocks, uint32_t blocks, uint32_t warps)
@@ -318,6 +320,31 @@ static void run(struct world *w, void *arg)
 	}
 }
 
+/* NCCL_EP_LL_LINES=1: rows travel as lines where two SMs would be too few for so many. */
+static void run_lines(struct world *w, void *arg)
+{
+	bool asked = *(bool *)arg;
+	struct oracle_ht h = { .p = bench_problem(w->nranks, 4, 2, 256, 300, ORACLE_RANK_MAJOR) };
+	ncclEpGroup_t group = ht_group(w, &h, 0, 60000);
+	struct ht_bench b;
+
+	check_context("lines %s, rank %d", asked ? "asked for" : "left to the library", w->rank);
+	ht_open(&b, w, group, &h, 0);
+	OK(ht_update(&b, w->stream));
+	watch_start();
+	watch.launched = see_dispatch;
+	OK(ht_dispatch(&b, false, w->stream));
+	CHECK_INT(senders.quads, asked ? 2 : 0);
+	watch_start();
+	watch.launched = see_combine;
+	OK(ht_combine(&b, false, w->stream));
+	CHECK_INT(senders.quads, asked ? 2 : 0);
+	watch_start();
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	CHECK_LAST(group, ncclSuccess, "");
+	ht_end(&b);
+}
+
 int main(void)
 {
 	long before = watch_live();
@@ -340,6 +367,12 @@ int main(void)
 	setenv("NCCL_EP_LL_LINES", "0", 1);
 	setenv("NCCL_EP_HT_SEND_WARPS", "3", 1);
 	world_run(2, run_senders, NULL);
+	for (int i = 0; i <= 1; i++) {
+		bool asked = i != 0;
+
+		setenv("NCCL_EP_LL_LINES", asked ? "1" : "-1", 1);
+		world_run(2, run_lines, &asked);
+	}
 	CHECK_INT(watch_live(), before);
 	return check_end();
 }

@@ -4,23 +4,12 @@
 #include "support/roles.h"
 
 #define GUARD HT_GUARD
-#define LINES_MOST_SMS 16u
 
 bool ht_by_lines(void)
 {
 	const char *lines = getenv("NCCL_EP_LL_LINES");
 
 	return lines && !strcmp(lines, "1");
-}
-
-uint32_t ht_lines_sms(const struct oracle_problem *p)
-{
-	uint32_t holders = p->holders ? p->holders : p->nranks;
-	uint32_t others = p->topk < holders - 1 ? p->topk : holders - 1;
-	uint32_t rows = p->max_tokens * others, sms = 1 + 46 * rows / (176 + rows);
-
-	sms = sms < 2 ? 2 : sms;
-	return sms < LINES_MOST_SMS ? sms : LINES_MOST_SMS;
 }
 
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags)
@@ -54,7 +43,7 @@ ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flag
 {
 	ncclEpGroupConfig_t config = ht_group_config(h, flags);
 
-	config.max_num_sms = ht_by_lines() ? ht_lines_sms(&h->p) : 2;
+	config.max_num_sms = 2;
 	config.timeout_ns = (uint64_t)(timeout_ms * 1e6);
 	return roles_group(w->comm, &h->p, &config);
 }
@@ -896,8 +885,7 @@ static uint32_t draw_sms(struct draw *d)
 {
 	static const uint32_t senders[] = { 16, 24, 20, 18 };
 
-	return ht_by_lines()      ? ht_lines_sms(&d->c.h.p)
-	       : is(d, "pairs")   ? 1
+	return is(d, "pairs")     ? 1
 	       : is(d, "thin")    ? 1 /* and each warp sends some chunks and receives as many */
 	       : is(d, "head")    ? 5
 	       : is(d, "few")     ? 16

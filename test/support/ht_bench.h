@@ -45,13 +45,8 @@ struct ht_bench {
 
 /* Does the test want rows as lines (NCCL_EP_LL_LINES=1)? */
 bool ht_by_lines(void);
-/*
- * So many SMs that rows of the problem travel as lines in all operations that may; for more than 93
- * rows to others, in some (ht_by_lines() in plugin/ep/ht/ht_plan.c).
- */
-uint32_t ht_lines_sms(const struct oracle_problem *p);
 ncclEpGroupConfig_t ht_group_config(const struct oracle_ht *h, uint32_t flags);
-/* A group of two SMs, or of enough for lines, with waits that end. */
+/* A group of two SMs, with waits that end. */
 ncclEpGroup_t ht_group(struct world *w, const struct oracle_ht *h, uint32_t flags,
 		       double timeout_ms);
 

@@ -865,6 +865,9 @@ static void test_lines_most(void)
 		CHECK(ep_ht_plan_make(&o).lines.quads == 30);
 		o.shape.max_tokens++;
 		CHECK(ep_ht_plan_make(&o).lines.quads == 0);
+		o.lines_asked = true; /* but if the caller wants that */
+		CHECK(ep_ht_plan_make(&o).lines.quads == 30);
+		o.lines_asked = false;
 		/* with so many SMs links decide */
 		o.overlap = false;
 		o.least_sms = 46;

@@ -86,7 +86,8 @@ struct ep_ht_operation {
 	bool overlap;       /* AUTO: an operation has computation beside it */
 	bool direct;        /* rows go through windows, and nothing else goes with them */
 	bool arrivals;      /* dispatch: in the order of experts, which are counted */
-	bool lines;         /* rows may travel as lines */
+	bool lines;         /* rows may travel as lines, */
+	bool lines_asked;   /* and do with few SMs, too */
 	uint32_t row_bytes; /* with scales */
 	uint32_t ring_chunks;
 	uint32_t net_chunks; /* several nodes */

@@ -589,6 +589,7 @@ static struct ep_ht_operation ht_operation_of(const struct ncclEpHandle *handle,
 		.least_sms = handle->group->config.least_sms[ht_budgets[kind]],
 		.overlap = handle->group->config.overlap,
 		.send_warps = handle->group->config.send_warps,
+		.lines_asked = handle->group->config.lines_choice == 1,
 		.ring_chunks = areas.ring_chunks,
 		.net_chunks = areas.net_chunks,
 	};

@@ -458,7 +458,7 @@ static bool ht_by_lines(const struct ep_ht_operation *op)
 	    (op->kind == EP_HT_COMBINE && op->layout == EP_HT_EXPERT_MAJOR)) {
 		return false;
 	}
-	if (sms >= EP_HT_LINES_SMS) {
+	if (sms >= EP_HT_LINES_SMS || op->lines_asked) {
 		return true;
 	}
 	return op->kind == EP_HT_DISPATCH
