@@ -358,10 +358,6 @@ static void run_ht(struct world *w, bool combine)
 				       .tokens = 96,
 				       .max_tokens = 100,
 				       .dtype = ORACLE_BF16 };
-	if (ht_by_lines()) {
-		h.p.tokens = 24;
-		h.p.max_tokens = 30;
-	}
 	ht_open(&b, w, ht_group(w, &h, 0, TIMEOUT_MS), &h, 0);
 	OK(ht_update(&b, w->stream));
 	if (combine) {

@@ -503,11 +503,11 @@ static const void *ht_kernel(const struct ncclEpGroup *g, uint32_t index)
 static const void *ht_combine_kernel(const struct ncclEpHandle *h, enum ep_ht_dtype dtype,
 				     bool lines)
 {
+	bool experts = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR && !h->group->remote_ranks;
+
 	if (lines) {
 		return ht_kernels[EP_HT_LINES + EP_HT_COMBINE + dtype];
 	}
-	bool experts = h->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR && !h->group->remote_ranks;
-
 	return ht_kernel(h->group, EP_HT_COMBINE + (experts ? EP_HT_EXPERTS : 0) + dtype);
 }
 
@@ -767,13 +767,9 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	if (o.arrivals) {
 		return ht_dispatch_early(dispatch, &a, &p, stream);
 	}
-	if (p.lines.quads) {
-		return ep_kernel_launch(dispatch->h->group,
-					(const void *)ep_ht_dispatch_lines_kernel, &a, p.blocks,
-					p.threads, (uint32_t)p.shared_bytes, stream,
-					"launching dispatch");
-	}
-	return ep_kernel_launch(dispatch->h->group, ht_kernel(dispatch->h->group, EP_HT_DISPATCH),
+	return ep_kernel_launch(dispatch->h->group,
+				p.lines.quads ? (const void *)ep_ht_dispatch_lines_kernel
+					      : ht_kernel(dispatch->h->group, EP_HT_DISPATCH),
 				&a, p.blocks, p.threads, (uint32_t)p.shared_bytes, stream,
 				"launching dispatch");
 }
