@@ -204,7 +204,7 @@ static void run_automatic(struct world *w, void *arg)
 							  ORACLE_EXPERT_MAJOR),
 				       .expert_major = i };
 		ncclEpGroupConfig_t config = ht_group_config(&h, 0);
-		uint32_t blocks = !*overlap ? 51 : i ? 40 : 24;
+		uint32_t blocks = !*overlap ? 51 : i ? 40 : 20;
 		ncclEpGroup_t group;
 		struct ht_bench b;
 
@@ -264,28 +264,28 @@ static void run_senders(struct world *w, void *arg)
 {
 	(void)arg;
 	for (int i = 0; i < 4; i++) {
-		struct oracle_ht h = { .p = bench_problem(w->nranks, 4, 2, 256, 40,
+		struct oracle_ht h = { .p = bench_problem(w->nranks, 4, 2, 3584, 40,
 							  ORACLE_EXPERT_MAJOR) };
 		uint32_t flags = i / 2 ? HT_WINDOW | HT_ON | 3 * HT_FOR_MORE : 0;
-		uint32_t blocks = i / 2 ? 0 : 20, warps = i / 2 ? 0 : 3;
+		uint32_t blocks = i / 2 ? 0 : 24, warps = i / 2 ? 0 : 3;
 		ncclEpGroupConfig_t config = ht_group_config(&h, flags);
 		ncclEpGroup_t group;
 		struct ht_bench b;
 
 		check_context("%s, %s, rank %d", i / 2 ? "windows" : "rings",
 			      i % 2 ? "backward" : "forward", w->rank);
-		config.max_num_sms = 20;
+		config.max_num_sms = 24;
 		NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 		ht_open(&b, w, group, &h, flags);
 		OK(ht_update(&b, w->stream));
 		watch_start();
 		watch.launched = see_dispatch;
 		OK(ht_dispatch(&b, i % 2, w->stream));
-		check_senders(i / 2 ? 14 : 20, blocks, warps);
+		check_senders(i / 2 ? 14 : 24, blocks, warps);
 		watch_start();
 		watch.launched = see_combine;
 		OK(ht_combine(&b, i % 2, w->stream));
-		check_senders(20, blocks, warps);
+		check_senders(24, blocks, warps);
 		watch_start();
 		NEED_CUDA(cudaStreamSynchronize(w->stream));
 		CHECK_LAST(group, ncclSuccess, "");
@@ -364,6 +364,7 @@ int main(void)
 		setenv("NCCL_EP_OVERLAP", overlap ? "1" : "0", 1);
 		world_run(2, run_automatic, &overlap);
 	}
+	unsetenv("NCCL_EP_OVERLAP");
 	setenv("NCCL_EP_LL_LINES", "0", 1);
 	setenv("NCCL_EP_HT_SEND_WARPS", "3", 1);
 	world_run(2, run_senders, NULL);

@@ -299,8 +299,7 @@ static void ht_test_golden(void)
 		uint32_t blocks, threads, parts, part_bytes, stage_parts, lag;
 	} rows[] = {
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, false, 16, 256, 1, 14336, 2, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 9, 256, 1, 14336, 2, 73 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, true, 14, 256, 1, 14336, 2, 73 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, true, 16, 256, 1, 14336, 2, 73 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 8, 4096, 14336, false, 16, 256, 1, 14336, 2,
 		  73 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, false, 16, 256, 1, 14336, 2,
@@ -377,7 +376,7 @@ static void test_auto(void)
 		overlapping.overlap = false;
 		overlapping.device.max_blocks = overlapping.least_sms = ep_ht_plan_make(&o).blocks;
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].flows                  ? 16
-						      : rows[i].layout == EP_HT_FLAT ? 24
+						      : rows[i].layout == EP_HT_FLAT ? 20
 										     : 40);
 		/* rows are cut as if the caller had asked for so many */
 		for (uint32_t tokens = 1; !rows[i].flows && tokens <= 4096; tokens *= 2) {
@@ -515,11 +514,8 @@ static void test_senders(void)
 		uint32_t layout, ranks, tokens, row, sms;
 		uint32_t blocks, send_blocks, send_warps;
 	} rows[] = {
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 16, 16, 0, 0 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 20, 4 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 22, 22, 22, 4 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 23, 23, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 24, 24, 15, 8 },
-		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 64, 64, 15, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 84, 84, 15, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 85, 85, 85, 2 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 14336, 105, 105, 105, 2 },
@@ -527,17 +523,29 @@ static void test_senders(void)
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 1024, 14336, 24, 24, 15, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 7392, 24, 24, 15, 15 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 7392, 105, 105, 105, 4 },
+		/* short rows take more SMs */
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 5760, 26, 26, 0, 0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 5760, 27, 27, 17, 13 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 4096, 31, 31, 0, 0 },
+		{ EP_HT_DISPATCH, EP_HT_FLAT, 2, 4096, 4096, 32, 32, 21, 14 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, 24, 24, 11, 8 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 4096, 14336, 105, 105, 105, 2 },
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 1, 4096, 14336, 105, 105, 0, 0 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 16, 16, 0, 0 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 20, 3 },
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 24, 24, 10, 8 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 20, 20, 0, 0 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 21, 21, 10, 8 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 14336, 105, 105, 105, 2 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 4096, 4096, 28, 28, 13, 12 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 8, 4096, 14336, 24, 24, 0, 0 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 40, 40, 0, 0 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 48, 48, 48, 3 },
-		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 105, 105, 105, 3 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 45, 45, 0, 0 },
+		/* four rounds of 128 chunks, three of 171, three of 125 */
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 46, 46, 43, 3 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 56, 56, 43, 3 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 57, 57, 57, 3 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 105, 105, 57, 3 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 3000, 14336, 105, 105, 42, 3 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 2048, 14336, 105, 105, 0, 0 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 8192, 7152, 105, 105, 0, 0 },
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 8192, 7168, 105, 105, 57, 6 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 105, 105, 0, 0 },
 	};
 
@@ -556,6 +564,22 @@ static void test_senders(void)
 		check_undivided(o);
 	}
 	check_context("%s", "");
+}
+
+/* Flat rows beside computation: all warps do both. */
+static void test_senders_overlap(void)
+{
+	struct ep_ht_operation o = operation_of(EP_HT_DISPATCH, 2, 4096, EP_HT_FLAT, 0);
+
+	o.device.max_blocks = o.least_sms = 105;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 105);
+	o.overlap = true;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 0);
+	o.kind = EP_HT_COMBINE;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 0);
+	o.kind = EP_HT_DISPATCH;
+	o.layout = EP_HT_EXPERT_MAJOR;
+	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 57);
 }
 
 /* In combine, flat alone: two contributions to a row are few, however many ranks there are. */
@@ -583,17 +607,18 @@ static void test_auto_of_two(void)
 	CHECK_INT(ep_ht_plan_make(&o).send_blocks, 105);
 }
 
-/* Into windows: as many SMs as nearly fill the links, or many more. */
+/* Into windows: few SMs, as many as nearly fill the links, or many more. */
 static void test_windows(void)
 {
 	static const struct {
 		enum ep_ht_kind kind;
-		uint32_t ranks, sms, blocks;
+		uint32_t ranks, row, sms, blocks;
 	} rows[] = {
-		{ EP_HT_DISPATCH, 2, 12, 12 }, { EP_HT_DISPATCH, 2, 20, 14 },
-		{ EP_HT_DISPATCH, 2, 55, 14 }, { EP_HT_DISPATCH, 2, 56, 56 },
-		{ EP_HT_DISPATCH, 8, 20, 9 },  { EP_HT_DISPATCH, 1, 20, 20 },
-		{ EP_HT_COMBINE, 2, 20, 20 },
+		{ EP_HT_DISPATCH, 2, 14336, 23, 23 }, { EP_HT_DISPATCH, 2, 14336, 24, 14 },
+		{ EP_HT_DISPATCH, 2, 14336, 55, 14 }, { EP_HT_DISPATCH, 2, 14336, 56, 56 },
+		{ EP_HT_DISPATCH, 2, 7168, 24, 14 },  { EP_HT_DISPATCH, 2, 7152, 24, 24 },
+		{ EP_HT_DISPATCH, 8, 14336, 18, 18 }, { EP_HT_DISPATCH, 8, 14336, 19, 9 },
+		{ EP_HT_DISPATCH, 1, 14336, 24, 24 }, { EP_HT_COMBINE, 2, 14336, 24, 24 },
 	};
 
 	for (size_t i = 0; i < EP_ARRAY_SIZE(rows); i++) {
@@ -602,8 +627,12 @@ static void test_windows(void)
 
 		o.device.max_blocks = o.least_sms = rows[i].sms;
 		o.direct = true;
+		o.row_bytes = rows[i].row;
 		check_context("row %zu", i);
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
+		o.overlap = true; /* computation pays for links that are full */
+		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].sms);
+		o.overlap = false;
 		o.shape.max_tokens = 512; /* so few take what they may have */
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].sms);
 	}
@@ -790,7 +819,7 @@ static void check_lines(const struct ep_ht_operation *o, const struct ep_ht_plan
 
 	CHECK(p->blocks >= 1 && p->blocks <= o->device.max_blocks);
 	if (o->device.auto_sms && o->overlap) {
-		CHECK(p->blocks <= (o->layout == EP_HT_FLAT ? 24 : 40));
+		CHECK(p->blocks <= (o->layout == EP_HT_FLAT ? 20 : 40));
 	}
 	CHECK(p->threads >= 64 && p->threads <= most && p->threads % 32 == 0);
 	CHECK(l.send_warps >= 1 && l.send_warps < p->threads / 32);
@@ -844,7 +873,7 @@ static void test_lines_most(void)
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 20, false, 135 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 45, false, 7920 },
 		/* fewer SMs are left */
-		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 105, true, 192 },
+		{ EP_HT_COMBINE, EP_HT_FLAT, 2, 8, 105, true, 135 },
 		/* a token has so many rows on other ranks, at most */
 		{ EP_HT_DISPATCH, EP_HT_FLAT, 8, 8, 20, false, 68 },
 		{ EP_HT_COMBINE, EP_HT_FLAT, 16, 3, 20, false, 45 },
@@ -989,6 +1018,7 @@ static int main_ht_plan(int argc, char **argv)
 	test_even();
 	test_few_sums();
 	test_senders();
+	test_senders_overlap();
 	test_senders_topk();
 	test_auto_of_two();
 	test_windows();

@@ -83,7 +83,7 @@ struct ep_ht_operation {
 	uint32_t topk;
 	uint32_t least_sms; /* that an operation of a rank may have; the same on all ranks */
 	int send_warps;     /* asked for; -1: chosen, 0: all warps do both */
-	bool overlap;       /* AUTO: an operation has computation beside it */
+	bool overlap;       /* an operation has computation beside it: AUTO's SMs, and warps */
 	bool direct;        /* rows go through windows, and nothing else goes with them */
 	bool arrivals;      /* dispatch: in the order of experts, which are counted */
 	bool lines;         /* rows may travel as lines, */

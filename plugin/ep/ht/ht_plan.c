@@ -46,7 +46,7 @@
  * The same with NCCL_EP_OVERLAP: with so many SMs a pair costs the GEMMs beside it least
  * (doc/plan.md).
  */
-#define EP_HT_OVERLAP_FLAT 24u
+#define EP_HT_OVERLAP_FLAT 20u
 #define EP_HT_OVERLAP_EXPERTS 40u
 
 static uint32_t ht_overlap_sms(uint32_t layout)
@@ -284,8 +284,11 @@ static uint32_t ht_plan_lag(const struct ep_ht_operation *op)
  * Links are full when a few SMs send. Where more of them do, what they store to their own memory
  * waits behind what the links do not take, and rows that have come wait until the sends are over.
  * So with enough SMs some warps only send, and the others only receive, or add. Each side can move
- * what links bring, so it does not matter how rows are spread over ranks. Measured on two H200, as
- * all numbers here: doc/design/measurements.md.
+ * what links bring, so it does not matter how rows are spread over ranks.
+ *
+ * Flat rows move faster so, but cost GEMMs beside them more. So all warps do both with
+ * NCCL_EP_OVERLAP, and with fewer SMs than that takes, which are for computation. Measured on two
+ * H200, as all numbers here: doc/design/measurements.md.
  */
 
 /* SMs by which rows move at the rate of the links, 360 GB/s, in uniform routing. */
@@ -299,10 +302,17 @@ struct ht_link_sms {
 #define EP_HT_LINK_LOAD 2.5 /* a row that has come is loaded */
 #define EP_HT_LINK_ADD 5.3  /* a row is added to a sum */
 
+/* For rows of so many bytes and more. A row costs an SM as much as so many bytes beside its own. */
+#define EP_HT_LINK_ROW 7168u
+#define EP_HT_LINK_ROW_COST 6144.0
+
 /* There are two ranks or more. */
 static struct ht_link_sms ht_link_sms(const struct ep_ht_operation *op)
 {
 	double ranks = op->shape.roles.holders, missed = 1, reached, others, copies;
+	double bytes = (double)ep_min_u64(op->row_bytes, EP_HT_LINK_ROW);
+	double more =
+		(1 + EP_HT_LINK_ROW_COST / bytes) / (1 + EP_HT_LINK_ROW_COST / EP_HT_LINK_ROW);
 	struct ht_link_sms s = { EP_HT_LINK_SEND, 0 };
 
 	for (uint32_t k = 0; k < op->topk; k++) {
@@ -312,37 +322,45 @@ static struct ht_link_sms ht_link_sms(const struct ep_ht_operation *op)
 	others = reached - reached / ranks;
 	if (op->kind == EP_HT_COMBINE) {
 		s.receive = EP_HT_LINK_ADD * reached / others;
-		return s;
+	} else {
+		/* copies of a row at one rank */
+		copies = op->layout == EP_HT_FLAT ? 1 : op->topk / reached;
+		s.send += EP_HT_LINK_COPY * copies * (reached / ranks) / others;
+		s.receive = EP_HT_LINK_LOAD + EP_HT_LINK_COPY * copies;
 	}
-	copies = op->layout == EP_HT_FLAT ? 1 : op->topk / reached; /* of a row at one rank */
-	s.send += EP_HT_LINK_COPY * copies * (reached / ranks) / others;
-	s.receive = EP_HT_LINK_LOAD + EP_HT_LINK_COPY * copies;
+	s.send *= more;
+	s.receive *= more;
 	return s;
 }
 
 /* Of dispatch into windows: with so many SMs links are full in spite of what waits. */
 #define EP_HT_WINDOWS_MANY 56u
-/* Fewer are just short of full links: 14 take 184 us for 4096 tokens, 16 take 212, 64 take 180. */
+/* Fewer are just short of full links: 14 take 184 us for 4096 tokens, 24 take 204, 64 take 180. */
 #define EP_HT_WINDOWS_SHARE 0.93
 /* 512 tokens are over before that shows: they take 35.2 with 12 SMs and 32.7 with 32. */
 #define EP_HT_WINDOWS_TOKENS 512u
 
 static uint32_t ht_windows_blocks(const struct ep_ht_operation *op, uint64_t blocks)
 {
-	uint64_t few;
+	struct ht_link_sms sms;
 
-	if (op->kind != EP_HT_DISPATCH || !op->direct || op->shape.roles.holders < 2 ||
-	    blocks >= EP_HT_WINDOWS_MANY || op->shape.max_tokens <= EP_HT_WINDOWS_TOKENS) {
+	if (op->kind != EP_HT_DISPATCH || !op->direct || op->overlap ||
+	    op->shape.roles.holders < 2 || blocks >= EP_HT_WINDOWS_MANY ||
+	    op->shape.max_tokens <= EP_HT_WINDOWS_TOKENS || op->row_bytes < EP_HT_LINK_ROW) {
 		return (uint32_t)blocks;
 	}
-	few = (uint64_t)(EP_HT_WINDOWS_SHARE * ht_link_sms(op).send);
-	return (uint32_t)ep_min_u64(blocks, few);
+	sms = ht_link_sms(op);
+	if ((double)blocks < sms.send + sms.receive) {
+		return (uint32_t)blocks;
+	}
+	return (uint32_t)(EP_HT_WINDOWS_SHARE * sms.send);
 }
 
 /*
  * Are there two things to do that some warps each do better alone? Ranks that bring no tokens, or
- * hold no experts, have one. Expert-major sums are work of all SMs. So are sums of more ranks than
- * two: eight ranks that share two GPUs took 2234 us for 4096 flat tokens in place of 1824.
+ * hold no experts, have one. Short rows that are stored many times do not fill links. Expert-major
+ * sums are work of all SMs. So are sums of more ranks than two: eight ranks that share two GPUs
+ * took 2234 us for 4096 flat tokens in place of 1824.
  */
 static bool ht_divides(const struct ep_ht_operation *op)
 {
@@ -352,25 +370,29 @@ static bool ht_divides(const struct ep_ht_operation *op)
 	    r->holders != op->shape.nranks) {
 		return false;
 	}
-	return op->kind == EP_HT_DISPATCH ||
-	       (op->layout == EP_HT_FLAT && ht_contributions(op) <= EP_HT_FEW);
+	if (op->layout == EP_HT_EXPERT_MAJOR) {
+		return op->kind == EP_HT_DISPATCH && op->row_bytes >= EP_HT_LINK_ROW;
+	}
+	return !op->overlap && (op->kind == EP_HT_DISPATCH || ht_contributions(op) <= EP_HT_FEW);
 }
 
 /* With so many SMs a few warps of each are better than all of a few SMs. */
 #define EP_HT_SPREAD_SMS 85u
-/* So much of what both sides need is enough. */
+/* So much of what both sides need is enough for expert-major rows. */
 #define EP_HT_SPLIT_LEAST 0.8
 
 /*
  * Warps of this rank that only send. Others need not have as many. There are none if each would
- * have less than one and a half units.
+ * have less than one and a half units. Expert-major chunks are few, and warps send them in rounds:
+ * no more of them than the same number of rounds takes.
  */
 static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan *p)
 {
 	uint32_t warps = p->threads / 32, blocks = p->blocks, send = 0;
 	uint64_t units = (uint64_t)ht_shape_chunks(&op->shape, op->layout) * p->parts;
-	bool flat = op->layout == EP_HT_FLAT, dispatch = op->kind == EP_HT_DISPATCH;
+	bool flat = op->layout == EP_HT_FLAT;
 	struct ht_link_sms sms;
+	double both;
 
 	if (op->shape.nodes.flows || op->arrivals || op->direct) {
 		return;
@@ -384,18 +406,26 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 		return;
 	}
 	sms = ht_link_sms(op);
+	both = sms.send + sms.receive;
 	if (flat && blocks >= EP_HT_SPREAD_SMS) {
 		send = ep_ceil_div(warps, 4);
-	} else if (flat && blocks >= sms.send + sms.receive) {
+	} else if (flat && blocks >= both) {
 		blocks = (uint32_t)(sms.send + 0.5);
 		send = warps;
-	} else if (blocks >= EP_HT_SPLIT_LEAST * (sms.send + sms.receive)) {
-		send = flat && dispatch ? warps / 2 : ep_ceil_div(3 * warps, 8);
+	} else if (!flat && blocks >= EP_HT_SPLIT_LEAST * both) {
+		blocks = (uint32_t)ep_min_u64(blocks, (uint64_t)both);
+		send = ep_ceil_div(3 * warps, 8);
 	}
-	if (2 * units >= 3ull * blocks * send) {
-		p->send_warps = send;
-		p->send_blocks = send ? blocks : 0;
+	if (!send || 2 * units < 3ull * blocks * send) {
+		return;
 	}
+	if (!flat) {
+		uint64_t rounds = ep_ceil_div(units, (uint64_t)blocks * send);
+
+		blocks = ep_ceil_div(ep_ceil_div(units, rounds), send);
+	}
+	p->send_warps = send;
+	p->send_blocks = blocks;
 }
 
 static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
