@@ -312,6 +312,7 @@ static void ht_run(struct world *w, void *arg)
 		}
 		CHECK_LAST(group, ncclSuccess, "");
 		ht_end(&b);
+		world_meet(w); /* ranks of one GPU: its end waits for kernels of others */
 	}
 }
 
@@ -370,6 +371,7 @@ static void received_run(struct world *w, void *arg)
 		NEED_OK(ht_update(&b, w->stream));
 		check_received(&b);
 		ht_end(&b);
+		world_meet(w); /* ranks of one GPU: its end waits for kernels of others */
 	}
 }
 
@@ -486,6 +488,7 @@ static void late_run(struct world *w, void *arg)
 		late_total(&b);
 		CHECK_LAST(group, ncclSuccess, "");
 		ht_end(&b);
+		world_meet(w); /* ranks of one GPU: its end waits for kernels of others */
 	}
 }
 
