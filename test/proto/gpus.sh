@@ -12,9 +12,9 @@
 #   CUDART       the CUDA runtime [libcudart.so that tools/find-cuda.sh finds]
 #   TEST_LIMIT   seconds of one test [60]; before the last five of them each thread prints where it is
 #   TEST_OUT     directory of what the tests print [one that goes in the end]
-# A test with several nodes finds the software NIC of BUILD/test/vcluster/nic (-Dvcluster=true). Where ranks share
-# a GPU, one that ends a group or captures meets the kernels and the calls of all of them. Tests that need a GPU for
-# each rank say NCCL_MULTI_RANK_GPU_ENABLE=0, and are skipped where there are fewer.
+# A test with several nodes finds the software NIC of BUILD/test/vcluster/nic (-Dvcluster=true), and is skipped
+# without it. Where ranks share a GPU, one that ends a group or captures meets the kernels and the calls of all of
+# them. Tests that need a GPU for each rank say NCCL_MULTI_RANK_GPU_ENABLE=0, and are skipped where there are fewer.
 # Exit status: 1 if a test failed.
 
 set -uo pipefail
@@ -103,6 +103,9 @@ for test in "${chosen[@]}"; do
     log=$out/$number.txt
     if [ $SECONDS -ge "$end" ]; then
         echo "no time is left" >"$log"
+        status=77
+    elif [[ $line == *NIC=1* ]] && [ ! -e "$build/test/vcluster/nic/libibverbs.so.1" ]; then
+        echo "the build has no software NIC: -Dvcluster=true makes it" >"$log"
         status=77
     elif [ ! -x "$work/$program" ]; then
         cp "$out/$program.build" "$log"
