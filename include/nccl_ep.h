@@ -541,7 +541,10 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  *
  * Collective: no. All ranks should call it, so that memory can be freed.
  * Threads: any, but only one.
- * Capture: refused, if any stream of the device is captured.
+ * Capture: refused, if any stream of the device is captured. The wait for the device ends the
+ *   captures there, as cudaDeviceSynchronize does: cudaStreamEndCapture reports
+ *   cudaErrorStreamCaptureInvalidated. With CUDA IPC, and with ranks that are threads of one
+ *   process, memory that is freed later takes such a wait again, in a thread of the library.
  * Blocks: until the device is idle, at most three timeouts of the group plus
  *   NCCL_EP_CLOSE_TIMEOUT_MS (310 s by default), and then for other ranks as above.
  * Memory: the group and the library's memory of its handles are freed, or later as above.
@@ -650,11 +653,11 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * In low latency the group's memory has to grow if `num_topk` exceeds what it was made for; see
  * num_topk and rdma_buffer_size of ncclEpGroupConfig_t. Then the call is collective: all ranks pass
  * the same layout and `num_topk`, and a mistake of one rank fails the call on all. The call
- * synchronises the device, which fails while a stream of the device is captured. It needs the old
- * and the new memory for a moment. Graphs captured before must not be launched any more. A rank
- * with an invalid `num_topk` takes no part. The ranks of its node name it after two seconds. The
- * others wait for NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s), and so do all if that rank's memory is
- * large enough.
+ * synchronises the device, which fails while a stream of the device is captured, and ends that
+ * capture. It needs the old and the new memory for a moment. Graphs captured before must not be
+ * launched any more. A rank with an invalid `num_topk` takes no part. The ranks of its node name it
+ * after two seconds. The others wait for NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s), and so do all if
+ * that rank's memory is large enough.
  *
  * Collective: no; yes if the group's memory grows.
  * Threads: one at a time.

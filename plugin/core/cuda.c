@@ -223,7 +223,10 @@ struct idler {
 	cudaError_t error;
 };
 
-/* For a thread of the library. Captures of other threads take no harm of what it calls. */
+/*
+ * For a thread of the library. What it allocates, registers and frees leaves captures of other
+ * threads alone.
+ */
 static cudaError_t device_take(int device)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;

@@ -312,7 +312,7 @@ static void *departed_main(void *arg)
 	bool enough = false;
 	int missing;
 
-	cudaThreadExchangeStreamCaptureMode(&mode); /* so that captures of other threads go on */
+	cudaThreadExchangeStreamCaptureMode(&mode); /* so that it may free during captures */
 	if (!ep_context_ended(&e->context) &&
 	    cudaSetDevice(e->idents[e->rank].device) != cudaSuccess) {
 		(void)cudaGetLastError();
@@ -337,8 +337,13 @@ static void *departed_main(void *arg)
 	if (missing < 0 && !e->quiet) {
 		e->ending_ns = ep_now_ns();
 		pthread_mutex_unlock(&heap_lock);
-		/* Frees the heap once its device is at rest. */
-		if (!ep_context_ended(&e->context) && cudaDeviceSynchronize() != cudaSuccess) {
+		/*
+		 * Memory that no mapping keeps is freed once the device is at rest: cudaFree would
+		 * wait for it with locks held. A wait for the device ends what the program captures
+		 * there, so there is none where freeing needs none.
+		 */
+		if (!e->mapping->lasting && !ep_context_ended(&e->context) &&
+		    cudaDeviceSynchronize() != cudaSuccess) {
 			(void)cudaGetLastError();
 		}
 		departed_cut(e);

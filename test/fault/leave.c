@@ -13,9 +13,12 @@
  *     leave reaped      a rank is killed right after another one looked: the next creation sees it
  *     leave far kill    a remote rank is killed: the neighbours' memory does not wait for it
  *     leave far stop    the same for a rank that stops, and destroys its group later
+ *     leave capture     memory that mappings keep is freed without a wait for the device, which
+ *                       would end captures; other memory is freed once the device is at rest
  *     leave early       a rank that has left is named as that
  *     leave forked      children of fork() are refused every call, and their parents take no harm
  */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -214,6 +217,35 @@ static void busy(struct world *w)
 	}
 	world_meet(w);
 	CHECK_INT(settled(before), before);
+}
+
+static atomic_int waits;
+
+/* The library's, too: counts its waits for a device. */
+cudaError_t cudaDeviceSynchronize(void)
+{
+	static cudaError_t (*real)(void);
+
+	if (!real) {
+		real = (cudaError_t(*)(void))dlsym(RTLD_NEXT, "cudaDeviceSynchronize");
+	}
+	atomic_fetch_add(&waits, 1);
+	return real();
+}
+
+/* Each call waits once. Heaps are freed behind the program's back. */
+static void capture(struct world *w)
+{
+	uint64_t before = used();
+	ncclEpGroup_t group[2] = { make(w), make(w) };
+
+	world_meet(w);
+	atomic_store(&waits, 0);
+	leave(group[0], SOON);
+	world_meet(w);
+	leave(group[1], SOON);
+	CHECK_INT(settled(before), before);
+	CHECK_INT(atomic_load(&waits), lasting() ? 2 : 4);
 }
 
 static void keeps(struct world *w)
@@ -559,6 +591,8 @@ static void run(struct world *w, void *arg)
 		one_thread(w);
 	} else if (!strcmp(argv[1], "busy")) {
 		busy(w);
+	} else if (!strcmp(argv[1], "capture")) {
+		capture(w);
 	} else if (!strcmp(argv[1], "keeps")) {
 		keeps(w);
 	} else if (!strcmp(argv[1], "many")) {

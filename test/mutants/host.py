@@ -357,6 +357,14 @@ MUTANTS += [
     {"name": "connect_context", "file": "plugin/core/cuda.c",
      "old": "\treturn cudaSetDevice(device);", "new": "\treturn device < 0 ? cudaErrorInvalidDevice : cudaSuccess;",
      "tests": ["bootstrap"]},
+    # A heap that mappings keep is freed while the program captures, which a wait for the device would end,
+    {"name": "freed_captured", "file": "plugin/peer/leave.c",
+     "old": "if (!e->mapping->lasting && !ep_context_ended", "new": "if (!ep_context_ended",
+     "tests": ["leave_capture"]},
+    # ... and other heaps when the device is at rest.
+    {"name": "freed_busy", "file": "plugin/peer/leave.c",
+     "old": "if (!e->mapping->lasting && !ep_context_ended", "new": "if (false && !ep_context_ended",
+     "tests": ["leave_capture_ipc"]},
     # A group is made while other threads capture: the thread that registers its memory does not end that.
     {"name": "connect_captured", "file": "plugin/core/cuda.c",
      "old": "\t(void)cudaThreadExchangeStreamCaptureMode(&mode);\n\treturn", "new": "\t(void)mode;\n\treturn",

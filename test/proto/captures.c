@@ -297,9 +297,13 @@ static void try_call(struct scene *s, size_t i)
 	world_meet(s->w);
 	world_capture(stream);
 	result = calls[i].run(s, stream);
-	NEED_CUDA(cudaStreamEndCapture(stream, &graph)); /* which the call has not spoilt */
-	NEED_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
 	CHECK_INT(result, strcmp(calls[i].state, "refused") ? ncclSuccess : ncclInvalidUsage);
+	if (calls[i].run == group_destroy) { /* it has waited for the device */
+		CHECK_CUDA(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
+		return;
+	}
+	NEED_CUDA(cudaStreamEndCapture(stream, &graph));
+	NEED_CUDA(cudaGraphGetNodes(graph, NULL, &nodes));
 	CHECK_INT(nodes != 0, !strcmp(calls[i].state, "recorded"));
 	NEED_CUDA(cudaGraphInstantiate(&exec, graph, 0));
 	world_meet(s->w);

@@ -185,7 +185,9 @@ cudaError_t vc_capture_check_device(int device)
 
 	pthread_mutex_lock(&vc_lock);
 	for (stream = vc_streams; stream; stream = stream->next) {
-		captured |= stream->capture && stream->device == device;
+		if (stream->device == device) {
+			captured |= vc_capture_busy(stream);
+		}
 	}
 	pthread_mutex_unlock(&vc_lock);
 	return captured ? cudaErrorStreamCaptureUnsupported : cudaSuccess;

@@ -362,7 +362,7 @@ void vc_capture_put(struct vc_capture *capture);
 /* Work on the legacy stream would join every capture of a blocking stream. */
 cudaError_t vc_capture_check_legacy(int device);
 void vc_capture_event_reset(struct CUevent_st *event);
-/* For calls that wait for all streams of a device, which no capture allows; takes the lock. */
+/* For calls that wait for all streams of a device, which ends captures there; takes the lock. */
 cudaError_t vc_capture_check_device(int device);
 /* For calls that no global capture allows (allocation and the like); takes the lock. */
 cudaError_t vc_capture_check_unsafe(void);
