@@ -383,7 +383,7 @@ static bool ht_divides(const struct ep_ht_operation *op)
 
 /*
  * Warps of this rank that only send. Others need not have as many. There are none if each would
- * have less than one and a half units. Expert-major chunks are few, and warps send them in rounds:
+ * have less than two units. Expert-major chunks are few, and warps send them in rounds:
  * no more of them than the same number of rounds takes.
  */
 static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan *p)
@@ -416,7 +416,7 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 		blocks = (uint32_t)ep_min_u64(blocks, (uint64_t)both);
 		send = ep_ceil_div(3 * warps, 8);
 	}
-	if (!send || 2 * units < 3ull * blocks * send) {
+	if (!send || units < 2ull * blocks * send) {
 		return;
 	}
 	if (!flat) {
