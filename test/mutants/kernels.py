@@ -681,11 +681,11 @@ MUTANTS = [
     {"name": "ht_deal_sums", "file": "device/ht/combine.h",
      "old": "work->next_sum += ep_ht_deal_received<NODES>",
      "new": "work->next_sum += ep_ht_deal_sent<NODES>", "tests": ["ht_senders_soak"]},
-    # Short rows take more SMs; expert-major chunks are sent in whole rounds, by no more than that takes.
+    # Short rows take more SMs, on both sides alike; expert-major chunks are sent in whole rounds, by no more than that takes.
     {"name": "ht_senders_rows", "file": "plugin/ep/ht/ht_plan.c",
-     "old": "\ts.send *= more;\n", "new": "", "tests": ["ht_plan"]},
+     "old": "more = ht_row_sms(op);", "new": "more = 1;", "tests": ["ht_plan"]},
     {"name": "ht_senders_rows_come", "file": "plugin/ep/ht/ht_plan.c",
-     "old": "\ts.receive *= more;\n", "new": "", "tests": ["ht_plan"]},
+     "old": "more = more < blocks / both ? more : blocks / both;", "new": ";", "tests": ["ht_plan"]},
     {"name": "ht_senders_rounds", "file": "plugin/ep/ht/ht_plan.c",
      "old": "\tif (!flat) {\n\t\tuint64_t rounds", "new": "\tif (false) {\n\t\tuint64_t rounds",
      "tests": ["ht_plan"]},

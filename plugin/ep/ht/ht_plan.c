@@ -302,17 +302,10 @@ struct ht_link_sms {
 #define EP_HT_LINK_LOAD 2.5 /* a row that has come is loaded */
 #define EP_HT_LINK_ADD 5.3  /* a row is added to a sum */
 
-/* For rows of so many bytes and more. A row costs an SM as much as so many bytes beside its own. */
-#define EP_HT_LINK_ROW 7168u
-#define EP_HT_LINK_ROW_COST 6144.0
-
 /* There are two ranks or more. */
 static struct ht_link_sms ht_link_sms(const struct ep_ht_operation *op)
 {
 	double ranks = op->shape.roles.holders, missed = 1, reached, others, copies;
-	double bytes = (double)ep_min_u64(op->row_bytes, EP_HT_LINK_ROW);
-	double more =
-		(1 + EP_HT_LINK_ROW_COST / bytes) / (1 + EP_HT_LINK_ROW_COST / EP_HT_LINK_ROW);
 	struct ht_link_sms s = { EP_HT_LINK_SEND, 0 };
 
 	for (uint32_t k = 0; k < op->topk; k++) {
@@ -322,15 +315,24 @@ static struct ht_link_sms ht_link_sms(const struct ep_ht_operation *op)
 	others = reached - reached / ranks;
 	if (op->kind == EP_HT_COMBINE) {
 		s.receive = EP_HT_LINK_ADD * reached / others;
-	} else {
-		/* copies of a row at one rank */
-		copies = op->layout == EP_HT_FLAT ? 1 : op->topk / reached;
-		s.send += EP_HT_LINK_COPY * copies * (reached / ranks) / others;
-		s.receive = EP_HT_LINK_LOAD + EP_HT_LINK_COPY * copies;
+		return s;
 	}
-	s.send *= more;
-	s.receive *= more;
+	copies = op->layout == EP_HT_FLAT ? 1 : op->topk / reached; /* of a row at one rank */
+	s.send += EP_HT_LINK_COPY * copies * (reached / ranks) / others;
+	s.receive = EP_HT_LINK_LOAD + EP_HT_LINK_COPY * copies;
 	return s;
+}
+
+/* That is for rows of so many bytes and more. A row costs an SM as much as more bytes would. */
+#define EP_HT_LINK_ROW 7168u
+#define EP_HT_LINK_ROW_COST 6144.0
+
+/* Returns how many times as many SMs the operation's rows take. */
+static double ht_row_sms(const struct ep_ht_operation *op)
+{
+	double bytes = (double)ep_min_u64(op->row_bytes, EP_HT_LINK_ROW);
+
+	return (1 + EP_HT_LINK_ROW_COST / bytes) / (1 + EP_HT_LINK_ROW_COST / EP_HT_LINK_ROW);
 }
 
 /* Of dispatch into windows: with so many SMs links are full in spite of what waits. */
@@ -392,7 +394,7 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 	uint64_t units = (uint64_t)ht_shape_chunks(&op->shape, op->layout) * p->parts;
 	bool flat = op->layout == EP_HT_FLAT;
 	struct ht_link_sms sms;
-	double both;
+	double both, more;
 
 	if (op->shape.nodes.flows || op->arrivals || op->direct) {
 		return;
@@ -410,7 +412,9 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 	if (flat && blocks >= EP_HT_SPREAD_SMS) {
 		send = ep_ceil_div(warps, 4);
 	} else if (flat && blocks >= both) {
-		blocks = (uint32_t)(sms.send + 0.5);
+		more = ht_row_sms(op); /* as far as there are as many more to receive */
+		more = more < blocks / both ? more : blocks / both;
+		blocks = (uint32_t)(sms.send * more + 0.5);
 		send = warps;
 	} else if (!flat && blocks >= EP_HT_SPLIT_LEAST * both) {
 		blocks = (uint32_t)ep_min_u64(blocks, (uint64_t)both);
