@@ -378,7 +378,7 @@ typedef struct {
 	 * may contribute to a row), 16 on several nodes. With AUTO, groups of one process that
 	 * share a GPU divide its SMs. The environment variable NCCL_EP_COMM_SMS overrides this
 	 * field and those two if the device has that many SMs. NCCL_EP_OVERLAP=1, for high
-	 * throughput beside computation: AUTO on one node is 24 in flat layout and 40 in
+	 * throughput beside computation: AUTO on one node is 20 in flat layout and 40 in
 	 * expert-major. */
 	unsigned int max_num_sms;
 	/* The allocator of handle memory and of the group's own state. Set both functions or none.

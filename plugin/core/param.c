@@ -66,8 +66,9 @@ const struct ep_param_def ep_param_table[EP_PARAMS] = {
 				     "chosen for each operation",
 				     NULL },
 	[EP_PARAM_OVERLAP] = { "NCCL_EP_OVERLAP", 0, 0, 1,
-			       "high throughput: 1: SMs that are left to the library are so few that an "
-			       "operation costs computation beside it least. The same on all ranks",
+			       "high throughput: 1: an operation costs computation beside it least, by "
+			       "SMs that are left to the library, which are few then, and by what its "
+			       "warps do. The same on all ranks",
 			       NULL },
 	[EP_PARAM_EARLY_START] = { "NCCL_EP_EARLY_START", 1, 0, 1,
 				   "1: a kernel may start while the one before it in its stream ends, and "
