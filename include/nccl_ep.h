@@ -543,8 +543,9 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * Threads: any, but only one.
  * Capture: refused, if any stream of the device is captured. The wait for the device ends the
  *   captures there, as cudaDeviceSynchronize does: cudaStreamEndCapture reports
- *   cudaErrorStreamCaptureInvalidated. With CUDA IPC, and with ranks that are threads of one
- *   process, memory that is freed later takes such a wait again, in a thread of the library.
+ *   cudaErrorStreamCaptureInvalidated. With CUDA IPC, in host memory, and with ranks that are
+ *   threads of one process, memory that is freed later takes such a wait again, in a thread of the
+ *   library.
  * Blocks: until the device is idle, at most three timeouts of the group plus
  *   NCCL_EP_CLOSE_TIMEOUT_MS (310 s by default), and then for other ranks as above.
  * Memory: the group and the library's memory of its handles are freed, or later as above.

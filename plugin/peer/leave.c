@@ -308,6 +308,7 @@ static void *departed_main(void *arg)
 {
 	enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
 	struct ep_heap_entry *e = arg;
+	bool frees_at_once = e->mapping->lasting && !e->mapping->in_host; /* by ncclMemFree */
 	uint64_t start = ep_now_ns();
 	bool enough = false;
 	int missing;
@@ -338,11 +339,11 @@ static void *departed_main(void *arg)
 		e->ending_ns = ep_now_ns();
 		pthread_mutex_unlock(&heap_lock);
 		/*
-		 * Memory that no mapping keeps is freed once the device is at rest: cudaFree would
-		 * wait for it with locks held. A wait for the device ends what the program captures
-		 * there, so there is none where freeing needs none.
+		 * Frees the heap once its device is at rest: cudaFree and cudaHostUnregister would
+		 * wait for that with locks held. A wait for the device ends what the program
+		 * captures there, so there is none where freeing needs none.
 		 */
-		if (!e->mapping->lasting && !ep_context_ended(&e->context) &&
+		if (!frees_at_once && !ep_context_ended(&e->context) &&
 		    cudaDeviceSynchronize() != cudaSuccess) {
 			(void)cudaGetLastError();
 		}
