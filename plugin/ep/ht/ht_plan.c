@@ -385,13 +385,13 @@ static bool ht_divides(const struct ep_ht_operation *op)
 
 /*
  * Warps of this rank that only send. Others need not have as many. There are none if each would
- * have less than two units. Expert-major chunks are few, and warps send them in rounds:
- * no more of them than the same number of rounds takes.
+ * have less than two units. Expert-major chunks are few, and warps send them in rounds: no more of
+ * them than the same number of rounds takes.
  */
 static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan *p)
 {
 	uint32_t warps = p->threads / 32, blocks = p->blocks, send = 0;
-	uint64_t units = (uint64_t)ht_shape_chunks(&op->shape, op->layout) * p->parts;
+	uint64_t units = (uint64_t)ht_shape_chunks(&op->shape, op->layout) * p->parts, senders;
 	bool flat = op->layout == EP_HT_FLAT;
 	struct ht_link_sms sms;
 	double both, more;
@@ -420,16 +420,17 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 		blocks = (uint32_t)ep_min_u64(blocks, (uint64_t)both);
 		send = ep_ceil_div(3 * warps, 8);
 	}
-	if (!send || units < 2ull * blocks * send) {
+	if (!send) {
 		return;
 	}
+	senders = (uint64_t)blocks * send;
 	if (!flat) {
-		uint64_t rounds = ep_ceil_div(units, (uint64_t)blocks * send);
-
-		blocks = ep_ceil_div(ep_ceil_div(units, rounds), send);
+		senders = ep_ceil_div(units, ep_ceil_div(units, senders));
 	}
-	p->send_warps = send;
-	p->send_blocks = blocks;
+	if (units >= 2 * senders) {
+		p->send_warps = send;
+		p->send_blocks = ep_ceil_div(senders, send);
+	}
 }
 
 static uint32_t ht_plan_blocks(const struct ep_ht_operation *op, uint64_t units)
