@@ -697,7 +697,7 @@ MUTANTS = [
      "tests": ["ht_plan"]},
     # Warps are not divided where each would have less than two units,
     {"name": "ht_senders_few", "file": "plugin/ep/ht/ht_plan.c",
-     "old": "if (units >= 2 * senders) {", "new": "if (units >= senders) {",
+     "old": "if (units + 1 >= 2 * senders) {", "new": "if (units >= senders) {",
      "tests": ["ht_plan"]},
     # ... nor where some ranks only send, or only receive, all of which have another thing to do,
     {"name": "ht_senders_bring", "file": "plugin/ep/ht/ht_plan.c",

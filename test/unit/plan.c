@@ -550,6 +550,8 @@ static void test_senders(void)
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 2048, 14336, 105, 105, 43, 6 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 1200, 14336, 105, 105, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4096, 7392, 105, 105, 43, 6 },
+		/* 511 chunks: one warp has one */
+		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 4088, 7392, 105, 105, 43, 6 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 8192, 7152, 105, 105, 0, 0 },
 		{ EP_HT_DISPATCH, EP_HT_EXPERT_MAJOR, 2, 8192, 7168, 105, 105, 57, 6 },
 		{ EP_HT_COMBINE, EP_HT_EXPERT_MAJOR, 2, 4096, 14336, 105, 105, 0, 0 },
@@ -639,6 +641,8 @@ static void test_windows(void)
 		o.overlap = true; /* computation pays for links that are full */
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].sms);
 		o.overlap = false;
+		o.shape.max_tokens = 513;
+		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].blocks);
 		o.shape.max_tokens = 512; /* so few take what they may have */
 		CHECK_INT(ep_ht_plan_make(&o).blocks, rows[i].sms);
 	}
@@ -716,8 +720,8 @@ static struct ep_ht_operation random_operation(void)
 	o.send_warps = draw(2) ? -1 : (int)draw(16);
 	o.topk = 1 + draw(32);
 	o.shape.nranks = 1 + draw(draw(2) ? 8 : 1024);
-	o.shape.roles.senders = 1 + draw(o.shape.nranks);
-	o.shape.roles.holders = 1 + draw(o.shape.nranks);
+	o.shape.roles.senders = draw(2) ? o.shape.nranks : 1 + draw(o.shape.nranks);
+	o.shape.roles.holders = draw(4) ? o.shape.nranks : 1 + draw(o.shape.nranks);
 	o.shape.nlocal = 1 + draw(64);
 	o.shape.max_tokens = 1 + draw(draw(2) ? 64 : 20000);
 	o.shape.max_token_bytes = 16 * (1 + draw(draw(2) ? 100 : 1 << 16));
@@ -725,8 +729,11 @@ static struct ep_ht_operation random_operation(void)
 	o.least_sms = 1 + draw(140);
 	o.device.max_blocks = 1 + draw(140);
 	o.device.shared_bytes = shared[draw(4)];
+	o.device.auto_sms = draw(2);
+	o.overlap = draw(4) == 0;
+	o.arrivals = o.kind == EP_HT_DISPATCH && !o.direct && draw(8) == 0;
 	o.row_bytes = 16 * (1 + draw(o.shape.max_token_bytes / 16));
-	if (o.shape.nranks > 1 && !o.direct && draw(2)) { /* several nodes */
+	if (o.shape.nranks > 1 && !o.direct && !o.arrivals && draw(2)) { /* several nodes */
 		o.shape.nodes.near = 1 + draw(o.shape.nranks - 1);
 		o.shape.nodes.remote = o.shape.nranks - 1;
 		o.shape.nodes.flows = 1 + draw(o.shape.nranks - 1);
@@ -751,14 +758,38 @@ static void check_nodes(const struct ep_ht_operation *o, const struct ep_ht_plan
 	CHECK(o->kind != EP_HT_COMBINE || p->part_bytes <= EP_HT_COMBINE_PART);
 }
 
+/* Warps that only send where the caller has not said how many. */
+static void check_chosen(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
+{
+	uint64_t units = ep_ht_chunks(o->shape.max_tokens, ep_ht_chunk_shift(&o->shape, o->layout));
+	uint64_t senders = (uint64_t)p->send_blocks * p->send_warps,
+		 fewer = senders - p->send_warps;
+
+	units *= p->parts;
+	CHECK(o->shape.roles.senders == o->shape.nranks && o->shape.roles.holders > 1);
+	CHECK(o->shape.roles.holders == o->shape.nranks);
+	if (o->layout == EP_HT_FLAT) {
+		CHECK(!o->overlap);
+		CHECK(units + 1 >= 2 * senders);
+		return;
+	}
+	CHECK(o->kind == EP_HT_DISPATCH && o->row_bytes >= 7168);
+	/* two rounds at least, and one more without one of the blocks */
+	CHECK(ep_ceil_div(units, senders) >= 2);
+	CHECK(!fewer || ep_ceil_div(units, fewer) > ep_ceil_div(units, senders));
+}
+
 /* Some warps send, and some receive, or all do both, as where rows go into windows. */
 static void check_senders(const struct ep_ht_operation *o, const struct ep_ht_plan *p)
 {
 	CHECK(!p->send_blocks == !p->send_warps);
 	CHECK(p->send_blocks <= p->blocks && p->send_warps <= p->threads / 32);
 	CHECK(!p->send_warps || p->send_blocks * p->send_warps < p->blocks * p->threads / 32);
-	if (o->send_warps == 0 || o->direct || o->shape.nodes.flows) {
+	if (o->send_warps == 0 || o->direct || o->arrivals || o->shape.nodes.flows) {
 		CHECK_INT(p->send_warps, 0);
+	}
+	if (o->send_warps < 0 && p->send_warps) {
+		check_chosen(o, p);
 	}
 }
 

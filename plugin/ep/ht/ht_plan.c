@@ -385,8 +385,8 @@ static bool ht_divides(const struct ep_ht_operation *op)
 
 /*
  * Warps of this rank that only send. Others need not have as many. There are none if each would
- * have less than two units. Expert-major chunks are few, and warps send them in rounds: no more of
- * them than the same number of rounds takes.
+ * have less than two units, but for one of an odd number of units. Expert-major chunks are few, and
+ * warps send them in rounds: no more of them than the same number of rounds takes.
  */
 static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan *p)
 {
@@ -427,7 +427,7 @@ static void ht_plan_senders(const struct ep_ht_operation *op, struct ep_ht_plan 
 	if (!flat) {
 		senders = ep_ceil_div(units, ep_ceil_div(units, senders));
 	}
-	if (units >= 2 * senders) {
+	if (units + 1 >= 2 * senders) {
 		p->send_warps = send;
 		p->send_blocks = ep_ceil_div(senders, send);
 	}
