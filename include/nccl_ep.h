@@ -485,7 +485,8 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * Collective: yes, among all ranks of `comm`.
  * Threads: any, one thread for each rank.
  * Capture: not recorded. Streams may be captured meanwhile, on any rank, unless memory of groups
- *   that were destroyed before is freed then: see there.
+ *   that were destroyed before is freed then: see there. A call that fails with ranks of other
+ *   nodes waits for the device, which ends captures, too.
  * Blocks: until all ranks have made the group. For another rank it waits at most
  *   NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s). It synchronises the host with the device and allocates
  *   device memory. ncclEpExtDeviceMemory returns how much.
@@ -544,9 +545,9 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  * Threads: any, but only one.
  * Capture: refused, if any stream of the device is captured. The wait for the device ends the
  *   captures there, as cudaDeviceSynchronize does: cudaStreamEndCapture reports
- *   cudaErrorStreamCaptureInvalidated. With CUDA IPC, in host memory, and with ranks that are
- *   threads of one process, memory that is freed later takes such a wait again, in a thread of the
- *   library.
+ *   cudaErrorStreamCaptureInvalidated. What is freed later takes such a wait again, in a thread of
+ *   the library: with CUDA IPC, in host memory, with ranks of other nodes, and with ranks that are
+ *   threads of one process.
  * Blocks: until the device is idle, at most three timeouts of the group plus
  *   NCCL_EP_CLOSE_TIMEOUT_MS (310 s by default), and then for other ranks as above.
  * Memory: the group and the library's memory of its handles are freed, or later as above.

@@ -14,7 +14,9 @@
  *     leave far kill    a remote rank is killed: the neighbours' memory does not wait for it
  *     leave far stop    the same for a rank that stops, and destroys its group later
  *     leave capture     memory of NCCL's is freed without a wait for the device, which would end
- *                       captures; other memory is freed once the device is at rest
+ *                       captures; other memory, and connections, once the device is at rest
+ *     leave failed      so is what a creation that fails leaves: with ranks of other nodes when the
+ *                       device is at rest
  *     leave early       a rank that has left is named as that
  *     leave forked      children of fork() are refused every call, and their parents take no harm
  */
@@ -233,7 +235,7 @@ cudaError_t cudaDeviceSynchronize(void)
 	return real();
 }
 
-/* Each call waits once. Heaps are freed behind the program's back. */
+/* Each call waits once. Heaps, and connections to other nodes, end behind the program's back. */
 static void capture(struct world *w)
 {
 	const char *memory = getenv("NCCL_EP_MEMORY");
@@ -247,7 +249,40 @@ static void capture(struct world *w)
 	world_meet(w);
 	leave(group[1], SOON);
 	CHECK_INT(settled(before), before);
-	CHECK_INT(atomic_load(&waits), at_once ? 2 : 4);
+	CHECK_INT(atomic_load(&waits), 2 + (at_once ? 0 : 2) + (world_nodes() > 1 ? 2 : 0));
+}
+
+static size_t most_bytes; /* of an allocation; 0: any */
+
+/* The library's, too: what is larger finds no memory. */
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+	static cudaError_t (*real)(void **, size_t);
+
+	if (!real) {
+		real = (cudaError_t(*)(void **, size_t))dlsym(RTLD_NEXT, "cudaMalloc");
+	}
+	return most_bytes && bytes > most_bytes ? cudaErrorMemoryAllocation : real(p, bytes);
+}
+
+/* Rank 0 has no memory for its heap, which is the last that a creation takes. */
+static void failed(struct world *w)
+{
+	struct oracle_problem p =
+		bench_problem(w->nranks, 4 * w->nranks, 2, 64, 8, ORACLE_EXPERT_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpGroup_t group;
+	cudaGraph_t graph;
+
+	most_bytes = w->rank == 0 ? 1 << 20 : 0;
+	atomic_store(&waits, 0);
+	world_meet(w);
+	world_capture(w->stream);
+	CHECK_INT(ncclEpCreateGroup(&group, w->comm, &config),
+		  w->rank == 0 ? ncclUnhandledCudaError : ncclRemoteError);
+	CHECK_CUDA(cudaStreamEndCapture(w->stream, &graph),
+		   world_nodes() > 1 ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
+	CHECK_INT(atomic_load(&waits), world_nodes() > 1);
 }
 
 static void keeps(struct world *w)
@@ -595,6 +630,8 @@ static void run(struct world *w, void *arg)
 		busy(w);
 	} else if (!strcmp(argv[1], "capture")) {
 		capture(w);
+	} else if (!strcmp(argv[1], "failed")) {
+		failed(w);
 	} else if (!strcmp(argv[1], "keeps")) {
 		keeps(w);
 	} else if (!strcmp(argv[1], "many")) {
