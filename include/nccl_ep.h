@@ -485,8 +485,8 @@ typedef struct ncclEpGroup *ncclEpGroup_t;
  * Collective: yes, among all ranks of `comm`.
  * Threads: any, one thread for each rank.
  * Capture: not recorded. Streams may be captured meanwhile, on any rank, unless memory of groups
- *   that were destroyed before is freed then: see there. A call that fails with ranks of other
- *   nodes waits for the device, which ends captures, too.
+ *   that were destroyed before is freed then: see ncclEpGroupDestroy. A call that fails with ranks
+ *   of other nodes waits for the device, which ends captures, too.
  * Blocks: until all ranks have made the group. For another rank it waits at most
  *   NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s). It synchronises the host with the device and allocates
  *   device memory. ncclEpExtDeviceMemory returns how much.

@@ -665,7 +665,7 @@ MUTANTS = [
     {"name": "ht_deal_turn", "file": "device/ht/units.h",
      "old": "\t\tturn -= blocks * a.send_warps;\n", "new": "", "tests": ["ht_plan", "ht_senders_flat"]},
     {"name": "ht_deal_idle", "file": "device/ht/units.h",
-     "old": "idle * ep_warp();", "new": "idle * 0;", "tests": ["ht_plan", "ht_senders"]},
+     "old": "idle * ep_warp();", "new": "idle * 0;", "tests": ["ht_senders"]},
     {"name": "ht_deal_edge", "file": "device/ht/units.h",
      "old": "turn = ep_block() < a.send_blocks ?", "new": "turn = ep_block() <= a.send_blocks ?",
      "tests": ["ht_plan", "ht_senders"]},
@@ -722,6 +722,14 @@ MUTANTS = [
     {"name": "ht_senders_gradients", "file": "plugin/ep/ht/ht_launch.c",
      "old": "\tif (direct) {\n\t\to.send_warps = 0;", "new": "\tif (o.direct) {\n\t\to.send_warps = 0;",
      "tests": ["steady"]},
+    # The library's own choice is run: with all warps of all blocks that send nobody would receive,
+    {"name": "ht_senders_chosen", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "a.send_blocks = p.send_blocks;\n\ta.send_warps = p.send_warps;\n\ta.by_parts",
+     "new": "a.send_blocks = p.blocks;\n\ta.send_warps = p.send_warps;\n\ta.by_parts", "tests": ["ht_senders"]},
+    # ... or add.
+    {"name": "ht_senders_chosen_sums", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "a.send_blocks = p.send_blocks;\n\ta.send_warps = p.send_warps;\n\ta.sum_shift",
+     "new": "a.send_blocks = p.blocks;\n\ta.send_warps = p.send_warps;\n\ta.sum_shift", "tests": ["ht_senders"]},
     # Kernels are told how many only send, and a caller's number is heard.
     {"name": "ht_senders_told", "file": "plugin/ep/ht/ht_launch.c",
      "old": "a.send_warps = p.send_warps;\n\ta.by_parts", "new": "a.send_warps = 0;\n\ta.by_parts",

@@ -183,6 +183,15 @@ static uint64_t rows_between(const struct oracle_ht *h, uint32_t src, uint32_t d
 	return rows;
 }
 
+/* Ends the group, before another one is made: on a GPU of several ranks that waits for them. */
+static void end_together(struct ht_bench *b)
+{
+	struct world *w = b->w;
+
+	ht_end(b);
+	world_meet(w);
+}
+
 static void ht_read_stats(struct ht_bench *b, ncclEpExtPeerStats_t *stats)
 {
 	stats[0] = NCCL_EP_EXT_PEER_STATS_INIT;
@@ -311,8 +320,7 @@ static void ht_run(struct world *w, void *arg)
 			check_waits(&b, &round);
 		}
 		CHECK_LAST(group, ncclSuccess, "");
-		ht_end(&b);
-		world_meet(w); /* ranks of one GPU: its end waits for kernels of others */
+		end_together(&b);
 	}
 }
 
@@ -370,8 +378,7 @@ static void received_run(struct world *w, void *arg)
 		ht_open(&b, w, group, &h, 0);
 		NEED_OK(ht_update(&b, w->stream));
 		check_received(&b);
-		ht_end(&b);
-		world_meet(w); /* ranks of one GPU: its end waits for kernels of others */
+		end_together(&b);
 	}
 }
 
@@ -487,8 +494,7 @@ static void late_run(struct world *w, void *arg)
 		}
 		late_total(&b);
 		CHECK_LAST(group, ncclSuccess, "");
-		ht_end(&b);
-		world_meet(w); /* ranks of one GPU: its end waits for kernels of others */
+		end_together(&b);
 	}
 }
 

@@ -773,21 +773,23 @@ static void make_pairs(struct draw *d)
 }
 
 /*
- * So many flat rows, and SMs, that the library chooses warps that only send: with 20 of them some
- * of each block, with 24 all of some blocks. With 18 only ranks that have one more do so, and with
- * 16 the same in combine of two ranks.
+ * So many rows, and SMs, that the library chooses warps that only send, on two ranks of which one
+ * has an SM more. Flat rows: all warps of some blocks, with 24 SMs on both ranks, with 23 in
+ * dispatch on one of them, with 20 only in combine there. Expert-major: some warps of some blocks.
  */
 static void make_senders(struct draw *d)
 {
 	struct oracle_problem *p = &d->c.h.p;
+	bool experts = d->c.seed % 4 == 3;
 
 	p->routing.family = ORACLE_UNIFORM;
 	p->dtype = ORACLE_BF16;
 	p->quant = ORACLE_QUANT_NONE;
-	p->hidden = 8;
-	p->max_tokens = p->tokens = 1500;
+	p->topk = experts ? 1 : p->topk;
+	p->hidden = experts ? 3584 : 8;
+	p->max_tokens = p->tokens = 2000;
 	d->c.second = 1100;
-	d->c.h.expert_major = 0;
+	d->c.h.expert_major = experts;
 	d->c.h.alignment = d->c.h.limit = 0;
 }
 
@@ -883,7 +885,7 @@ static void draw_soak(struct draw *d)
 
 static uint32_t draw_sms(struct draw *d)
 {
-	static const uint32_t senders[] = { 16, 24, 20, 18 };
+	static const uint32_t senders[] = { 23, 24, 20, 20 };
 
 	return is(d, "pairs")     ? 1
 	       : is(d, "thin")    ? 1 /* and each warp sends some chunks and receives as many */
