@@ -20,7 +20,6 @@
  *     leave early       a rank that has left is named as that
  *     leave forked      children of fork() are refused every call, and their parents take no harm
  */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -28,6 +27,7 @@
 #include <unistd.h>
 
 #include "support/bench.h"
+#include "support/next.h"
 #include "support/self.h"
 #include "support/victim.h"
 
@@ -226,13 +226,8 @@ static atomic_int waits;
 /* The library's, too: counts its waits for a device. */
 cudaError_t cudaDeviceSynchronize(void)
 {
-	static cudaError_t (*real)(void);
-
-	if (!real) {
-		real = (cudaError_t(*)(void))dlsym(RTLD_NEXT, "cudaDeviceSynchronize");
-	}
 	atomic_fetch_add(&waits, 1);
-	return real();
+	return NEXT(cudaDeviceSynchronize)();
 }
 
 /* Each call waits once. Heaps, and connections to other nodes, end behind the program's back. */
@@ -257,12 +252,8 @@ static size_t most_bytes; /* of an allocation; 0: any */
 /* The library's, too: what is larger finds no memory. */
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-	static cudaError_t (*real)(void **, size_t);
-
-	if (!real) {
-		real = (cudaError_t(*)(void **, size_t))dlsym(RTLD_NEXT, "cudaMalloc");
-	}
-	return most_bytes && bytes > most_bytes ? cudaErrorMemoryAllocation : real(p, bytes);
+	return most_bytes && bytes > most_bytes ? cudaErrorMemoryAllocation
+						: NEXT(cudaMalloc)(p, bytes);
 }
 
 /* Rank 0 has no memory for its heap, which is the last that a creation takes. */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
@@ -18,6 +17,7 @@
 #include <time.h>
 
 #include "support/inject.h"
+#include "support/next.h"
 
 #define LIBRARY "libnccl_ep.so"
 #define NO_THREADS_NS 1000000000 /* a limit of threads does not go away at once */
@@ -121,8 +121,6 @@ long inject_threads(void)
 }
 
 #define RET __builtin_return_address(0)
-/* The function of the same name that this one hides. */
-#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 /* ---- host memory ---- */
 

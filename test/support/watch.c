@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <cuda.h>
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include "support/next.h"
 #include "support/watch.h"
 
 #define BLOCKS 4096
@@ -136,9 +136,6 @@ static void changed(bool good, int by)
 		atomic_fetch_add(&live, by);
 	}
 }
-
-/* The function of the same name that this one hides. */
-#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 /* Fails with `error` where it is to; where it does not, there are `by` more things that live. */
 #define CALL(type, name, next, call, by, params, args, error)                                      \
