@@ -340,7 +340,8 @@ static void *departed_main(void *arg)
 		pthread_mutex_unlock(&heap_lock);
 		/*
 		 * Frees the heap once its device is at rest: cudaFree and cudaHostUnregister would
-		 * wait for that with locks held. A wait for the device ends what the program
+		 * wait for that, and meanwhile no thread could launch a kernel
+		 * (doc/design/measurements.md). A wait for the device ends what the program
 		 * captures there, so there is none where freeing needs none.
 		 */
 		if (!frees_at_once && !ep_context_ended(&e->context) &&
