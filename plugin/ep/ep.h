@@ -44,6 +44,7 @@ struct ep_limits {
 	uint32_t banks;          /* of the heap */
 	uint32_t layouts;        /* bits 1 << ncclEpLayout_t */
 	const char *layout_names;
+	bool grows;    /* its heap does, for a handle of a top-k that has no room there */
 	bool halves;   /* operations can be split, and a combine returns what a dispatch brought */
 	bool masks;    /* lost ranks can be left out */
 	bool backward; /* there is a backward pass */

@@ -184,7 +184,9 @@ static int group_heap_refuser(const void *arg)
 
 void ep_group_heap_refuse(struct ncclEpGroup *g)
 {
-	if (g->heap.topk < ep_min_u64(g->config.num_experts, g->config.algo->limits.max_topk)) {
+	const struct ep_limits *limits = &g->config.algo->limits;
+
+	if (limits->grows && g->heap.topk < ep_min_u64(g->config.num_experts, limits->max_topk)) {
 		ep_heap_notify(&g->peer_heap, ep_heap_refusal_value(&g->peer_heap));
 		g->heap_refused = true;
 	}
@@ -265,8 +267,8 @@ ncclResult_t ep_group_heap_reserve(struct ncclEpGroup *g, uint32_t topk, ncclRes
 		ep_heap_notify(&g->peer_heap, 0);
 		g->heap_refused = false;
 	}
-	if (topk <= g->heap.topk) {
-		return mine;
+	if (topk <= g->heap.topk || !g->config.algo->limits.grows) {
+		return mine; /* without growth this rank refuses the handle by itself */
 	}
 	if (g->pending && mine == ncclSuccess) {
 		mine = ep_fail(

@@ -294,6 +294,10 @@ MUTANTS += [
     {"name": "combine_short_weights", "file": "plugin/ep/ht/ht_launch.c",
      "old": "ep_min_u64(ep_min_u64(rows, in.sizes[0]), EP_HT_NONE);", "new": "ep_min_u64(rows, EP_HT_NONE);",
      "tests": ["ht_misuse"]},
+    # A handle of too large a top-k is refused by one rank alone, without the others.
+    {"name": "growth_ht", "file": "plugin/ep/group_heap.c",
+     "old": "if (topk <= g->heap.topk || !g->config.algo->limits.grows) {", "new": "if (topk <= g->heap.topk) {",
+     "tests": ["ht_misuse"]},
     # Callers of earlier versions have counters of dispatch ignored.
     {"name": "counters_api", "file": "plugin/ep/ht/ht_launch.c",
      "old": "if (em && config->api >= 3) {",

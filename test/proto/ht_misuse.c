@@ -262,6 +262,12 @@ static void try_calls(struct ht_bench *b)
 	CHECK_INT(error, 5);
 	CHECK_REASON(ncclEpInitHandle(&fresh, b->group, NCCL_EP_LAYOUT_RANK_MAJOR, NULL, 3, NULL),
 		     IA, "NCCL_EP_LAYOUT_FLAT");
+	if (b->w->rank == 0) { /* alone: this mode has no call for which memory grows */
+		CHECK_REASON(ncclEpInitHandle(&fresh, b->group, NCCL_EP_LAYOUT_FLAT, NULL,
+					      (int)b->h.p.topk + 1, NULL),
+			     IU, "num_topk is 4, the group's is 3");
+	}
+	CHECK_INT(watch.calls[WATCH_GATHER] + watch.calls[WATCH_COPY], 0);
 	NEED_OK(ncclEpInitHandle(&fresh, b->group, NCCL_EP_LAYOUT_FLAT, NULL, (int)b->h.p.topk,
 				 NULL));
 	c.handle = fresh;

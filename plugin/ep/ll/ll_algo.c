@@ -270,6 +270,7 @@ const struct ep_algo ep_ll_algo = {
 		.banks = EP_GROUP_BANKS,
 		.layouts = 1u << NCCL_EP_LAYOUT_EXPERT_MAJOR | 1u << NCCL_EP_LAYOUT_RANK_MAJOR,
 		.layout_names = "NCCL_EP_LAYOUT_EXPERT_MAJOR and NCCL_EP_LAYOUT_RANK_MAJOR",
+		.grows = true,
 		.halves = true,
 		.masks = true,
 		.dispatch_formats = 1u << EP_ROW_COPIED | 1u << EP_ROW_FP8 | 1u << EP_ROW_MXFP8 |
