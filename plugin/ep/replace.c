@@ -151,6 +151,7 @@ static void replace_commit(struct ncclEpGroup *g, const struct ep_meeting *m, nc
 {
 	memcpy(g->idents, m->idents, (size_t)g->nranks * sizeof(*g->idents));
 	g->comm = comm;
+	g->memory.next = NULL;        /* newcomers know no other mapping, should memory grow */
 	ep_windows_free(&g->windows); /* of the communicator before */
 	memset(&g->windows, 0, sizeof(g->windows));
 	ep_show_ranks(g, m->terms.team);

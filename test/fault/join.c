@@ -303,12 +303,29 @@ static void lose(void)
 	bench_pair_of(&b, 4);
 }
 
+/* The memory cannot grow where a driver refuses to map: all ranks know so, and go on without. */
+static void refuse_growth(void)
+{
+	ncclEpHandle_t handle = NULL;
+
+	check_context("rank %d, growth", w.rank);
+	if (w.rank == 1) {
+		setenv("VC_NO_RETAIN", "1", 1);
+	}
+	CHECK_REASON(ncclEpInitHandle(&handle, b.group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 3, NULL),
+		     w.rank == 1 ? ncclUnhandledCudaError : ncclRemoteError,
+		     "cannot map memory of");
+	unsetenv("VC_NO_RETAIN");
+	bench_pair_of(&b, 9);
+}
+
 static void together(void)
 {
 	NEED_OK(ncclEpMaskClean(b.group, w.stream));
 	CHECK_INT(bench_masked(&w, b.group), 0);
 	b.p.absent = 0;
 	bench_pair_of(&b, 5);
+	refuse_growth();
 	bench_close(&b);
 	open_bench(3); /* the memory grows, by the communicator that all have now */
 	bench_pair_of(&b, 6);
