@@ -658,9 +658,9 @@ ncclResult_t ncclEpHandleMemSize(ncclEpGroup_t ep_group, ncclEpLayout_t layout,
  * the same layout and `num_topk`, and a mistake of one rank fails the call on all. The call
  * synchronises the device, which fails while a stream of the device is captured, and ends that
  * capture. It needs the old and the new memory for a moment. Graphs captured before must not be
- * launched any more. A rank with an invalid `num_topk` takes no part. The ranks of its node name it
- * after two seconds. The others wait for NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s), and so do all if
- * that rank's memory is large enough.
+ * launched any more. A rank whose `num_topk` ncclEpHandleMemSize refuses takes no part. The ranks
+ * of its node name it after two seconds. The others wait for NCCL_EP_BOOTSTRAP_TIMEOUT_MS (100 s),
+ * and so do all if that rank's memory is large enough.
  *
  * Collective: no; yes if the group's memory grows.
  * Threads: one at a time.

@@ -695,6 +695,9 @@ uint64_t ep_group_heap_take(uint64_t *at, uint64_t bytes, uint64_t align);
 /* Bytes of the heap after handles of `topk` have been made. */
 uint64_t ep_group_heap_bytes(const struct ep_group_config *config, uint32_t topk);
 
+/* The largest top-k of any handle. A rank that passes a larger one is refused by itself. */
+uint32_t ep_group_most_topk(const struct ep_group_config *config);
+
 /* Warns, once a group, if handles of `topk` take more than rdma_buffer_size. */
 void ep_group_heap_warn(struct ncclEpGroup *group, uint32_t topk);
 

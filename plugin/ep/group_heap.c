@@ -182,11 +182,17 @@ static int group_heap_refuser(const void *arg)
 	return found;
 }
 
+uint32_t ep_group_most_topk(const struct ep_group_config *config)
+{
+	const struct ep_limits *limits = &config->algo->limits;
+	uint64_t most = ep_min_u64(config->num_experts, limits->max_topk);
+
+	return (uint32_t)ep_min_u64(most, limits->max_selections / config->shape.max_tokens);
+}
+
 void ep_group_heap_refuse(struct ncclEpGroup *g)
 {
-	const struct ep_limits *limits = &g->config.algo->limits;
-
-	if (limits->grows && g->heap.topk < ep_min_u64(g->config.num_experts, limits->max_topk)) {
+	if (g->config.algo->limits.grows && g->heap.topk < ep_group_most_topk(&g->config)) {
 		ep_heap_notify(&g->peer_heap, ep_heap_refusal_value(&g->peer_heap));
 		g->heap_refused = true;
 	}

@@ -121,7 +121,6 @@ static ncclResult_t handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g
 				ncclEpLayout_t layout, const ncclEpHandleConfig_t *config,
 				int num_topk, const ncclEpTensor_t *handle_mem, ncclResult_t mine)
 {
-	uint64_t most = ep_min_u64(g->config.num_experts, g->config.algo->limits.max_topk);
 	struct ncclEpHandle *h = NULL;
 	ncclEpHandleConfig_t own;
 	ncclResult_t result;
@@ -136,7 +135,7 @@ static ncclResult_t handle_make(struct ncclEpHandle **out, struct ncclEpGroup *g
 	if (mine == ncclSuccess) {
 		mine = handle_new(&h, g, layout, &own, num_topk, handle_mem);
 	}
-	if (num_topk >= 1 && (uint64_t)num_topk <= most) {
+	if (num_topk >= 1 && (uint32_t)num_topk <= ep_group_most_topk(&g->config)) {
 		mine = ep_group_heap_reserve(g, (uint32_t)num_topk, mine);
 	} else { /* whether the others exchange depends on their top-k, which this rank lacks */
 		ep_group_heap_refuse(g);

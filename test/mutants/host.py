@@ -298,6 +298,12 @@ MUTANTS += [
     {"name": "growth_ht", "file": "plugin/ep/group_heap.c",
      "old": "if (topk <= g->heap.topk || !g->config.algo->limits.grows) {", "new": "if (topk <= g->heap.topk) {",
      "tests": ["ht_misuse"]},
+    # Nor does it wait for them where no memory would be large enough.
+    {"name": "growth_in_vain", "file": "plugin/ep/group_heap.c",
+     "old": "ep_min_u64(most, limits->max_selections / config->shape.max_tokens)", "new": "most", "tests": ["memory"]},
+    # Those who stay map memory that grows as newcomers do.
+    {"name": "join_mappings", "file": "plugin/ep/replace.c",
+     "old": "\tg->memory.next = NULL;        /*", "new": "\t/*", "tests": ["join"]},
     # Callers of earlier versions have counters of dispatch ignored.
     {"name": "counters_api", "file": "plugin/ep/ht/ht_launch.c",
      "old": "if (em && config->api >= 3) {",

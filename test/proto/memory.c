@@ -273,6 +273,27 @@ static void growth(struct world *w)
 	bench_end(&a);
 }
 
+/* What no memory is large enough for is refused by each rank alone, and the memory still grows. */
+static void growth_refused(struct world *w)
+{
+	struct oracle_problem p = bench_problem(w->nranks, 48, 4, 8, 65535, ORACLE_RANK_MAJOR);
+	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
+	ncclEpHandle_t handle;
+	ncclEpGroup_t group;
+
+	check_context("growth, B times num_topk");
+	config.num_topk = 2;
+	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
+	if (w->rank == 1) {
+		CHECK_REASON(init(group, &p, 5, NULL, &handle), ncclInvalidUsage, "exceeds 262144");
+		CHECK(handle == UNTOUCHED);
+	}
+	world_meet(w);
+	NEED_OK(init(group, &p, 4, NULL, &handle));
+	OK(ncclEpHandleDestroy(handle));
+	OK(ncclEpGroupDestroy(group));
+}
+
 enum mistake {
 	MISTAKE_MEM,
 	MISTAKE_CONFIG,
@@ -610,6 +631,7 @@ static void run(struct world *w, void *only_captures)
 	sizes_with_roles(w);
 	explicit_size(w);
 	growth(w);
+	growth_refused(w);
 	growth_fails(w);
 	handle_memory(w);
 	captured(w);
