@@ -103,6 +103,7 @@ static bool dev_probe(struct ep_net_dev *dev, const struct ep_port_list *list,
 
 	memset(dev, 0, sizeof(*dev));
 	pthread_mutex_init(&dev->lock, NULL);
+	pthread_mutex_init(&dev->events, NULL);
 	dev->port = *port;
 	ok = ep_nic_open(&dev->nic, list, port, env, &why, &result);
 	if (ok) {
@@ -334,13 +335,9 @@ static void dev_event(void *arg, const struct ep_nic_report *report)
 
 void ep_net_dev_events(struct ep_net_dev *dev)
 {
-	if (pthread_mutex_trylock(&dev->lock) != 0) {
-		return; /* somebody else looks, or soon will */
-	}
-	if (dev->users) {
-		ep_nic_events_read(&dev->nic, dev_event, dev);
-	}
-	pthread_mutex_unlock(&dev->lock);
+	pthread_mutex_lock(&dev->events);
+	ep_nic_events_read(&dev->nic, dev_event, dev);
+	pthread_mutex_unlock(&dev->events);
 }
 
 /*

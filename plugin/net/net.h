@@ -48,6 +48,11 @@ struct ep_net_dev {
 	uint64_t port_down; /* atomic: when the port went down; 0: it is up */
 	uint64_t port_up;   /* atomic: when it came up again; 0: never */
 	uint32_t broken;    /* atomic: the device failed, for all its users */
+	/*
+	 * Held while events are read. Not `lock`, which may be held for long: a NIC that is about
+	 * to fail takes its time to register memory.
+	 */
+	pthread_mutex_t events;
 };
 
 /* ---- devices: ports of RDMA devices ---- */
@@ -83,7 +88,8 @@ void ep_net_dev_drop(struct ep_net_dev *dev);
 
 /*
  * Reads the NIC's asynchronous events: ports that go down or come up, devices and queues that
- * failed.
+ * failed. What has been reported before the call is known when it returns. The caller holds the
+ * device.
  */
 void ep_net_dev_events(struct ep_net_dev *dev);
 

@@ -164,9 +164,9 @@ static void test_kinds_of_memory(void)
 
 /*
  * What a device told of before it broke has come, and the sender is told so; also where nobody has
- * heard yet that it broke.
+ * heard yet that it broke, and while another thread registers memory with it, which may take long.
  */
-static void test_broken(bool heard)
+static void test_broken(bool heard, bool registers)
 {
 	struct ep_net_nic *from = ends_nic(0), *to = ends_nic(1);
 	struct ibv_wc wc = { .wr_id = EP_NET_WR_ID(EP_NET_WORK_RECEIVE, 0, 0, 0),
@@ -177,7 +177,7 @@ static void test_broken(bool heard)
 	size_t size = 0;
 	int fd[2], tag = 0;
 
-	check_context("broken");
+	check_context("broken, heard %d, registers %d", heard, registers);
 	pair_of_paths(from, to, 2, 2, -1, pair);
 	c = pair[1];
 	NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
@@ -195,7 +195,13 @@ static void test_broken(bool heard)
 		calls->refusals = 1000;
 		calls->refusal = EIO;
 	}
+	if (registers) {
+		pthread_mutex_lock(&to->dev[0]->lock);
+	}
 	CHECK_INT(ep_net_path_close(c, 0, "it is given up"), ncclSuccess);
+	if (registers) {
+		pthread_mutex_unlock(&to->dev[0]->lock);
+	}
 	CHECK_INT(read(fd[1], &word, sizeof(word)), sizeof(word));
 	CHECK_INT(word.path, 0);
 	CHECK_INT(word.number[0], 20);
@@ -562,8 +568,9 @@ int main(void)
 	test_grace(2);
 	test_mended();
 	test_kinds_of_memory();
-	test_broken(true);
-	test_broken(false);
+	test_broken(true, false);
+	test_broken(false, false);
+	test_broken(false, true);
 	test_unwinding();
 	test_no_flush();
 	test_flushes(1);
