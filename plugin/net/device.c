@@ -232,6 +232,7 @@ static ncclResult_t dev_open(struct ep_net_dev *dev, bool even_down)
 	if (result == ncclSuccess) {
 		dev->port_down = dev->nic.down; /* (that is: for a long time) */
 		dev->port_up = 0;
+		dev->moved = 0;
 		dev->broken = 0;
 		error = ep_nic_events_open(&dev->nic);
 		if (error) {
@@ -307,6 +308,17 @@ bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gi
 	return true;
 }
 
+void ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
+{
+	*end = dev->nic.end;
+	*gid_index = dev->nic.gid_index;
+	ep_net_dev_events(dev);
+	if (__atomic_load_n(&dev->moved, __ATOMIC_RELAXED) &&
+	    !__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)) {
+		(void)ep_net_dev_end(dev, end, gid_index);
+	}
+}
+
 static void dev_event(void *arg, const struct ep_nic_report *report)
 {
 	struct ep_net_dev *dev = arg;
@@ -319,6 +331,10 @@ static void dev_event(void *arg, const struct ep_nic_report *report)
 	case EP_NIC_PORT_UP:
 		__atomic_store_n(&dev->port_up, ep_now_ns(), __ATOMIC_RELAXED);
 		__atomic_store_n(&dev->port_down, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&dev->moved, 1, __ATOMIC_RELAXED);
+		break;
+	case EP_NIC_ADDRESS:
+		__atomic_store_n(&dev->moved, 1, __ATOMIC_RELAXED);
 		break;
 	case EP_NIC_DEVICE_FAILED:
 		__atomic_store_n(&dev->broken, 1, __ATOMIC_RELAXED);
@@ -328,7 +344,7 @@ static void dev_event(void *arg, const struct ep_nic_report *report)
 			__atomic_store_n((uint32_t *)report->cq->cq_context, 1, __ATOMIC_RELAXED);
 		}
 		break;
-	default: /* completions report queue pairs; addresses are looked at when paths are made */
+	default: /* completions report queue pairs */
 		break;
 	}
 }

@@ -581,7 +581,7 @@ static ncclResult_t queues_connect(struct gin *gin)
 					   .tc = ep_net_traffic_class(mesh->dev, mesh->tc),
 					   .sl = ep_net_service_level(own, mesh->tc),
 					   .log_reads = EP_RC_LOG_READS,
-					   .gid_index = mesh->dev->nic.gid_index };
+					   .gid_index = mesh->gid_index };
 
 		EP_CHECK(ep_net_queue_connect(mesh->dev, gin->link[r].qp, &path,
 					      gin->link[r].remote_qpn));

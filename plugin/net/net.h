@@ -47,7 +47,9 @@ struct ep_net_dev {
 	uint32_t nregions, room;
 	uint64_t port_down; /* atomic: when the port went down; 0: it is up */
 	uint64_t port_up;   /* atomic: when it came up again; 0: never */
-	uint32_t broken;    /* atomic: the device failed, for all its users */
+	/* atomic: it has been opened before its port came up, or got the address that it has */
+	uint32_t moved;
+	uint32_t broken; /* atomic: the device failed, for all its users */
 	/*
 	 * Held while events are read. Not `lock`, which may be held for long: a NIC that is about
 	 * to fail takes its time to register memory.
@@ -77,6 +79,11 @@ ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
  * do.
  */
 bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
+/*
+ * Gives how peers reach the port. Where that may have changed since the device was opened it is
+ * asked again; a port that is down has the last address that it had. The caller holds the device.
+ */
+void ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
 /* Returns whether the port has been up for `ns`. */
 bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns);
 /* Returns whether the port has been down for longer than a moment. */

@@ -158,6 +158,7 @@ static const struct nic_kind {
 	{ IBV_EVENT_PORT_ERR, EP_NIC_PORT_DOWN, true, "the port is down" },
 	{ IBV_EVENT_PORT_ACTIVE, EP_NIC_PORT_UP, true, "the port is up again" },
 	{ IBV_EVENT_GID_CHANGE, EP_NIC_ADDRESS, true, "the port's table of GIDs has changed" },
+	{ IBV_EVENT_LID_CHANGE, EP_NIC_ADDRESS, true, "the port's LID has changed" },
 	{ IBV_EVENT_DEVICE_FATAL, EP_NIC_DEVICE_FAILED, false, "the device reports a fatal error" },
 	{ IBV_EVENT_CQ_ERR, EP_NIC_CQ_FAILED, false,
 	  "a completion queue was overrun or has failed" },

@@ -192,7 +192,7 @@ const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT]);
 enum ep_nic_event {
 	EP_NIC_PORT_DOWN,
 	EP_NIC_PORT_UP,
-	EP_NIC_ADDRESS, /* the port's table of GIDs has changed */
+	EP_NIC_ADDRESS, /* the port's table of GIDs, or its LID, has changed */
 	EP_NIC_DEVICE_FAILED,
 	EP_NIC_CQ_FAILED,
 	EP_NIC_QP_FAILED,

@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "net/ends.h"
 #include "net/coll.h"
+#include "net/gin.h"
 #include "net/p2p.h"
 
 /* ---- connections ---- */
@@ -493,6 +494,46 @@ static void test_one_try(void)
 	two_close(&t);
 }
 
+/* ---- a port's address ---- */
+
+static int (*asked_port)(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr,
+			 size_t bytes);
+
+static int other_lid(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr,
+		     size_t bytes)
+{
+	int error = asked_port(ctx, port, attr, bytes);
+
+	attr->lid = 4711;
+	return error;
+}
+
+/*
+ * A device is open, and its port gets another address, or its first one: what is made from then on
+ * has that.
+ */
+static void test_moved(enum ibv_event_type event)
+{
+	const struct ep_net_class class = { -1, -1 };
+	struct ep_net_nic *nic = ends_nic(0);
+	struct ep_net_dev *dev = nic->dev[0];
+	struct ep_net_mesh *mesh;
+	struct ep_net_comm *c;
+
+	check_context("a port that moves, event %d", (int)event);
+	asked_port = verbs_get_ctx(dev->nic.ctx)->query_port;
+	verbs_get_ctx(dev->nic.ctx)->query_port = other_lid;
+	vn_dv_event(dev->nic.ctx, event, NULL);
+	NEED(ep_net_comm_new(nic, true, 1, 1, &class, &c) == ncclSuccess);
+	CHECK_INT(c->local[0].end.lid, 4711);
+	ep_net_comm_free(c);
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	CHECK_INT(mesh->end[0].lid, 4711);
+	ep_net_mesh_put(mesh);
+	verbs_get_ctx(dev->nic.ctx)->query_port = asked_port;
+	ends_nic_drop(nic);
+}
+
 /* ---- the plugin's thread ---- */
 
 static atomic_int wakeups;
@@ -658,6 +699,9 @@ int main(void)
 	test_gathered_short();
 	test_too_late();
 	test_new_address();
+	test_moved(IBV_EVENT_PORT_ACTIVE);
+	test_moved(IBV_EVENT_LID_CHANGE);
+	test_moved(IBV_EVENT_GID_CHANGE);
 	test_one_try();
 	test_late_flushed();
 	test_short_queue(4000, 4, true);
