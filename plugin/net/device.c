@@ -308,15 +308,16 @@ bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gi
 	return true;
 }
 
-void ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
+bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
 {
 	*end = dev->nic.end;
 	*gid_index = dev->nic.gid_index;
 	ep_net_dev_events(dev);
-	if (__atomic_load_n(&dev->moved, __ATOMIC_RELAXED) &&
-	    !__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)) {
-		(void)ep_net_dev_end(dev, end, gid_index);
+	if (__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)) {
+		return false;
 	}
+	return !__atomic_load_n(&dev->moved, __ATOMIC_RELAXED) ||
+	       ep_net_dev_end(dev, end, gid_index);
 }
 
 static void dev_event(void *arg, const struct ep_nic_report *report)

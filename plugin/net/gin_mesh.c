@@ -63,7 +63,7 @@ static ncclResult_t mesh_port(struct ep_net_mesh *mesh)
 		}
 		mesh->dev = dev;
 		mesh->of_nic = i;
-		ep_net_dev_address(dev, &mesh->end[mesh->rank], &mesh->gid_index);
+		(void)ep_net_dev_address(dev, &mesh->end[mesh->rank], &mesh->gid_index);
 		mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
 	}
 	return mesh->dev

@@ -81,9 +81,9 @@ ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
 bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
 /*
  * Gives how peers reach the port. Where that may have changed since the device was opened it is
- * asked again; a port that is down has the last address that it had. The caller holds the device.
+ * asked again. Returns whether they do; if not, it is how they did. The caller holds the device.
  */
-void ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
+bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
 /* Returns whether the port has been up for `ns`. */
 bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns);
 /* Returns whether the port has been down for longer than a moment. */
@@ -495,7 +495,7 @@ void ep_net_dialing_end(struct ep_net_dialing *dialing);
 /* ---- messages: their head is the same in all versions, so that ends of two notice it ---- */
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull
-#define EP_NET_VERSION 8u /* any change of what ends send each other, or of a connection's memory */
+#define EP_NET_VERSION 9u /* any change of what ends send each other, or of a connection's memory */
 #define EP_NET_MAX_QPS 128u
 
 struct ep_net_head {

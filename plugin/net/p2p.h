@@ -139,6 +139,7 @@ struct ep_net_local {
 	struct ep_nic_end end;
 	struct ep_ece ece; /* sender: of its NIC; receiver: what both can */
 	uint8_t tc, sl;
+	bool down; /* it was, when the connection was begun */
 	uint32_t gid_index;
 	struct ibv_mr *shared_mr;
 	struct ibv_cq *cq;
@@ -151,6 +152,7 @@ struct ep_net_remote {
 	struct ep_nic_end end;
 	struct ep_ece ece;
 	uint32_t rkey; /* of the shared memory */
+	uint32_t down; /* 1: it was, when the other end began the connection */
 };
 
 /*
@@ -619,6 +621,14 @@ ncclResult_t ep_net_poll(struct ep_net_comm *c, struct ep_net_local *port, bool 
 ncclResult_t ep_net_progress(struct ep_net_comm *c);
 
 /* ---- paths of a connection that has several ---- */
+
+/*
+ * Begins with those paths closed whose port is down, here or there: peers are not found over it.
+ * Both ends know that of each other. If no other path were left, none is.
+ */
+void ep_net_paths_leave_out(struct ep_net_comm *c);
+/* Logs which ones were left out. */
+void ep_net_paths_left_out_print(const struct ep_net_comm *c);
 
 /*
  * Closes a path that is open or on its way back. Both ends first see to it that nothing comes from

@@ -145,6 +145,8 @@ void ep_net_counts_open(struct ep_net_comm *c)
 	c->counts = e;
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		ep_net_counts_path(c, i);
+		e->path[i].open = ep_net_path_is_open(c, i);
+		e->failovers += !e->path[i].open;
 	}
 	__atomic_store_n(&e->state, c->sender ? EP_NET_COUNTS_SENDS : EP_NET_COUNTS_RECEIVES,
 			 __ATOMIC_RELEASE);

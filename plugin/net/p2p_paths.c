@@ -240,6 +240,47 @@ ncclResult_t ep_net_path_close(struct ep_net_comm *c, uint32_t path, const char 
 	return path_settle(c, path);
 }
 
+/* ---- paths that cannot be used from the beginning ---- */
+
+static bool path_is_down(const struct ep_net_comm *c, uint32_t path)
+{
+	return c->local[path % c->nlocals].down || c->remote[path % c->nremotes].down;
+}
+
+void ep_net_paths_leave_out(struct ep_net_comm *c)
+{
+	uint32_t down = 0;
+
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		down += path_is_down(c, i);
+	}
+	for (uint32_t i = 0; i < c->npaths && down < c->npaths; i++) {
+		struct ep_net_path *r = &c->path[i];
+
+		if (path_is_down(c, i)) {
+			r->state = EP_NET_PATH_CLOSED;
+			r->drained = r->remote_closed = true;
+			r->since = ep_now_ns();
+			path_rest(r, false);
+		}
+	}
+	ep_net_qps_choose(c);
+	c->slots.qp = c->open.qp[0];
+}
+
+void ep_net_paths_left_out_print(const struct ep_net_comm *c)
+{
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		if (!ep_net_path_is_open(c, i)) {
+			path_close_print(c, i,
+					 c->local[c->path[i].local_port].down
+						 ? "it is given up"
+						 : "the peer's port is down",
+					 true);
+		}
+	}
+}
+
 /*
  * ---- a path that was closed comes back ----
  *

@@ -150,6 +150,9 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 			c->path[q->path].remote_port = q->remote_port;
 		}
 		q->remote_qpn = qpn[i];
+		if (!ep_net_path_is_open(c, q->path)) {
+			continue;
+		}
 		if (pairs) {
 			rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
 		}
@@ -162,7 +165,8 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
 		struct ep_net_local *l = &c->local[i];
 
-		if (pairs && ep_rc_ece_received(&l->ece, &c->remote[i].ece).options) {
+		if (pairs && ep_net_path_is_open(c, c->qp[i].path) &&
+		    ep_rc_ece_received(&l->ece, &c->remote[i].ece).options) {
 			ep_rc_ece_query(&l->dev->nic, ep_net_env(), c->qp[i].qp, &l->ece);
 		} else {
 			l->ece = (struct ep_ece){ 0 };

@@ -61,7 +61,7 @@ static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 
 		l->dev = c->nic->dev[i];
 		nic = &l->dev->nic;
-		ep_net_dev_address(l->dev, &l->end, &l->gid_index);
+		l->down = !ep_net_dev_address(l->dev, &l->end, &l->gid_index);
 		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
 		l->tc = ep_net_traffic_class(l->dev, class->tc);
 		l->sl = ep_net_service_level(&l->end, class->sl);
@@ -135,6 +135,7 @@ static ncclResult_t comm_open(struct ep_net_comm *c)
 
 	EP_CHECK(ep_net_handle_new(kind, c, &c->handle));
 	ep_net_counts_open(c);
+	ep_net_paths_left_out_print(c);
 	result = ep_net_paths_async_add(c);
 	if (result != ncclSuccess) {
 		ep_net_handle_drop(kind, c->handle);
@@ -197,12 +198,13 @@ ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer
 	c->remote_shared = peer->shared;
 	c->nremotes = peer->nremotes;
 	memcpy(c->remote, peer->remote, peer->nremotes * sizeof(c->remote[0]));
+	ep_net_paths_leave_out(c);
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		const struct ep_net_local *l = &c->local[i % c->nlocals];
 		const struct ep_net_remote *f = &c->remote[i % c->nremotes];
 		struct ep_reason why = { "" };
 
-		if (!ep_nic_path_check(&l->end, &f->end, &why)) {
+		if (ep_net_path_is_open(c, i) && !ep_nic_path_check(&l->end, &f->end, &why)) {
 			return ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
 				       l->dev->label, f->end.name, f->end.port, c->peer, why.text);
 		}
@@ -250,6 +252,7 @@ static void ports_fill(const struct ep_net_comm *c, struct ep_net_remote *port, 
 		port[i].end = c->local[i].end;
 		port[i].ece = c->local[i].ece;
 		port[i].rkey = c->local[i].shared_mr->rkey;
+		port[i].down = c->local[i].down;
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		qpn[i] = c->qp[i].qp->qp_num;

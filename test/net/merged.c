@@ -15,6 +15,7 @@
  *   merged LIBRARY VERSION flush         flushes, by ports that fail
  *   merged LIBRARY VERSION all           no port is left
  *   merged LIBRARY VERSION down          ports that are down before there is a connection
+ *   merged LIBRARY VERSION homeless      one that has lost its address, too
  */
 #include <unistd.h>
 #include "net/rig.h"
@@ -120,15 +121,23 @@ static void test_refused(void)
 
 /* ---- failures ---- */
 
-static void begin(void)
+static void use(const struct net_pair *made)
 {
-	net_pair_make(&net, 0, 1, &pair);
+	pair = *made;
 	from = malloc(BYTES);
 	to = malloc(BYTES);
 	NEED(from && to);
 	NEED(net_reg(&net, pair.send, from, BYTES, NET_HOST, &from_mr) == NET_OK);
 	/* (called a GPU's, so that flushes are made) */
 	NEED(net_reg(&net, pair.recv, to, BYTES, NET_CUDA, &to_mr) == NET_OK);
+}
+
+static void begin(void)
+{
+	struct net_pair made;
+
+	net_pair_make(&net, 0, 1, &made);
+	use(&made);
 }
 
 static void end(void)
@@ -338,10 +347,38 @@ static void test_down(void)
 	CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1 and mlx5_3:1"),
 		  "the port is down");
 	end();
-	net_pair_close(&net, &first);
+	/* It comes up: the first connection takes it into use, and those after that have it. */
+	net_log_clear();
+	net_faults_set("port_up:nic=0");
+	use(&first);
+	for (uint64_t i = 0; !*net_log_find(3, "the path is used again"); i++) {
+		message(BYTES, i);
+	}
+	end();
+	net_log_clear();
+	begin();
+	for (uint64_t i = 0; i < 40; i++) {
+		message(BYTES, i);
+	}
+	end();
+	CHECK_INT(net_log_count(2), 0);
+	net_faults_set("port_down:nic=0");
 	net_log_clear();
 	net_faults_set("port_down:nic=1");
 	refused(net.place[0], "mlx5_0+mlx5_1: none of its ports is active");
+}
+
+/* A port has lost its address with its carrier, as some software sees to it. */
+static void test_homeless(void)
+{
+	net_faults_set("port_down:nic=0;gid_gone:nic=0");
+	begin();
+	for (uint64_t i = 0; i < 40; i++) {
+		message(BYTES, i);
+	}
+	CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1 and mlx5_3:1"),
+		  "the port is down");
+	end();
 }
 
 int main(int argc, char **argv)
@@ -353,7 +390,7 @@ int main(int argc, char **argv)
 	version = atoi(argv[2]);
 	what = argv[3];
 	check_context("version %d, %s", version, what);
-	if (!strcmp(what, "down")) {
+	if (!strcmp(what, "down") || !strcmp(what, "homeless")) {
 		net_faults_open();
 	}
 	net_load(&net, argv[1], version);
@@ -374,6 +411,9 @@ int main(int argc, char **argv)
 		test_all();
 	} else if (!strcmp(what, "down")) {
 		test_down();
+		net_faults_close();
+	} else if (!strcmp(what, "homeless")) {
+		test_homeless();
 		net_faults_close();
 	} else {
 		test_idle(!strcmp(what, "closes"));

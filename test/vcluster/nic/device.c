@@ -129,14 +129,17 @@ static int vn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_at
 		return EINVAL;
 	}
 	vn_lock();
+	if (vn_config.ib) {
+		a.lid = nic->lid;
+	}
 	if (nic->down) {
 		a.state = IBV_PORT_DOWN;
 		a.phys_state = 3;
+		a.lid = 0; /* the subnet manager gives one to ports that are up */
 	}
 	vn_unlock();
 	if (vn_config.ib) {
 		a.link_layer = IBV_LINK_LAYER_INFINIBAND;
-		a.lid = nic->lid;
 		a.sm_lid = 1;
 	} else {
 		a.link_layer = IBV_LINK_LAYER_ETHERNET;
@@ -432,6 +435,13 @@ struct vn_nic *vn_nic_of_ip(uint32_t ip)
 	uint32_t n = (ip & 0xff) - 1; /* see vn_load() */
 
 	return n < (uint32_t)vn_config.nics && vn.nic[n].ip == ip ? &vn.nic[n] : NULL;
+}
+
+bool vn_ip_is_silent(const struct vn_nic *nic, uint32_t ip)
+{
+	const struct vn_nic *to = vn_nic_of_ip(ip);
+
+	return nic->down || (to && to->down);
 }
 
 void vn_port_set(struct vn_nic *nic, bool down)

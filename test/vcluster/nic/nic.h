@@ -226,6 +226,8 @@ struct ibv_context *vn_open(struct ibv_device *device, bool devx);
 void vn_event(struct vn_context *ctx, enum ibv_event_type type, void *element, int port);
 /* The NIC of this process that has this address, or NULL. */
 struct vn_nic *vn_nic_of_ip(uint32_t ip);
+/* Returns whether ARP over the NIC finds nobody there: a port, its own or that one, is down. */
+bool vn_ip_is_silent(const struct vn_nic *nic, uint32_t ip);
 void vn_port_set(struct vn_nic *nic, bool down);
 
 /* False if the NIC has no GID of this index. */

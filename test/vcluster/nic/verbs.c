@@ -226,7 +226,7 @@ static int vn_verbs_to_rtr(struct vn_qp *qp, const struct ibv_qp_attr *a, int ma
 	    a->max_dest_rd_atomic > 16) {
 		return EINVAL;
 	}
-	if ((!vn_config.ib && !ip) || vn_late()) {
+	if ((!vn_config.ib && (!ip || vn_ip_is_silent(qp->nic, ip))) || vn_late()) {
 		return ETIMEDOUT;
 	}
 	if (!vn_ece_reduce(qp->nic, &ece)) {
