@@ -378,6 +378,15 @@ static void test_homeless(void)
 	}
 	CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1 and mlx5_3:1"),
 		  "the port is down");
+	/* It comes up, and its address does not: it is asked more and more rarely. */
+	net_log_clear();
+	net_faults_set("port_up:nic=0");
+	for (uint64_t until = net_now_ms() + 6000; net_now_ms() < until;) {
+		message(BYTES, 1);
+		usleep(5000);
+	}
+	CHECK_HAS(net_log_find(2, ""), "NCCL_IB_GID_INDEX=3, but that entry");
+	CHECK(net_log_count(2) <= 5, "%d lines", net_log_count(2));
 	end();
 }
 
