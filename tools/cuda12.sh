@@ -10,6 +10,7 @@
 set -euo pipefail
 top=$(cd "$(dirname "$0")/.." && pwd)
 dir=${1:-$top/.deps/cuda12}
+[ "$dir" = / ] || dir=${dir%/}
 runtime=nvidia-cuda-runtime-cu12==12.9.79
 
 die() {
@@ -19,6 +20,8 @@ die() {
 
 made_by() { cat "$top/tools/cuda12.sh" "$top/tools/cuda12-wheels.txt"; }
 ! made_by | cmp -s - "$dir/made-by" || exit 0
+# It is replaced as a whole.
+[ ! -e "$dir" ] || [ -e "$dir/made-by" ] || [ -z "$(ls -A "$dir")" ] || die "$dir has something else in it: name a new directory"
 
 command -v apt-get >/dev/null || die "this needs apt-get; with a CUDA 12 toolkit elsewhere, set CUDA_HOME"
 mirror=$("$top/tools/mirror.sh" debian)

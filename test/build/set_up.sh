@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # tools/setup.sh where it cannot install: it says what is missing and what to do once, and fetches nothing.
+# tools/cuda12.sh leaves a directory alone that it has not made.
 #   set_up.sh SOURCE_ROOT
 
 set -uo pipefail
@@ -39,4 +40,15 @@ touch "$work/tree/.deps" # as little can be made there as in a tree that is read
 said 1
 [ "$(wc -l <"$work/out")" = 1 ] && grep -q "cannot be made.*meson setup DIR $work/tree does without" "$work/out" ||
     fail "a read-only tree: $(<"$work/out")"
+
+mkdir "$work/mine"
+touch "$work/mine/notes"
+for program in cmp ls; do
+    ln -s "$(command -v $program)" "$work/bin/"
+done
+for dir in "$work/mine" "$work/mine/" "$work/mine/notes"; do
+    if env -i PATH="$work/bin" "$work/tree/tools/cuda12.sh" "$dir" >"$work/out" 2>&1; then fail "$dir is taken"; fi
+    grep -q "${dir%/} has something else in it" "$work/out" || fail "no reason for $dir: $(<"$work/out")"
+done
+[ -e "$work/mine/notes" ] || fail 'what was in it is gone'
 exit $failed
