@@ -22,9 +22,10 @@ if ! [ -f "$src/common.h" ] || ! [ -f "$src/Makefile" ] || ! grep -q NCCL_TESTS_
 	exit 1
 fi
 
-# change FILE PATCH LINE: the patch is in, which adds that line, or out.
+# change try|now FILE PATCH LINE: the patch is in, which adds that line, or out; or whether it can be.
 change() {
-	local direction=--forward
+	local when=$1 direction=--forward
+	shift
 	[ -f "$src/$1" ] || return 0
 	if grep -qxF "$3" "$src/$1"; then
 		[ $how = revert ] || return 0
@@ -32,7 +33,8 @@ change() {
 	elif [ $how = revert ]; then
 		return 0
 	fi
-	if ! patch -s -p2 -d "$src" $direction --dry-run <"$here/$2" >/dev/null; then
+	if [ $when = try ]; then
+		patch -s -p2 -d "$src" $direction --dry-run <"$here/$2" >/dev/null && return
 		echo "$2 does not fit $src/$1: see README.md for the way without it" >&2
 		exit 1
 	fi
@@ -40,8 +42,10 @@ change() {
 }
 
 if [ $how != files ]; then
-	change Makefile makefile.patch 'include ep.mk'
-	change CMakeLists.txt cmake.patch 'include(ep.cmake)'
+	for when in try now; do # both or none
+		change $when Makefile makefile.patch 'include ep.mk'
+		change $when CMakeLists.txt cmake.patch 'include(ep.cmake)'
+	done
 fi
 for file in "${files[@]}"; do
 	if [ $how = revert ]; then

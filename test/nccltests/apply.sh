@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # apply.sh of nccl-tests-patch/ on two releases: files and build files are changed as they should be,
-# twice is once, the way back leaves nothing, other directories are refused. With nvcc the two tests
-# are compiled.
+# twice is once, the way back leaves nothing, other directories and releases that a patch does not
+# fit are refused and stay as they are. With nvcc the two tests are compiled.
 #   apply.sh PATCH_DIR NVCC|none EP_INCLUDE NCCL_INCLUDE
 # NCCL_TESTS_GIT names a clone of github.com/NVIDIA/nccl-tests (its git directory is enough).
 
@@ -17,6 +17,19 @@ if "$patch_dir/apply.sh" "$work" 2>"$work/why"; then
 	exit 1
 fi
 grep -q "no checkout of nccl-tests" "$work/why"
+
+# A release that one of the two patches does not fit stays as it is.
+mkdir -p "$work/odd/src"
+echo '#define NCCL_TESTS_VERSION "2.99"' >"$work/odd/src/common.h"
+printf '%s\n' 'BIN_FILES := $(BIN_FILES_LIST:%=${DST_DIR}/%_perf${NAME_SUFFIX})' '' >"$work/odd/src/Makefile"
+echo 'project(odd)' >"$work/odd/src/CMakeLists.txt"
+cp -r "$work/odd" "$work/odd.before"
+if "$patch_dir/apply.sh" "$work/odd" 2>"$work/why"; then
+	echo "a patch that does not fit is taken for one that does"
+	exit 1
+fi
+grep -q "cmake.patch does not fit" "$work/why"
+diff -r "$work/odd.before" "$work/odd"
 if [ -z "${NCCL_TESTS_GIT-}" ]; then
 	echo "skipped: NCCL_TESTS_GIT names no clone of nccl-tests"
 	exit 77
