@@ -105,6 +105,8 @@ int main(int argc, char **argv)
 					: q.json     ? EP_LIVE_JSON
 						     : EP_LIVE_TABLE));
 	}
+	/* From here on what NCCL reads from its files counts, as in a program. */
+	ep_conf_load();
 	if (q.memory) {
 		return end(ep_info_memory(&q.shape, q.json));
 	}
@@ -118,7 +120,6 @@ int main(int argc, char **argv)
 	if (!(q.versions | q.devices | q.params | q.rdma)) {
 		return end(0);
 	}
-	ep_conf_load();
 	ep_topo_opts_env(&opts);
 	if (q.devices || q.rdma) {
 		ep_info_nics_list(&nics);

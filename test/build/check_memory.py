@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 import device_memory
 
@@ -24,8 +25,8 @@ def complain(text):
     print("wrong:", text)
 
 
-def run(*args):
-    env = dict(os.environ, LD_LIBRARY_PATH=VCLUSTER)
+def run(*args, **variables):
+    env = dict(os.environ, LD_LIBRARY_PATH=VCLUSTER, **variables)
     done = subprocess.run([EP_INFO, *args], env=env, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout, done.stderr
 
@@ -54,6 +55,17 @@ def check_sizes(library):
 
 
 GOOD = ["--memory", "--experts", "256", "--hidden", "7168", "--tokens", "128", "--ranks", "64"]
+
+
+def check_file():
+    """What a program would get from NCCL's file counts."""
+    ht = [*GOOD, "--mode", "ht", "--json"]
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write("NCCL_EP_HT_RING_BYTES=1048576\n")
+        file.flush()
+        got = run(*ht, NCCL_CONF_FILE=file.name)
+    if got != run(*ht, NCCL_EP_HT_RING_BYTES="1048576") or got == run(*ht):
+        complain("NCCL_EP_HT_RING_BYTES in NCCL's file: status %d, %s%s" % got)
 
 
 def check_text():
@@ -125,6 +137,7 @@ def check_usage():
 
 
 check_sizes(ctypes.CDLL(VCLUSTER + "/libnccl_ep.so.0"))
+check_file()
 check_text()
 check_formats()
 check_roles()

@@ -175,6 +175,8 @@ if [ -n "$nic" ]; then
 		$machine VC_NIC_PROFILE=no_rtr "$ep_info" -q
 	expect 0 '^    no DevX: it is not an mlx5 device$' $machine VC_NIC_PROFILE=rxe "$ep_info" -q
 	expect 0 '^  not tried: .*NCCL_IB_SL' $machine NCCL_IB_SL=99 "$ep_info" -q
+	echo NCCL_IB_GID_INDEX=100 >"$work/gid.conf"
+	expect 0 '^    not usable: NCCL_IB_GID_INDEX=100' $machine NCCL_CONF_FILE="$work/gid.conf" "$ep_info" -q
 fi
 # Output that is lost has a reason.
 for options in '' -V -h -n --live '--live --json'; do
