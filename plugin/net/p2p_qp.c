@@ -143,6 +143,7 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 					      .tc = l->tc,
 					      .sl = l->sl,
 					      .gid_index = l->gid_index,
+					      .to_down = remote->down != 0,
 					      .ece_agreed = c->sender };
 
 		q->remote_port = (uint8_t)(q->path % c->nremotes);

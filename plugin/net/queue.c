@@ -84,11 +84,13 @@ ncclResult_t ep_net_queue_connect(struct ep_net_dev *dev, struct ibv_qp *qp,
 	char text[EP_GID_TEXT], ece[EP_RC_ECE_TEXT];
 
 	if (error) {
+		ep_net_dev_events(dev); /* the port may be down since */
 		return ep_fail(ncclSystemError,
-			       "%s does not find the path to %s of %s:%u, LID %u: %s%s", dev->label,
-			       ep_gid_print(to->gid, text), to->name, to->port,
+			       "%s does not find the path to %s of %s:%u, LID %u: %s%s%s%s",
+			       dev->label, ep_gid_print(to->gid, text), to->name, to->port,
 			       ep_nic_path_lid(path->from, to), strerror(error),
-			       ep_rc_ece_print(path->ece.options, path->ece_agreed, ece));
+			       ep_rc_ece_print(path->ece.options, path->ece_agreed, ece),
+			       path->to_down ? "; that port was down" : "", ep_net_dev_print(dev));
 	}
 	error = ep_rc_qp_to_rts(&dev->nic, ep_net_env(), qp, path);
 	return error ? ep_fail(ncclSystemError, "%s: a queue pair cannot be made ready to send: %s",

@@ -272,6 +272,7 @@ struct ep_rc_path {
 	/* READs and atomics in flight, logarithm; both ends may have to have fewer */
 	uint8_t log_reads;
 	bool once;          /* what times out is not tried again */
+	bool to_down;       /* for errors: `to` was down, as its end has sent */
 	uint32_t gid_index; /* of `from` */
 	struct ep_ece ece;  /* of the other end, as it came; */
 	bool ece_agreed;    /* of both ends: the other end has it already */
