@@ -17,7 +17,7 @@ extern "C" {
 
 /*
  * Recipes of dispatch beyond ncclEpDispQuant_t. Low latency only. Tokens are bf16 in, shapes are
- * those of ncclEpDispatch, and round_scales is 0.
+ * those of ncclEpDispatch, and round_scales is 0. `outputs->scales` is aligned to 4 bytes.
  *
  * MXFP8: `outputs->tokens` is e4m3, and `outputs->scales` uint8 with H/32 in place of H. Byte b is
  * the scale 2^(b - 127) (E8M0). H is a multiple of 128. Per 32 elements, with a = largest
