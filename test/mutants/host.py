@@ -304,6 +304,9 @@ MUTANTS += [
     # Those who stay map memory that grows as newcomers do.
     {"name": "join_mappings", "file": "plugin/ep/replace.c",
      "old": "\tg->memory.next = NULL;        /*", "new": "\t/*", "tests": ["join"]},
+    # A routing of a handle that was destroyed is not the next handle's.
+    {"name": "routing_inherited", "file": "plugin/ep/ht/ht.c",
+     "old": "handle->mem_owned ? handle->secret : 0", "new": "0", "tests": ["ht_misuse"]},
     # Callers of earlier versions have counters of dispatch ignored.
     {"name": "counters_api", "file": "plugin/ep/ht/ht_launch.c",
      "old": "if (em && config->api >= 3) {",

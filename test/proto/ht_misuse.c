@@ -668,9 +668,41 @@ static void run_short(struct world *w, void *arg)
 	}
 }
 
+/*
+ * Memory of the library that a handle before has had does not lend its routing to the next one,
+ * whose own is in a graph that nobody launches.
+ */
+static void run_unlaunched(struct world *w, void *arg)
+{
+	(void)arg;
+	for (int em = 0; em < 2; em++) {
+		struct oracle_ht h = { .p = bench_problem(w->nranks, 6, 3, 64, 20,
+							  ORACLE_EXPERT_MAJOR),
+				       .expert_major = em,
+				       .limit = 200 };
+		ncclEpGroup_t group = ht_group(w, &h, 0, 60000);
+		struct ht_bench b;
+
+		check_context("the routing of a handle before, em %d, rank %d", em, w->rank);
+		ht_open(&b, w, group, &h, 0);
+		ht_step(&b);
+		ht_close(&b);
+		ht_open(&b, w, group, &h, 0);
+		world_capture(w->stream);
+		NEED_OK(ht_update(&b, w->stream));
+		world_capture_drop(w->stream);
+		CHECK_REASON(ncclEpExtNumRecvTokens(b.handle, NULL, NULL, w->stream), IA,
+			     "no routing for handles like this one");
+		NEED_SYNC(ht_dispatch(&b, false, w->stream), w->stream);
+		CHECK_REASON(ht_update(&b, w->stream), IU, "in a graph that was not launched?");
+		ht_end(&b);
+	}
+}
+
 int main(void)
 {
 	world_run(2, run, NULL);
+	world_run(2, run_unlaunched, NULL);
 	world_run(2, run_eager_zones, NULL);
 	for (enum shortage of = OUT_TOKENS; of < SHORTAGES; of++) {
 		world_run(2, run_short, &of);

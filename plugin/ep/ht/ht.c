@@ -165,7 +165,7 @@ static uint64_t ht_stamp_add(uint64_t stamp, uint64_t value)
 
 /*
  * Of a group of the same shape and the same nodes, and the same rank in it: never 0, nor
- * EP_HT_NO_STAMP.
+ * EP_HT_NO_STAMP. In memory of the library it is the handle's own: others have had that before.
  */
 static uint64_t ht_stamp(const struct ncclEpHandle *handle)
 {
@@ -187,6 +187,7 @@ static uint64_t ht_stamp(const struct ncclEpHandle *handle)
 	for (int r = 0; r < g->nranks; r++) { /* masks are for the ranks of a node */
 		stamp = ht_stamp_add(stamp, g->idents[r].node);
 	}
+	stamp = ht_stamp_add(stamp, handle->mem_owned ? handle->secret : 0);
 	return stamp >> 1 | 1;
 }
 
@@ -200,7 +201,6 @@ static ncclResult_t ht_handle_open(struct ncclEpHandle *handle, const ncclEpHand
 		return ep_fail(ncclSystemError, "out of host memory");
 	}
 	handle->alignment = alignment ? (uint32_t)alignment : 1;
-	handle->ht->stamp = ht_stamp(handle);
 	return ncclSuccess;
 }
 
@@ -211,6 +211,7 @@ static void ht_handle_bind(struct ncclEpHandle *handle)
 		ep_ht_handle_layout_make(shape, handle->layout, handle->topk);
 	bool em = handle->layout == NCCL_EP_LAYOUT_EXPERT_MAJOR;
 
+	handle->ht->stamp = ht_stamp(handle);
 	handle->ht->dev = (struct ep_ht_dev_handle){
 		.head = (void *)(handle->mem + l.head_off),
 		.send_sel = (void *)(handle->mem + l.send_sel_off),
