@@ -7,9 +7,6 @@
 #include "net/abi.h"
 #include "net/net.h"
 
-/* Regions that are looked at, from the nearest on down, for one that has the memory. */
-#define EP_NET_MR_SCAN 16
-
 struct ep_net_region {
 	uintptr_t start, end;
 	bool gpu, strict, atomics;
@@ -34,17 +31,36 @@ static uint32_t region_above(const struct ep_net_dev *dev, uintptr_t at)
 	return low;
 }
 
+/* Finds what is to be registered: whole pages, so that neighbours share them; a DMA-BUF as it is. */
+static void region_bounds(const struct ep_net_memory *memory, struct ep_net_region *region)
+{
+	region->start = (uintptr_t)memory->data;
+	region->end = region->start + memory->size;
+	if (memory->fd < 0) {
+		uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+
+		region->start &= ~(page - 1);
+		region->end = (region->end + page - 1) & ~(page - 1);
+	}
+}
+
+/*
+ * Finds one of the same pages. One that has more of them may be of memory that has gone since, and
+ * of which a part alone is registered still: the NIC does not know what is mapped there now.
+ */
 static struct ep_net_region *region_find(const struct ep_net_dev *dev,
 					 const struct ep_net_memory *memory)
 {
-	uintptr_t start = (uintptr_t)memory->data, end = start + memory->size;
 	bool gpu = memory->type == EP_NET_PTR_CUDA;
-	uint32_t i = region_above(dev, start);
+	struct ep_net_region same;
+	uint32_t i;
 
-	for (uint32_t n = 0; i-- > 0 && n < EP_NET_MR_SCAN; n++) {
+	region_bounds(memory, &same);
+	i = region_above(dev, same.start);
+	while (i-- > 0 && dev->region[i]->start == same.start) {
 		struct ep_net_region *r = dev->region[i];
 
-		if (r->end >= end && r->gpu == gpu && r->strict == memory->strict &&
+		if (r->end == same.end && r->gpu == gpu && r->strict == memory->strict &&
 		    (r->atomics || !memory->atomics)) {
 			return r;
 		}
@@ -73,7 +89,6 @@ static bool region_insert(struct ep_net_dev *dev, struct ep_net_region *region)
 	return true;
 }
 
-/* Whole pages, so that neighbours share them; a DMA-BUF as it was given. */
 static bool region_make(struct ep_net_dev *dev, const struct ep_net_memory *mem,
 			struct ep_net_region *region, struct ep_reason *why)
 {
@@ -83,13 +98,8 @@ static bool region_make(struct ep_net_dev *dev, const struct ep_net_memory *mem,
 		(ep_net_env()->relaxed && !mem->strict ? IBV_ACCESS_RELAXED_ORDERING : 0);
 	struct ep_nic_memory memory = { .gpu = region->gpu, .fd = mem->fd, .offset = mem->offset };
 
-	region->start = (uintptr_t)mem->data;
-	region->end = region->start + mem->size;
+	region_bounds(mem, region);
 	if (mem->fd < 0) {
-		uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-
-		region->start &= ~(page - 1);
-		region->end = (region->end + page - 1) & ~(page - 1);
 		ep_reason_set(&memory.no_fd, "no DMA-BUF was given");
 	}
 	memory.p = (void *)region->start;

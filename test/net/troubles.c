@@ -4,6 +4,7 @@
  */
 #include <endian.h>
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -159,6 +160,37 @@ static void test_kinds_of_memory(void)
 	for (int i = 0; i < 3; i++) {
 		ep_net_mr_free(mr[i]);
 	}
+	ends_nic_drop(nic);
+}
+
+/*
+ * Memory is registered as a whole and in part, and only the part stays. The rest is unmapped, and
+ * its place has other pages: the NIC does not know them by the old registration.
+ */
+static void test_mapped_anew(void)
+{
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE), all = 16 * page;
+	struct ep_net_nic *nic = ends_nic(0);
+	struct ep_net_mr *mr[4];
+	uint8_t *at = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	check_context("memory that is mapped anew");
+	NEED(at != MAP_FAILED);
+	mr[0] = ends_register(nic, at, all);
+	mr[1] = ends_register(nic, at, 100);
+	mr[2] = ends_register(nic, at + 10, 200);
+	CHECK(mr[1]->region[0] == mr[2]->region[0], "the same pages are registered twice");
+	ep_net_mr_free(mr[0]);
+	NEED(munmap(at + page, all - page) == 0);
+	NEED(mmap(at + page, all - page, PROT_READ | PROT_WRITE,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at + page);
+	mr[3] = ends_register(nic, at + 4 * page, page);
+	CHECK(mr[3]->region[0] != mr[1]->region[0], "the NIC has the old pages");
+	for (int i = 1; i < 4; i++) {
+		ep_net_mr_free(mr[i]);
+	}
+	CHECK_INT(nic->dev[0]->nregions, 0);
+	munmap(at, all);
 	ends_nic_drop(nic);
 }
 
@@ -568,6 +600,7 @@ int main(void)
 	test_grace(2);
 	test_mended();
 	test_kinds_of_memory();
+	test_mapped_anew();
 	test_broken(true, false);
 	test_broken(false, false);
 	test_broken(false, true);
