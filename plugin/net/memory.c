@@ -31,7 +31,7 @@ static uint32_t region_above(const struct ep_net_dev *dev, uintptr_t at)
 	return low;
 }
 
-/* Finds what is to be registered: whole pages, so that neighbours share them; a DMA-BUF as it is. */
+/* Finds what is registered: whole pages, so that neighbours share them; a DMA-BUF as it is. */
 static void region_bounds(const struct ep_net_memory *memory, struct ep_net_region *region)
 {
 	region->start = (uintptr_t)memory->data;
