@@ -75,10 +75,26 @@ def check_places(python, package, work):
                                           "switchyard.environment()", work / "a:b"], 1, "cannot name")
 
 
+def check_replaced(python, package):
+    """A process that runs on a library which was replaced since, as an upgrade does, is found out."""
+    library = package / "lib/libnccl_ep.so.0"
+    code = "import sys; print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([python, "-m", "switchyard", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          env={**os.environ, "LD_LIBRARY_PATH": str(LIBRARIES)}) as running:
+        running.stdout.readline()
+        verify = ["-m", "switchyard", "--verify", str(running.pid)]
+        expect("--verify of a process", python, verify, 0, str(library))
+        new = shutil.copy(library, package / "lib/new")
+        os.replace(new, library)
+        expect("--verify of one with an old library", python, verify, 1, "%s (deleted) is mapped" % library)
+        running.stdin.close()
+
+
 def main():
     with tempfile.TemporaryDirectory() as work:
         python, package = install(Path(work, "venv"))
         check_values(python, package)
+        check_replaced(python, package)
         check_broken(python, package)
         check_places(python, package, Path(work))
     sys.exit(failures != 0)

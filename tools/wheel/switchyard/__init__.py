@@ -58,6 +58,8 @@ def _is_ours(path, pid):
                 return True
         except OSError:
             continue
+    if path.endswith(" (deleted)"):  # replaced since it was loaded
+        return False
     # The file by which others find the library: it has no code.
     return os.path.dirname(os.path.realpath(path)) == os.path.dirname(os.path.realpath(LIBRARY))
 
