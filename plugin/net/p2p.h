@@ -89,6 +89,7 @@ struct ep_net_qp {
 	uint32_t room;       /* of its send queue */
 	uint32_t owed;       /* receives that were used and not posted again */
 	uint8_t path, local_port, remote_port;
+	bool connected; /* while the connection is made */
 	/* of connections with several paths */
 	struct ep_net_part *part; /* ring of sq_depth; sender */
 	uint32_t first, posted;   /* parts that have ended; that were posted */
@@ -187,6 +188,7 @@ struct ep_net_path {
 	enum ep_net_path_state state;
 	uint8_t local_port, remote_port;
 	uint16_t generation;
+	bool lost;          /* the peer was not found over it when the connection was made */
 	bool drained;       /* closed here: nothing comes from it any more */
 	bool remote_closed; /* the other end has closed it, */
 	uint64_t since;     /* when it was closed here */
@@ -627,8 +629,11 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c);
  * Both ends know that of each other. If no other path were left, none is.
  */
 void ep_net_paths_leave_out(struct ep_net_comm *c);
-/* Logs which ones were left out. */
-void ep_net_paths_left_out_print(const struct ep_net_comm *c);
+/*
+ * The connection is made: logs which ones were left out, and closes those over which the peer was
+ * not found.
+ */
+ncclResult_t ep_net_paths_begin(struct ep_net_comm *c);
 
 /*
  * Closes a path that is open or on its way back. Both ends first see to it that nothing comes from

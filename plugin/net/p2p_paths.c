@@ -268,7 +268,7 @@ void ep_net_paths_leave_out(struct ep_net_comm *c)
 	c->slots.qp = c->open.qp[0];
 }
 
-void ep_net_paths_left_out_print(const struct ep_net_comm *c)
+ncclResult_t ep_net_paths_begin(struct ep_net_comm *c)
 {
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		if (!ep_net_path_is_open(c, i)) {
@@ -277,8 +277,11 @@ void ep_net_paths_left_out_print(const struct ep_net_comm *c)
 						 ? "it is given up"
 						 : "the peer's port is down",
 					 true);
+		} else if (c->path && c->path[i].lost) {
+			EP_CHECK(ep_net_path_close(c, i, "the peer is not found"));
 		}
 	}
+	return ncclSuccess;
 }
 
 /*

@@ -126,47 +126,89 @@ ncclResult_t ep_net_receives_post(struct ep_net_comm *c, uint32_t qp, uint32_t n
 		     : ncclSuccess;
 }
 
-ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
+static bool path_is_lost(const struct ep_net_comm *c, uint32_t path)
 {
+	return !ep_net_path_is_open(c, path) || (c->path && c->path[path].lost);
+}
+
+/* `once`: where the peer is not found, the path is lost; else the NIC tries again for long. */
+static ncclResult_t qp_connect(struct ep_net_comm *c, uint32_t i, bool once)
+{
+	struct ep_net_qp *q = &c->qp[i];
+	const struct ep_net_local *l = &c->local[q->local_port];
+	const struct ep_net_remote *remote = &c->remote[q->remote_port];
+	struct ep_rc_path rc_path = { .from = &l->end,
+				      .to = &remote->end,
+				      .tc = l->tc,
+				      .sl = l->sl,
+				      .once = once,
+				      .gid_index = l->gid_index,
+				      .to_down = remote->down != 0,
+				      .ece_agreed = c->sender };
+	int error;
+
 	/*
 	 * what both ends can is agreed for each pair of ports: a port of several pairs keeps to the
 	 * standard
 	 */
+	if (c->nlocals == c->nremotes) {
+		rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
+	}
+	error = once ? ep_net_queue_try(l->dev, q->qp, &rc_path, q->remote_qpn) : 0;
+	if (error == ETIMEDOUT || error == ENETUNREACH || error == EHOSTUNREACH) {
+		c->path[q->path].lost = true;
+		return ncclSuccess;
+	}
+	if (!once || error) { /* (again, for the error's text) */
+		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &rc_path, q->remote_qpn));
+	}
+	q->connected = true;
+	return c->sender ? ncclSuccess : ep_net_receives_post(c, i, c->rq_depth);
+}
+
+/* Connects those of paths that are not lost. *found: of how many. */
+static ncclResult_t qps_connect(struct ep_net_comm *c, bool once, uint32_t *found)
+{
+	*found = 0;
+	for (uint32_t i = 0; i < c->nqps; i++) {
+		if (!path_is_lost(c, c->qp[i].path) && !c->qp[i].connected) {
+			EP_CHECK(qp_connect(c, i, once));
+		}
+	}
+	for (uint32_t i = 0; i < c->npaths; i++) {
+		*found += !path_is_lost(c, i);
+	}
+	return ncclSuccess;
+}
+
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
+{
 	bool pairs = c->nlocals == c->nremotes;
+	uint32_t found = 0;
 
 	for (uint32_t i = 0; i < c->nqps; i++) {
 		struct ep_net_qp *q = &c->qp[i];
-		const struct ep_net_local *l = &c->local[q->local_port];
-		const struct ep_net_remote *remote = &c->remote[q->path % c->nremotes];
-		struct ep_rc_path rc_path = { .from = &l->end,
-					      .to = &remote->end,
-					      .tc = l->tc,
-					      .sl = l->sl,
-					      .gid_index = l->gid_index,
-					      .to_down = remote->down != 0,
-					      .ece_agreed = c->sender };
 
 		q->remote_port = (uint8_t)(q->path % c->nremotes);
 		if (c->path) {
 			c->path[q->path].remote_port = q->remote_port;
 		}
 		q->remote_qpn = qpn[i];
-		if (!ep_net_path_is_open(c, q->path)) {
-			continue;
-		}
-		if (pairs) {
-			rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
-		}
-		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &rc_path, qpn[i]));
-		if (!c->sender) {
-			EP_CHECK(ep_net_receives_post(c, i, c->rq_depth));
-		}
+	}
+	if (c->open.paths > 1) {
+		EP_CHECK(qps_connect(c, true, &found));
+	}
+	for (uint32_t i = 0; i < c->npaths && c->path && !found; i++) {
+		c->path[i].lost = false;
+	}
+	if (!found) {
+		EP_CHECK(qps_connect(c, false, &found));
 	}
 	/* The receiver's NIC has the sender's bits now, and returns what is left. */
 	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {
 		struct ep_net_local *l = &c->local[i];
 
-		if (pairs && ep_net_path_is_open(c, c->qp[i].path) &&
+		if (pairs && !path_is_lost(c, c->qp[i].path) &&
 		    ep_rc_ece_received(&l->ece, &c->remote[i].ece).options) {
 			ep_rc_ece_query(&l->dev->nic, ep_net_env(), c->qp[i].qp, &l->ece);
 		} else {

@@ -135,8 +135,10 @@ static ncclResult_t comm_open(struct ep_net_comm *c)
 
 	EP_CHECK(ep_net_handle_new(kind, c, &c->handle));
 	ep_net_counts_open(c);
-	ep_net_paths_left_out_print(c);
-	result = ep_net_paths_async_add(c);
+	result = ep_net_paths_begin(c);
+	if (result == ncclSuccess) {
+		result = ep_net_paths_async_add(c);
+	}
 	if (result != ncclSuccess) {
 		ep_net_handle_drop(kind, c->handle);
 	}

@@ -243,6 +243,67 @@ static void test_broken(bool heard, bool registers)
 	pair_end(pair, from, to);
 }
 
+/* ---- paths over which nobody is found ---- */
+
+static const struct ep_verbs *verbs;
+
+static int nobody(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	return attr->qp_state == IBV_QPS_RTR ? ETIMEDOUT : verbs->ibv_modify_qp(qp, attr, mask);
+}
+
+/*
+ * All ports are up, and over one of two nobody is found: the connection is made over the other one,
+ * and the other end learns of it. Over neither: it is not made.
+ */
+static void test_not_found(int ports)
+{
+	struct ep_net_nic *from = ends_nic(0), *to = ends_nic_two(1, 2);
+	const struct ep_net_class class = { -1, -1 };
+	struct ep_net_ctrl_msg word = { 0 };
+	struct ep_net_comm *pair[2], *c;
+	static struct ep_verbs deaf;
+	struct ep_error error;
+	int fd[2];
+
+	check_context("nobody is found by %d ports", ports);
+	verbs = to->dev[0]->nic.v;
+	deaf = *verbs;
+	deaf.ibv_modify_qp = nobody;
+	for (int i = 0; i < ports; i++) {
+		to->dev[i]->nic.v = &deaf;
+	}
+	if (ports == 1) {
+		pair_of_paths(from, to, 2, 4, -1, pair);
+		c = pair[1];
+		NEED(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fd) == 0);
+		c->fd = fd[0];
+		CHECK_INT(ep_net_paths_begin(c), ncclSuccess);
+		CHECK_INT(c->path[0].state, EP_NET_PATH_CLOSING);
+		CHECK_INT(c->path[1].state, EP_NET_PATH_OPEN);
+		CHECK_INT(read(fd[1], &word, sizeof(word)), sizeof(word));
+		CHECK(word.kind == EP_NET_CLOSED && word.path == 0, "%u of path %u", word.kind,
+		      word.path);
+		close(fd[1]);
+		pair_free(pair);
+	} else {
+		struct ep_net_remote remote = { .end = from->dev[0]->nic.end };
+		const struct ep_net_peer peer = { .nremotes = 1,
+						  .remote = &remote,
+						  .nqps = 4,
+						  .qpn = (uint32_t[]){ 1, 2, 3, 4 } };
+
+		NEED(ep_net_comm_new(to, false, 2, 4, &class, &c) == ncclSuccess);
+		CHECK_INT(ep_net_comm_connect(c, &peer), ncclSystemError);
+		ep_error_get(NULL, &error);
+		CHECK_HAS(error.text, "does not find the path");
+		ep_net_comm_free(c);
+	}
+	to->dev[0]->nic.v = to->dev[1]->nic.v = verbs;
+	ends_nic_drop(from);
+	ends_nic_drop(to);
+}
+
 /* ---- calls that fail ---- */
 
 /*
@@ -604,6 +665,8 @@ int main(void)
 	test_broken(true, false);
 	test_broken(false, false);
 	test_broken(false, true);
+	test_not_found(1);
+	test_not_found(2);
 	test_unwinding();
 	test_no_flush();
 	test_flushes(1);
