@@ -991,6 +991,9 @@ void ep_show_failure(struct ep_show *show, const char *text);
 void ep_watch_begin(struct ncclEpGroup *group);
 void ep_watch_end(struct ep_watch *watch);
 
+/* The ranks of a group that may be watched are these from now on, which its lines name. */
+void ep_watch_ranks(struct ncclEpGroup *group, const struct ep_ident *idents);
+
 /* ---- answers to the calls of nccl_ep/ext.h ---- */
 
 /* The last error of `slot`, or of the thread. *text stays until the thread asks again. */

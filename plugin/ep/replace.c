@@ -149,7 +149,7 @@ static ncclResult_t replace_prepare(struct ncclEpGroup *g, const struct ep_meeti
 /* All have mapped each other. */
 static void replace_commit(struct ncclEpGroup *g, const struct ep_meeting *m, ncclComm_t comm)
 {
-	memcpy(g->idents, m->idents, (size_t)g->nranks * sizeof(*g->idents));
+	ep_watch_ranks(g, m->idents);
 	g->comm = comm;
 	g->memory.next = NULL;        /* newcomers know no other mapping, should memory grow */
 	ep_windows_free(&g->windows); /* of the communicator before */

@@ -183,6 +183,13 @@ void ep_watch_begin(struct ncclEpGroup *g)
 	pthread_mutex_unlock(&watched.lock);
 }
 
+void ep_watch_ranks(struct ncclEpGroup *g, const struct ep_ident *idents)
+{
+	pthread_mutex_lock(&watched.lock);
+	memcpy(g->idents, idents, (size_t)g->nranks * sizeof(*g->idents));
+	pthread_mutex_unlock(&watched.lock);
+}
+
 void ep_watch_end(struct ep_watch *watch)
 {
 	pthread_t thread;
