@@ -67,11 +67,14 @@ static void port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 	struct ibv_context *ctx = list->v->ibv_open_device(dev);
 	size_t at = strlen(list->closed.text);
 	struct ibv_device_attr attr;
+	struct ep_reason why;
 
 	if (!ctx) {
-		snprintf(list->closed.text + at, sizeof(list->closed.text) - at,
-			 "; %s could not be opened: %s%s", name, strerror(errno),
-			 errno == EMFILE ? " (ulimit -n)" : "");
+		ep_reason_set(&why, "%s could not be opened: %s%s", name, strerror(errno),
+			      errno == EMFILE ? " (ulimit -n)" : "");
+		/* (where other devices serve, nobody asks for the list's reason) */
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s", why.text);
+		snprintf(list->closed.text + at, sizeof(list->closed.text) - at, "; %s", why.text);
 		return;
 	}
 	memset(&attr, 0, sizeof(attr));

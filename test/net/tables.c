@@ -4,6 +4,7 @@
  * machine where there is none.
  *   tables LIBRARY [none TEXT]    TEXT: what the only line says
  *   tables LIBRARY gin TEXT       the same for GIN alone
+ *   tables LIBRARY closed         a device that cannot be opened, besides another one
  *   tables LIBRARY gin_own        in a process whose NCCL has its own GIN
  */
 #include <dlfcn.h>
@@ -205,10 +206,26 @@ static void test_gin_none(const char *library, const char *text)
 	CHECK_INT(net_finalize(&net), NET_OK);
 }
 
+/* A device that cannot be opened is no device, and a line says why. */
+static void test_closed(const char *library)
+{
+	struct net n;
+	int count = -1;
+
+	net_load(&n, library, 12);
+	NET_NEED(net_init(&n, -1) == NET_OK, "%s", net_log_last());
+	CHECK_INT(net_devices(&n, &count), NET_OK);
+	CHECK_INT(count, 1);
+	CHECK_HAS(net_log_find(3, "mlx5_1 "), "mlx5_1 could not be opened: Permission denied");
+	CHECK_INT(net_finalize(&n), NET_OK);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc > 3 && strcmp(argv[2], "gin") == 0) {
 		test_gin_none(argv[1], argv[3]);
+	} else if (argc > 2 && strcmp(argv[2], "closed") == 0) {
+		test_closed(argv[1]);
 	} else if (argc > 2 && strcmp(argv[2], "gin_own") == 0) {
 		test_gin_declines(argv[1]);
 	} else if (argc > 3) {

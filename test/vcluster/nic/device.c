@@ -389,6 +389,10 @@ struct ibv_context *vn_open(struct ibv_device *device, bool devx)
 
 VN_EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 {
+	if (vn_config.odd_closed && ((struct vn_nic *)device)->index % 2) {
+		errno = EACCES;
+		return NULL;
+	}
 	return vn_open(device, false);
 }
 

@@ -145,6 +145,7 @@ static const struct vn_word {
 	VN_WORD("few_reads", init_rd, 2),
 	VN_WORD("no_atomics", no_atomics, true),
 	VN_WORD("odd_no_atomics", odd_no_atomics, true),
+	VN_WORD("odd_closed", odd_closed, true),
 	VN_WORD("no_dmabuf", no_dmabuf, true),
 	VN_WORD("no_wc", no_wc, true),
 	VN_WORD("no_ece", no_ece, true),

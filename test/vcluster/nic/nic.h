@@ -41,6 +41,7 @@ struct vn_config {
 	bool ooo_rw, ooo_all, ooo_force;
 	bool no_atomics;
 	bool odd_no_atomics; /* of NICs with odd numbers */
+	bool odd_closed;     /* these cannot be opened: their files belong to others */
 	bool no_dmabuf;      /* DMA-BUFs are not taken */
 	bool no_ece;         /* the device says nothing of what else it can */
 	int own_ece; /* 1 or 2: NICs with even or odd numbers refuse what others have of that */
