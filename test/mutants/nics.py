@@ -382,6 +382,27 @@ MUTANTS = [
     # Host memory and memory of a GPU have registrations of their own.
     {"name": "mr_gpu", "file": "plugin/net/memory.c",
      "old": "r->gpu == gpu && r->strict", "new": "r->strict", "tests": ["troubles"]},
+    # A registration does not take a region that has more pages: memory of those may have gone.
+    {"name": "mr_larger", "file": "plugin/net/memory.c",
+     "old": "if (r->end == same.end && r->gpu", "new": "if (r->end >= same.end && r->gpu", "tests": ["troubles"]},
+    # That a device has failed is seen while another thread registers memory with it.
+    {"name": "events_locked", "file": "plugin/net/device.c",
+     "old": "\tpthread_mutex_lock(&dev->events);\n",
+     "new": ("\tif (pthread_mutex_trylock(&dev->lock) != 0) {\n\t\treturn;\n\t}\n\tpthread_mutex_unlock(&dev->lock);\n"
+             "\tpthread_mutex_lock(&dev->events);\n"), "tests": ["troubles"]},
+    # What is made has the address that its port has now.
+    {"name": "moved_unheard", "file": "plugin/net/device.c",
+     "old": "return !__atomic_load_n(&dev->moved, __ATOMIC_RELAXED) ||", "new": "return true ||", "tests": ["ports"]},
+    # A connection leaves out a port that is down, here or there, and takes it when it is up.
+    {"name": "none_left_out", "file": "plugin/net/p2p_paths.c",
+     "old": "i < c->npaths && down < c->npaths; i++", "new": "i < c->npaths && 0; i++", "tests": ["merged_down_ib", "merged_homeless"]},
+    # ... and one over which nobody is found.
+    {"name": "lost_path", "file": "plugin/net/p2p_qp.c",
+     "old": "\tif (c->open.paths > 1) {\n\t\tEP_CHECK(qps_connect", "new": "\tif (0) {\n\t\tEP_CHECK(qps_connect",
+     "tests": ["troubles"]},
+    # A port without an address is asked for it more and more rarely.
+    {"name": "never_rests", "file": "plugin/net/p2p_paths.c",
+     "old": "\t\tpath_rest(r, false); /* (it may be possible later) */\n", "new": "", "tests": ["merged_homeless"]},
     # ---- ranks that reach each other's memory ----
     # Room of the completion queue comes back.
     {"name": "gin_room", "file": "plugin/net/gin.c",

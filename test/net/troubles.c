@@ -171,7 +171,7 @@ static void test_mapped_anew(void)
 {
 	const size_t page = (size_t)sysconf(_SC_PAGESIZE), all = 16 * page;
 	struct ep_net_nic *nic = ends_nic(0);
-	struct ep_net_mr *mr[4];
+	struct ep_net_mr *mr[5];
 	uint8_t *at = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	check_context("memory that is mapped anew");
@@ -185,8 +185,10 @@ static void test_mapped_anew(void)
 	NEED(mmap(at + page, all - page, PROT_READ | PROT_WRITE,
 		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at + page);
 	mr[3] = ends_register(nic, at + 4 * page, page);
+	mr[4] = ends_register(nic, at, 8 * page);
 	CHECK(mr[3]->region[0] != mr[1]->region[0], "the NIC has the old pages");
-	for (int i = 1; i < 4; i++) {
+	CHECK(mr[4]->region[0] != mr[1]->region[0], "the NIC has old pages behind the first");
+	for (int i = 1; i < 5; i++) {
 		ep_net_mr_free(mr[i]);
 	}
 	CHECK_INT(nic->dev[0]->nregions, 0);
