@@ -276,7 +276,7 @@ static void growth(struct world *w)
 /* What no memory is large enough for is refused by each rank alone, and the memory still grows. */
 static void growth_refused(struct world *w)
 {
-	struct oracle_problem p = bench_problem(w->nranks, 48, 4, 8, 65535, ORACLE_RANK_MAJOR);
+	struct oracle_problem p = bench_problem(w->nranks, 48, 3, 8, 8193, ORACLE_RANK_MAJOR);
 	ncclEpGroupConfig_t config = bench_group_config(&p, 0);
 	ncclEpHandle_t handle;
 	ncclEpGroup_t group;
@@ -285,11 +285,12 @@ static void growth_refused(struct world *w)
 	config.num_topk = 2;
 	NEED_OK(ncclEpCreateGroup(&group, w->comm, &config));
 	if (w->rank == 1) {
-		CHECK_REASON(init(group, &p, 5, NULL, &handle), ncclInvalidUsage, "exceeds 262144");
+		CHECK_REASON(init(group, &p, 32, NULL, &handle), ncclInvalidUsage,
+			     "exceeds 262144");
 		CHECK(handle == UNTOUCHED);
 	}
 	world_meet(w);
-	NEED_OK(init(group, &p, 4, NULL, &handle));
+	NEED_OK(init(group, &p, 3, NULL, &handle));
 	OK(ncclEpHandleDestroy(handle));
 	OK(ncclEpGroupDestroy(group));
 }
