@@ -10,8 +10,7 @@
 #include "core/range.h"
 #include "ep/ep.h"
 
-/* Returns the capture that the stream is in, or 0: none, or a void one. */
-static unsigned long long stream_capture(cudaStream_t stream)
+unsigned long long ep_stream_capture(cudaStream_t stream)
 {
 	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
 	unsigned long long id = 0;
@@ -58,7 +57,7 @@ ncclResult_t ep_halves_check_idle(const struct ncclEpHandle *handle, const char 
 {
 	EP_CHECK(ep_halves_check_received(handle, name));
 	if (!handle->pending || !handle->sent_capture ||
-	    stream_capture(stream) != handle->sent_capture) {
+	    ep_stream_capture(stream) != handle->sent_capture) {
 		return ncclSuccess;
 	}
 	return ep_fail(ncclInvalidUsage,
@@ -73,7 +72,7 @@ ncclResult_t ep_halves_check_idle(const struct ncclEpHandle *handle, const char 
 static uint32_t halves_pending(const struct ncclEpGroup *g, cudaStream_t stream)
 {
 	bool any = g->pending || g->captured;
-	unsigned long long capture = any ? stream_capture(stream) : 0;
+	unsigned long long capture = any ? ep_stream_capture(stream) : 0;
 	uint32_t n = 0;
 
 	if (!capture) {
@@ -92,7 +91,7 @@ ncclResult_t ep_halves_check(const struct ncclEpHandle *handle, bool send_only, 
 	uint32_t pending = halves_pending(g, stream);
 
 	EP_CHECK(ep_halves_check_idle(handle, name, stream));
-	if (ep_ranks_has(&g->joined, (uint32_t)g->rank) && !stream_capture(stream)) {
+	if (ep_ranks_has(&g->joined, (uint32_t)g->rank) && !ep_stream_capture(stream)) {
 		return ep_fail(ncclInvalidUsage,
 			       "%s: rank %d has joined the group and taken no step yet: "
 			       "ncclEpMaskClean comes first, on all ranks",
@@ -155,12 +154,12 @@ void ep_halves_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, 
 	ep_halves_forget(handle);
 	handle->combined = kind == EP_PENDING_COMBINE;
 	if (handle->group->config.enable_mask) {
-		handle->group->unpaired |= stream_capture(stream) != 0;
+		handle->group->unpaired |= ep_stream_capture(stream) != 0;
 	}
 	if (send_only) {
 		handle->pending = kind;
 		handle->sent_on = stream;
-		handle->sent_capture = stream_capture(stream);
+		handle->sent_capture = ep_stream_capture(stream);
 		handle->received_capture = 0;
 		handle->group->captured |= handle->sent_capture != 0;
 		handle->group->pending += handle->sent_capture == 0;
@@ -180,13 +179,13 @@ static unsigned long long halves_capture(const struct ncclEpHandle *handle, cuda
 {
 	unsigned long long capture;
 
-	if (!handle->sent_capture || stream_capture(handle->sent_on) != handle->sent_capture) {
-		return stream_capture(*stream);
+	if (!handle->sent_capture || ep_stream_capture(handle->sent_on) != handle->sent_capture) {
+		return ep_stream_capture(*stream);
 	}
 	if (*stream == NULL || *stream == cudaStreamLegacy) {
 		*stream = handle->sent_on;
 	}
-	capture = stream_capture(*stream);
+	capture = ep_stream_capture(*stream);
 	return capture ? capture : handle->sent_capture;
 }
 
@@ -212,7 +211,7 @@ static ncclResult_t halves_join(struct ncclEpHandle *handle, cudaStream_t stream
 	 * only the caller who launches the graphs can.
 	 */
 	*join = stream != handle->sent_on && capture == handle->sent_capture &&
-		stream_capture(handle->sent_on) == handle->sent_capture;
+		ep_stream_capture(handle->sent_on) == handle->sent_capture;
 	if (!*join) {
 		return ncclSuccess;
 	}
@@ -286,7 +285,7 @@ ncclResult_t ep_halves_complete(struct ncclEpHandle *handle, const ncclEpComplet
 	if (!handle->pending && !handle->lost_capture) {
 		return ncclSuccess;
 	}
-	capture = handle->pending ? halves_capture(handle, &stream) : stream_capture(stream);
+	capture = handle->pending ? halves_capture(handle, &stream) : ep_stream_capture(stream);
 	EP_CHECK(halves_check_lost(handle, capture));
 	if (!handle->pending || (capture && capture == handle->received_capture)) {
 		return ncclSuccess;

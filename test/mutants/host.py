@@ -307,6 +307,10 @@ MUTANTS += [
     # A routing of a handle that was destroyed is not the next handle's.
     {"name": "routing_inherited", "file": "plugin/ep/ht/ht.c",
      "old": "handle->mem_owned ? handle->secret : 0", "new": "0", "tests": ["ht_misuse"]},
+    # Arrivals of a capture that was abandoned are no other dispatch's.
+    {"name": "arrivals_abandoned", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "(!ht->arrivals_capture || ht->arrivals_capture == ep_stream_capture(stream))", "new": "true",
+     "tests": ["arrivals_refused"]},
     # Callers of earlier versions have counters of dispatch ignored.
     {"name": "counters_api", "file": "plugin/ep/ht/ht_launch.c",
      "old": "if (em && config->api >= 3) {",
@@ -425,7 +429,7 @@ MUTANTS += [
      "old": "\tg->comm = comm;\n", "new": "\t(void)comm;\n", "tests": ["join"]},
     # A newcomer has no step before MaskClean, and no mask gives it one.
     {"name": "join_unclean", "file": "plugin/ep/halves.c",
-     "old": "\tif (ep_ranks_has(&g->joined, (uint32_t)g->rank) && !stream_capture(stream)) {",
+     "old": "\tif (ep_ranks_has(&g->joined, (uint32_t)g->rank) && !ep_stream_capture(stream)) {",
      "new": "\tif (false) {", "tests": ["replace_stay"]},
     {"name": "join_by_mask", "file": "plugin/ep/mask.c",
      "old": "\t\tif (mask[r] && ep_ranks_has(&g->joined, (uint32_t)r)) {", "new": "\t\tif (false) {",

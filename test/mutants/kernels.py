@@ -1112,7 +1112,7 @@ MUTANTS = [
      "old": "(int32_t)((uint32_t)word - a.g.seq[0].step) >= 0;", "new": "(uint32_t)word != 1;",
      "tests": ["clean"]},
     {"name": "clean_captured", "file": "plugin/ep/halves.c",
-     "old": "handle->group->unpaired |= stream_capture(stream) != 0;", "new": "", "tests": ["clean"]},
+     "old": "handle->group->unpaired |= ep_stream_capture(stream) != 0;", "new": "", "tests": ["clean"]},
     {"name": "clean_ended", "file": "plugin/ep/handle.c",
      "old": "handle->group->unpaired |= handle->pending || (handle->dispatched && !handle->combined);\n",
      "new": "\n", "tests": ["clean"]},

@@ -421,6 +421,27 @@ static void refuse_launches(struct world *w)
 	NEED_CUDA(cudaStreamDestroy(astray));
 }
 
+/* A call that was captured concerns no dispatch outside of its capture, which is abandoned. */
+static void forget_captured(struct world *w)
+{
+	struct oracle_ht h = problem_of(w->nranks);
+	struct early y = { 0 };
+
+	early_open(&y, w, ht_group(w, &h, 0, 60000), &h, 0);
+	NEED_CUDA(cudaMemset(y.arrivals, 0, y.bytes));
+	NEED_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+	ht_poison(&y.b);
+	world_capture(w->stream);
+	start(&y, w->stream);
+	world_capture_drop(w->stream);
+	NEED_SYNC(ht_dispatch(&y.b, false, w->stream), w->stream);
+	ht_check_dispatch(&y.b, false);
+	CHECK_LAST(y.b.group, ncclSuccess, "");
+	world_meet(w);
+	early_step(&y);
+	early_end(&y);
+}
+
 /* A dispatch that fails as `fails` says, on all ranks, and a poller beside it. */
 static void fail_all(struct world *w, struct early *y, const char *why)
 {
@@ -515,6 +536,7 @@ static void run_refused(struct world *w, void *arg)
 	refuse_kinds(w);
 	refuse_arguments(w);
 	refuse_launches(w);
+	forget_captured(w);
 	fail_unlike(w);
 	fail_rerouted(w);
 	fail_unrouted(w);

@@ -137,7 +137,8 @@ struct ep_ht_handle {
 	struct ep_ht_dev_handle dev; /* as kernels see its memory */
 	uint64_t stamp;              /* of routings that the handle can use */
 	bool all_receive; /* eager mode: rows come to every rank, as the last dispatch has read */
-	struct ep_ht_dev_arrivals arrivals; /* of the next dispatch; head NULL: none */
+	struct ep_ht_dev_arrivals arrivals;  /* of the next dispatch; head NULL: none */
+	unsigned long long arrivals_capture; /* not 0: only if it is in this capture */
 };
 
 /* ---- groups of several nodes: who forwards for whom ---- */

@@ -724,6 +724,13 @@ static ncclResult_t ht_dispatch_early(const struct ep_dispatch *dispatch,
 	return ncclSuccess;
 }
 
+/* Captured arrivals are for a dispatch of that capture, which may have been abandoned. */
+static bool ht_arrivals_due(const struct ep_ht_handle *ht, cudaStream_t stream)
+{
+	return ht->arrivals.head &&
+	       (!ht->arrivals_capture || ht->arrivals_capture == ep_stream_capture(stream));
+}
+
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
 	struct ep_ht_operation o = ht_operation_of(dispatch->h, EP_HT_DISPATCH);
@@ -741,7 +748,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	}
 	o.direct = direct;
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
-	o.arrivals = dispatch->h->ht->arrivals.head != NULL;
+	o.arrivals = ht_arrivals_due(dispatch->h->ht, stream);
 	o.lines = ep_ht_lines(dispatch->h->group) && !direct && !o.arrivals;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens, EP_HT_DISPATCH);
@@ -893,5 +900,6 @@ ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, siz
 				  nlocal <= EP_HT_ORDER_SHARED ? ep_ht_order_sums(nlocal) : 0,
 				  stream, "launching ncclEpExtStartArrivals"));
 	handle->ht->arrivals = arrivals;
+	handle->ht->arrivals_capture = ep_stream_capture(stream);
 	return ncclSuccess;
 }
