@@ -9,6 +9,7 @@ export VC_CLOCK=real # as the kernel's NICs do
 #   ranks.sh BUILD first|second
 
 tools=$(realpath "$(dirname "$0")/../../tools")
+work=$(mktemp -d) # the guest has its host's /tmp
 cd "$1/test" || exit
 export NCCL_NVLS_ENABLE=0 NCCL_EP_RDMA_MODE=4 VC_NO_DMABUF=1 VC_SMS=2 VC_WATCHDOG_S=100
 export NCCL_EP_TIMEOUT_MS=90000
@@ -151,22 +152,22 @@ plugin() {
 report() {
 	local line
 	[ -x ../tools/ep_info ] || return 0
-	PATH=$PWD/../tools:$PATH "$tools/ep_report.sh" >/tmp/report 2>&1
+	PATH=$PWD/../tools:$PATH "$tools/ep_report.sh" >"$work/report" 2>&1
 	for line in "$@"; do
-		grep -Eq -e "$line" /tmp/report || fail "the report lacks $line: $(cat /tmp/report)"
+		grep -Eq -e "$line" "$work/report" || fail "the report lacks $line: $(cat "$work/report")"
 	done
-	echo "report: $(wc -l </tmp/report) lines, $SECONDS s"
+	echo "report: $(wc -l <"$work/report") lines, $SECONDS s"
 }
 
-# far OPTION...: two processes, one per device, and the status of both; what they say goes to /tmp/far.
+# far OPTION...: two processes, one per device, and the status of both; what they say goes to $work/far.
 far() {
 	local library=$PWD/../plugin/net/libnccl-net-ep.so listener status
-	: >/tmp/far
-	net/net_far "$library" rxe0 listen "$@" >>/tmp/far 2>&1 &
+	: >"$work/far"
+	net/net_far "$library" rxe0 listen "$@" >>"$work/far" 2>&1 &
 	listener=$!
-	net/net_far "$library" rxe1 127.0.0.1 "$@" >>/tmp/far 2>&1
+	net/net_far "$library" rxe1 127.0.0.1 "$@" >>"$work/far" 2>&1
 	status=$?
-	wait $listener && [ $status -eq 0 ] || fail "two processes: $(cat /tmp/far)"
+	wait $listener && [ $status -eq 0 ] || fail "two processes: $(cat "$work/far")"
 }
 
 # The link of one device goes down: for moments, which retries outlast; for longer, so that the connections
@@ -174,9 +175,9 @@ far() {
 plugin_link() {
 	local cutter
 	export NCCL_IB_TIMEOUT=14
-	{ cut 100000 sleep 0.1 && cut 100000 sleep 0.1 && cut 100000 sleep 0.1 && : >/tmp/cut; } &
+	{ cut 100000 sleep 0.1 && cut 100000 sleep 0.1 && cut 100000 sleep 0.1 && : >"$work/cut"; } &
 	cutter=$!
-	far 10 until /tmp/cut
+	far 10 until "$work/cut"
 	wait $cutter || fail "the link was never down"
 	echo "moments: $SECONDS s"
 	sleep 2 # the kernel is late with what it says of links
@@ -184,7 +185,7 @@ plugin_link() {
 	cutter=$!
 	NCCL_IB_RETRY_CNT=6 far 10 down
 	wait $cutter || fail "the link was never down"
-	grep "retry counter exceeded" /tmp/far || fail "nobody said what happened"
+	grep "retry counter exceeded" "$work/far" || fail "nobody said what happened"
 	echo "down and back: $SECONDS s"
 }
 
@@ -201,12 +202,12 @@ link_moments() {
 # without end for rdma_rxe; 6 outlast the moment that a busy kernel takes to tell of a link.
 link_lost() {
 	local cutter text="the port went down"
-	: >/tmp/output
-	cut 20000 said "$text" /tmp/output &
+	: >"$work/output"
+	cut 20000 said "$text" "$work/output" &
 	cutter=$!
 	unset NCCL_EP_TIMEOUT_MS
 	NCCL_DEBUG=WARN NCCL_IB_RETRY_CNT=6 NCCL_IB_TIMEOUT=17 LINK_REST_MS=5000 \
-		ranks 1 fault/fault_link "$text" >>/tmp/output || fail "$(cat /tmp/output)"
+		ranks 1 fault/fault_link "$text" >>"$work/output" || fail "$(cat "$work/output")"
 	wait $cutter || fail "no rank said that $text"
 	echo "port: $SECONDS s"
 }
