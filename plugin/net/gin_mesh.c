@@ -49,22 +49,35 @@ struct making {
 
 /* ---- making ---- */
 
-/* Takes the first port of the NIC, which is held, that is up and fit for it. */
+/* Whether the rank may use a port of the NIC; `even`: one that is down for a moment, too. */
+static bool mesh_port_fits(struct ep_net_mesh *mesh, struct ep_net_dev *dev, bool even)
+{
+	const char *lacks = ep_net_dev_lacks(dev);
+	bool up = ep_net_dev_address(dev, &mesh->end[mesh->rank], &mesh->gid_index);
+
+	if (!lacks && !up && !(even && (mesh->nic->nports == 1 || !ep_net_dev_down(dev)))) {
+		lacks = "is down, or has no address";
+	}
+	if (lacks) {
+		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s is not used for GIN: it %s", dev->label,
+			lacks);
+	}
+	return !lacks;
+}
+
+/* Takes the first port of the NIC, which is held, that is fit for it, and up if any of them is. */
 static ncclResult_t mesh_port(struct ep_net_mesh *mesh)
 {
-	for (int i = 0; i < mesh->nic->nports && !mesh->dev; i++) {
-		struct ep_net_dev *dev = mesh->nic->dev[i];
-		const char *lacks = ep_net_dev_lacks(dev);
+	int n = mesh->nic->nports;
 
-		if (lacks || (mesh->nic->nports > 1 && ep_net_dev_down(dev))) {
-			EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s is not used for GIN: it %s",
-				dev->label, lacks ? lacks : "is down");
-			continue;
+	for (int i = n == 1 ? n : 0; i < 2 * n && !mesh->dev; i++) {
+		struct ep_net_dev *dev = mesh->nic->dev[i % n];
+
+		if (mesh_port_fits(mesh, dev, i >= n)) {
+			mesh->dev = dev;
+			mesh->of_nic = i % n;
+			mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
 		}
-		mesh->dev = dev;
-		mesh->of_nic = i;
-		(void)ep_net_dev_address(dev, &mesh->end[mesh->rank], &mesh->gid_index);
-		mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
 	}
 	return mesh->dev
 		       ? ncclSuccess

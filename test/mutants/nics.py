@@ -404,6 +404,9 @@ MUTANTS = [
     {"name": "never_rests", "file": "plugin/net/p2p_paths.c",
      "old": "\t\tpath_rest(r, false); /* (it may be possible later) */\n", "new": "", "tests": ["merged_homeless"]},
     # ---- ranks that reach each other's memory ----
+    # Ranks take a port that is up.
+    {"name": "gin_down", "file": "plugin/net/gin_mesh.c",
+     "old": "if (!lacks && !up && !(even", "new": "if (!lacks && !up && !(true", "tests": ["ports"]},
     # Room of the completion queue comes back.
     {"name": "gin_room", "file": "plugin/net/gin.c",
      "old": "\t\tgin->cq_room++;\n", "new": "", "tests": ["gin_few_cqes"]},

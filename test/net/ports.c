@@ -534,6 +534,24 @@ static void test_moved(enum ibv_event_type event)
 	ends_nic_drop(nic);
 }
 
+/* Ranks of GIN do not take a port that has gone down since, of which nobody has heard yet. */
+static void test_mesh_down(void)
+{
+	struct ep_net_nic *nic = ends_nic_two(0, 2);
+	struct ep_net_mesh *mesh;
+
+	check_context("a mesh, and a port that is down");
+	vn_dv_event(nic->dev[0]->nic.ctx, IBV_EVENT_PORT_ERR, NULL);
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	CHECK_INT(mesh->of_nic, 1);
+	ep_net_mesh_put(mesh);
+	/* (both may be up again in a moment) */
+	vn_dv_event(nic->dev[1]->nic.ctx, IBV_EVENT_PORT_ERR, NULL);
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	ep_net_mesh_put(mesh);
+	ends_nic_drop(nic);
+}
+
 /* ---- the plugin's thread ---- */
 
 static atomic_int wakeups;
@@ -702,6 +720,7 @@ int main(void)
 	test_moved(IBV_EVENT_PORT_ACTIVE);
 	test_moved(IBV_EVENT_LID_CHANGE);
 	test_moved(IBV_EVENT_GID_CHANGE);
+	test_mesh_down();
 	test_one_try();
 	test_late_flushed();
 	test_short_queue(4000, 4, true);
