@@ -232,7 +232,7 @@ static ncclResult_t dev_open(struct ep_net_dev *dev, bool even_down)
 	if (result == ncclSuccess) {
 		dev->port_down = dev->nic.down; /* (that is: for a long time) */
 		dev->port_up = 0;
-		dev->moved = 0;
+		dev->moved = dev->nic.homeless;
 		dev->broken = 0;
 		error = ep_nic_events_open(&dev->nic);
 		if (error) {

@@ -47,7 +47,7 @@ struct ep_net_dev {
 	uint32_t nregions, room;
 	uint64_t port_down; /* atomic: when the port went down; 0: it is up */
 	uint64_t port_up;   /* atomic: when it came up again; 0: never */
-	/* atomic: it has been opened before its port came up, or got the address that it has */
+	/* atomic: it was opened before its port came up or had an address, or that has changed */
 	uint32_t moved;
 	uint32_t broken; /* atomic: the device failed, for all its users */
 	/*

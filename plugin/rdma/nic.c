@@ -316,7 +316,8 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 	}
 	ep_nic_class_choose(nic, env, EP_NIC_SYSFS);
 	*result = ep_nic_address_choose(nic, env, attr.gid_tbl_len);
-	if (nic->down) {
+	nic->homeless = !nic->down && *result != ncclSuccess;
+	if (nic->even_down) {
 		*result = ncclSuccess; /* it may have lost its address with its carrier */
 	}
 	return *result == ncclSuccess;

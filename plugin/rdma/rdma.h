@@ -126,8 +126,10 @@ struct ep_nic {
 	bool fences; /* IBV_SEND_FENCE may be used; not so with rdma_rxe, see ep_nic_open() */
 	uint32_t log_ra_req, log_ra_res; /* READs and atomics in flight: as requester, responder */
 	uint32_t log_max_msg;
-	bool even_down; /* set before ep_nic_open(): a port that is down is opened, too; */
-	bool down;      /* it is that */
+	/* set before ep_nic_open(): a port that is down, or has no address, is opened, too; */
+	bool even_down;
+	bool down;     /* it is that */
+	bool homeless; /* it is up, and has no address */
 	uint32_t gid_index, pkey_index;
 	uint8_t tc; /* traffic class */
 	struct ep_nic_end end;

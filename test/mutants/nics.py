@@ -403,6 +403,11 @@ MUTANTS = [
     # A port without an address is asked for it more and more rarely.
     {"name": "never_rests", "file": "plugin/net/p2p_paths.c",
      "old": "\t\tpath_rest(r, false); /* (it may be possible later) */\n", "new": "", "tests": ["merged_homeless"]},
+    # A device of several is opened although its port, which is up, has no address, and does without it.
+    {"name": "homeless_closed", "file": "plugin/rdma/nic.c",
+     "old": "\tif (nic->even_down) {\n\t\t*result", "new": "\tif (nic->down) {\n\t\t*result", "tests": ["merged_homeless"]},
+    {"name": "homeless_served", "file": "plugin/net/device.c",
+     "old": "dev->moved = dev->nic.homeless;", "new": "dev->moved = 0;", "tests": ["merged_homeless"]},
     # ---- ranks that reach each other's memory ----
     # Ranks take a port that is up.
     {"name": "gin_down", "file": "plugin/net/gin_mesh.c",

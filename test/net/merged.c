@@ -397,6 +397,15 @@ static void test_homeless(void)
 	CHECK_HAS(net_log_find(2, ""), "NCCL_IB_GID_INDEX=3, but that entry");
 	CHECK(net_log_count(2) <= 5, "%d lines", net_log_count(2));
 	end();
+	/* The next one opens the devices anew, while it still has none. */
+	net_log_clear();
+	begin();
+	for (uint64_t i = 0; i < 40; i++) {
+		message(BYTES, i);
+	}
+	CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1 and mlx5_3:1"),
+		  "it is given up");
+	end();
 }
 
 int main(int argc, char **argv)
