@@ -131,6 +131,19 @@ static bool path_is_lost(const struct ep_net_comm *c, uint32_t path)
 	return !ep_net_path_is_open(c, path) || (c->path && c->path[path].lost);
 }
 
+/*
+ * Whether an error means that there is no path for now. Where the port has gone down, or the device
+ * has failed, it may be any: the port has lost its address, for one.
+ */
+static bool means_lost(struct ep_net_dev *dev, int error)
+{
+	if (error) {
+		ep_net_dev_events(dev);
+	}
+	return error == ETIMEDOUT || error == ENETUNREACH || error == EHOSTUNREACH ||
+	       (error && !ep_net_dev_up(dev, 0));
+}
+
 /* `once`: where the peer is not found, the path is lost; else the NIC tries again for long. */
 static ncclResult_t qp_connect(struct ep_net_comm *c, uint32_t i, bool once)
 {
@@ -155,7 +168,7 @@ static ncclResult_t qp_connect(struct ep_net_comm *c, uint32_t i, bool once)
 		rc_path.ece = ep_rc_ece_received(&l->ece, &remote->ece);
 	}
 	error = once ? ep_net_queue_try(l->dev, q->qp, &rc_path, q->remote_qpn) : 0;
-	if (error == ETIMEDOUT || error == ENETUNREACH || error == EHOSTUNREACH) {
+	if (means_lost(l->dev, error)) {
 		c->path[q->path].lost = true;
 		return ncclSuccess;
 	}

@@ -403,6 +403,9 @@ MUTANTS = [
     # A port without an address is asked for it more and more rarely.
     {"name": "never_rests", "file": "plugin/net/p2p_paths.c",
      "old": "\t\tpath_rest(r, false); /* (it may be possible later) */\n", "new": "", "tests": ["merged_homeless"]},
+    # ... and one that loses its address while the connection is made.
+    {"name": "lost_address", "file": "plugin/net/p2p_qp.c",
+     "old": "(error && !ep_net_dev_up(dev, 0));", "new": "false;", "tests": ["troubles"]},
     # A device of several is opened although its port, which is up, has no address, and does without it.
     {"name": "homeless_closed", "file": "plugin/rdma/nic.c",
      "old": "\tif (nic->even_down) {\n\t\t*result", "new": "\tif (nic->down) {\n\t\t*result", "tests": ["merged_homeless"]},

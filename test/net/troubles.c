@@ -249,16 +249,22 @@ static void test_broken(bool heard, bool registers)
 
 static const struct ep_verbs *verbs;
 
+static int not_found;
+
 static int nobody(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
-	return attr->qp_state == IBV_QPS_RTR ? ETIMEDOUT : verbs->ibv_modify_qp(qp, attr, mask);
+	if (attr->qp_state == IBV_QPS_RTR && not_found == ENODATA) {
+		vn_dv_event(qp->context, IBV_EVENT_PORT_ERR, NULL);
+	}
+	return attr->qp_state == IBV_QPS_RTR ? not_found : verbs->ibv_modify_qp(qp, attr, mask);
 }
 
 /*
  * All ports are up, and over one of two nobody is found: the connection is made over the other one,
- * and the other end learns of it. Over neither: it is not made.
+ * and the other end learns of it. Over neither: it is not made. ENODATA: the port has just gone
+ * down, and its address with it.
  */
-static void test_not_found(int ports)
+static void test_not_found(int ports, int error_code)
 {
 	struct ep_net_nic *from = ends_nic(0), *to = ends_nic_two(1, 2);
 	const struct ep_net_class class = { -1, -1 };
@@ -268,7 +274,8 @@ static void test_not_found(int ports)
 	struct ep_error error;
 	int fd[2];
 
-	check_context("nobody is found by %d ports", ports);
+	check_context("nobody is found by %d ports, error %d", ports, error_code);
+	not_found = error_code;
 	verbs = to->dev[0]->nic.v;
 	deaf = *verbs;
 	deaf.ibv_modify_qp = nobody;
@@ -667,8 +674,9 @@ int main(void)
 	test_broken(true, false);
 	test_broken(false, false);
 	test_broken(false, true);
-	test_not_found(1);
-	test_not_found(2);
+	test_not_found(1, ETIMEDOUT);
+	test_not_found(1, ENODATA);
+	test_not_found(2, ETIMEDOUT);
 	test_unwinding();
 	test_no_flush();
 	test_flushes(1);
