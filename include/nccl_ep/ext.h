@@ -476,7 +476,7 @@ typedef struct {
  * Collective: yes.
  * Threads: one at a time.
  * Capture: recorded. A graph that has it has the dispatch, too. Dispatches outside of its capture
- *   count nothing, also if the capture is abandoned.
+ *   go by the calls outside, also if the capture is abandoned.
  * Blocks: no.
  * Memory: `arrivals` must stay until the dispatch has run, and be used by one dispatch at a time.
  * Logs: failures.

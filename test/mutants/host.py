@@ -309,8 +309,14 @@ MUTANTS += [
      "old": "handle->mem_owned ? handle->secret : 0", "new": "0", "tests": ["ht_misuse"]},
     # Arrivals of a capture that was abandoned are no other dispatch's.
     {"name": "arrivals_abandoned", "file": "plugin/ep/ht/ht_launch.c",
-     "old": "(!ht->arrivals_capture || ht->arrivals_capture == ep_stream_capture(stream))", "new": "true",
+     "old": "ht->captured.head && ht->arrivals_capture == ep_stream_capture(stream)", "new": "ht->captured.head",
      "tests": ["arrivals_refused"]},
+    {"name": "arrivals_pushed_out", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\t\thandle->ht->captured = arrivals;\n",
+     "new": "\t\thandle->ht->captured = arrivals;\n\t\thandle->ht->arrivals.head = NULL;\n",
+     "tests": ["arrivals_refused"]},
+    {"name": "arrivals_rerouted", "file": "plugin/ep/ht/ht_launch.c",
+     "old": "\thandle->ht->captured.head = NULL;\n", "new": "", "tests": ["arrivals_refused"]},
     # Callers of earlier versions have counters of dispatch ignored.
     {"name": "counters_api", "file": "plugin/ep/ht/ht_launch.c",
      "old": "if (em && config->api >= 3) {",

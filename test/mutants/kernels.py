@@ -451,7 +451,7 @@ MUTANTS = [
      "tests": ["arrivals_refused"]},
     # One dispatch counts, and the next one leaves the memory alone.
     {"name": "early_twice", "file": "plugin/ep/ht/ht_launch.c",
-     "old": "\tht->arrivals.head = NULL; /* a dispatch that was not launched", "new": "\t/* a dispatch that was not launched",
+     "old": "\tarrivals->head = NULL; /* a dispatch that was not launched", "new": "\t/* a dispatch that was not launched",
      "tests": ["arrivals_em"]},
     # Where handle memory has no routing who waits learns that at once.
     {"name": "early_unrouted", "file": "device/ht/ht_early.cu",
@@ -466,7 +466,7 @@ MUTANTS = [
      "new": "signature->word[EP_SIGNATURE_DIRECTION] += 0;", "tests": ["arrivals_refused"]},
     # A new routing forgets them.
     {"name": "early_kept", "file": "plugin/ep/ht/ht_launch.c",
-     "old": "\thandle->ht->arrivals.head = NULL;\n\treturn", "new": "\treturn",
+     "old": "\thandle->ht->arrivals.head = NULL;\n\thandle->ht->captured", "new": "\thandle->ht->captured",
      "tests": ["arrivals_refused"]},
     # Weights from other nodes are taken of all sources, all of them.
     {"name": "nd_weights_share", "file": "device/ht/ht_dispatch_nodes.cu",

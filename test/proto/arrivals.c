@@ -421,6 +421,50 @@ static void refuse_launches(struct world *w)
 	NEED_CUDA(cudaStreamDestroy(astray));
 }
 
+/* Nor does it take from the call before its capture the dispatch for which that was made. */
+static void lend_captured(struct world *w, struct early *y)
+{
+	ncclEpExtArrivals_t *before = y->arrivals;
+	struct poller p;
+
+	ht_poison(&y->b);
+	start(y, w->stream);
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	NEED_CUDA(cudaMalloc((void **)&y->arrivals, y->bytes));
+	for (int dispatches = 0; dispatches < 2; dispatches++) {
+		world_capture(w->stream);
+		start(y, w->stream);
+		if (dispatches) {
+			NEED_OK(ht_dispatch(&y->b, false, w->stream));
+		}
+		world_capture_drop(w->stream);
+	}
+	NEED_CUDA(cudaFree(y->arrivals));
+	y->arrivals = before;
+	poll_begin(&p, &y->b, y->arrivals, false);
+	NEED_SYNC(ht_dispatch(&y->b, false, w->stream), w->stream);
+	poll_end(&p, false);
+	ht_check_dispatch(&y->b, false);
+}
+
+/* In a capture, too, a new routing forgets the call. */
+static void forget_rerouted(struct world *w, struct early *y)
+{
+	cudaGraphExec_t graph;
+
+	ht_poison(&y->b);
+	world_capture(w->stream);
+	start(y, w->stream);
+	NEED_OK(ht_update(&y->b, w->stream));
+	NEED_OK(ht_dispatch(&y->b, false, w->stream));
+	graph = world_captured(w->stream);
+	NEED_CUDA(cudaGraphLaunch(graph, w->stream));
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	ht_check_dispatch(&y->b, false);
+	CHECK_LAST(y->b.group, ncclSuccess, "");
+	NEED_CUDA(cudaGraphExecDestroy(graph));
+}
+
 /* A call that was captured concerns no dispatch outside of its capture, which is abandoned. */
 static void forget_captured(struct world *w)
 {
@@ -439,6 +483,8 @@ static void forget_captured(struct world *w)
 	CHECK_LAST(y.b.group, ncclSuccess, "");
 	world_meet(w);
 	early_step(&y);
+	lend_captured(w, &y);
+	forget_rerouted(w, &y);
 	early_end(&y);
 }
 

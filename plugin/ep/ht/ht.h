@@ -138,7 +138,8 @@ struct ep_ht_handle {
 	uint64_t stamp;              /* of routings that the handle can use */
 	bool all_receive; /* eager mode: rows come to every rank, as the last dispatch has read */
 	struct ep_ht_dev_arrivals arrivals;  /* of the next dispatch; head NULL: none */
-	unsigned long long arrivals_capture; /* not 0: only if it is in this capture */
+	struct ep_ht_dev_arrivals captured;  /* likewise, of the next one in this capture: */
+	unsigned long long arrivals_capture; /* others look past these */
 };
 
 /* ---- groups of several nodes: who forwards for whom ---- */

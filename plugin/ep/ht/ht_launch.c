@@ -697,6 +697,7 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 				  p.blocks, p.threads, (uint32_t)p.shared_bytes, stream,
 				  "launching UpdateHandle"));
 	handle->ht->arrivals.head = NULL;
+	handle->ht->captured.head = NULL;
 	return ncclSuccess;
 }
 
@@ -709,10 +710,10 @@ ncclResult_t ep_ht_update(struct ncclEpHandle *handle, const struct ep_view *ids
 /* The same dispatch in the order of experts. */
 static ncclResult_t ht_dispatch_early(const struct ep_dispatch *dispatch,
 				      const struct ep_ht_dispatch_args *d,
-				      const struct ep_ht_plan *p, cudaStream_t stream)
+				      const struct ep_ht_plan *p,
+				      struct ep_ht_dev_arrivals *arrivals, cudaStream_t stream)
 {
-	struct ep_ht_handle *ht = dispatch->h->ht;
-	struct ep_ht_early_args a = { .d = *d, .arrivals = ht->arrivals };
+	struct ep_ht_early_args a = { .d = *d, .arrivals = *arrivals };
 
 	ep_ht_arrivals_cut(&d->c.areas, &dispatch->h->group->config.shape, &a.chunk_shift,
 			   &a.ring_chunks);
@@ -720,20 +721,22 @@ static ncclResult_t ht_dispatch_early(const struct ep_dispatch *dispatch,
 	EP_CHECK(ep_kernel_launch(dispatch->h->group, (const void *)ep_ht_dispatch_early_kernel, &a,
 				  p->blocks, p->threads, (uint32_t)p->shared_bytes, stream,
 				  "launching dispatch with arrivals"));
-	ht->arrivals.head = NULL; /* a dispatch that was not launched leaves them to the next one */
+	arrivals->head = NULL; /* a dispatch that was not launched leaves them to the next one */
 	return ncclSuccess;
 }
 
 /* Captured arrivals are for a dispatch of that capture, which may have been abandoned. */
-static bool ht_arrivals_due(const struct ep_ht_handle *ht, cudaStream_t stream)
+static struct ep_ht_dev_arrivals *ht_arrivals_due(struct ep_ht_handle *ht, cudaStream_t stream)
 {
-	return ht->arrivals.head &&
-	       (!ht->arrivals_capture || ht->arrivals_capture == ep_stream_capture(stream));
+	return ht->captured.head && ht->arrivals_capture == ep_stream_capture(stream)
+		       ? &ht->captured
+		       : &ht->arrivals;
 }
 
 ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t stream)
 {
 	struct ep_ht_operation o = ht_operation_of(dispatch->h, EP_HT_DISPATCH);
+	struct ep_ht_dev_arrivals *arrivals = ht_arrivals_due(dispatch->h->ht, stream);
 	struct ep_signature signature = ep_signature_dispatch(dispatch);
 	struct ep_ht_dispatch_args a;
 	struct ep_ht_plan p;
@@ -748,7 +751,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	}
 	o.direct = direct;
 	o.row_bytes = dispatch->token_bytes + dispatch->scale_bytes;
-	o.arrivals = ht_arrivals_due(dispatch->h->ht, stream);
+	o.arrivals = arrivals->head != NULL;
 	o.lines = ep_ht_lines(dispatch->h->group) && !direct && !o.arrivals;
 	p = ep_ht_plan_make(&o);
 	ht_common_fill(&a.c, dispatch->h, dispatch->num_tokens, EP_HT_DISPATCH);
@@ -772,7 +775,7 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	a.by_parts = ep_div_make(p.parts);
 	a.lines = p.lines;
 	if (o.arrivals) {
-		return ht_dispatch_early(dispatch, &a, &p, stream);
+		return ht_dispatch_early(dispatch, &a, &p, arrivals, stream);
 	}
 	return ep_kernel_launch(dispatch->h->group,
 				p.lines.quads ? (const void *)ep_ht_dispatch_lines_kernel
@@ -854,6 +857,7 @@ ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, siz
 	struct ep_ht_dev_arrivals arrivals;
 	struct ep_ht_order_args a;
 	uint64_t need = ep_ht_arrivals_layout(&g->config.shape, handle->topk, memory, &arrivals);
+	unsigned long long capture;
 
 	if (handle->layout != NCCL_EP_LAYOUT_EXPERT_MAJOR) {
 		return ep_fail(ncclInvalidArgument,
@@ -899,7 +903,12 @@ ncclResult_t ep_ht_arrivals_start(struct ncclEpHandle *handle, void *memory, siz
 				  32 * EP_HT_ORDER_WARPS,
 				  nlocal <= EP_HT_ORDER_SHARED ? ep_ht_order_sums(nlocal) : 0,
 				  stream, "launching ncclEpExtStartArrivals"));
-	handle->ht->arrivals = arrivals;
-	handle->ht->arrivals_capture = ep_stream_capture(stream);
+	capture = ep_stream_capture(stream);
+	if (capture) {
+		handle->ht->captured = arrivals;
+		handle->ht->arrivals_capture = capture;
+	} else {
+		handle->ht->arrivals = arrivals;
+	}
 	return ncclSuccess;
 }
