@@ -206,6 +206,7 @@ static ncclResult_t group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_
 {
 	struct ep_group_heap heap = g->config.algo->heap(&g->config.shape, topk);
 	uint64_t timeout_ns = (uint64_t)g->params.value[EP_PARAM_BOOTSTRAP_TIMEOUT_MS] * 1000000;
+	struct ep_peer_choice memory = g->memory; /* which stays if this fails */
 	struct ep_heap grown = { 0 };
 	struct ep_boot boot;
 	ncclResult_t result;
@@ -219,7 +220,7 @@ static ncclResult_t group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_
 	boot.refused = NULL;
 	if (result == ncclSuccess) {
 		mine = group_settle_heap(g, topk, timeout_ns, &boot.busy);
-		result = ep_heap_open(&grown, &boot, g->idents, &g->memory, g->peer_heap.team,
+		result = ep_heap_open(&grown, &boot, g->idents, &memory, g->peer_heap.team,
 				      heap.bytes, mine);
 	}
 	if (result == ncclSuccess) {
@@ -227,6 +228,7 @@ static ncclResult_t group_grow(struct ncclEpGroup *g, uint32_t topk, ncclResult_
 				       "replacing the group's memory");
 	}
 	if (result == ncclSuccess) {
+		g->memory = memory;
 		result = group_replace_heap(g, &boot, &grown, &heap);
 		if (result != ncclSuccess) {
 			ep_group_fail(g); /* remote ranks can write neither */

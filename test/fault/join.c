@@ -28,6 +28,7 @@
 #include "support/ht_bench.h"
 #include "support/roles.h"
 #include "support/victim.h"
+#include "support/watch.h"
 
 #define RANKS_MAX 8
 #define COMMS 16
@@ -311,11 +312,14 @@ static void refuse_growth(void)
 	check_context("rank %d, growth", w.rank);
 	if (w.rank == 1) {
 		setenv("VC_NO_RETAIN", "1", 1);
+		watch_start();
+		watch.fail_at[WATCH_IPC_OPEN] = 1;
 	}
 	CHECK_REASON(ncclEpInitHandle(&handle, b.group, NCCL_EP_LAYOUT_EXPERT_MAJOR, NULL, 3, NULL),
 		     w.rank == 1 ? ncclUnhandledCudaError : ncclRemoteError,
 		     "cannot map memory of");
 	unsetenv("VC_NO_RETAIN");
+	watch_start();
 	bench_pair_of(&b, 9);
 }
 
@@ -344,6 +348,7 @@ static int first_life(void)
 	open_bench(2);
 	bench_pair_of(&b, 2);
 	refuse_all();
+	refuse_growth(); /* nor by CUDA IPC, and ranks can join all the same */
 	check_context("rank %d", w.rank);
 	plane->comms = comms;
 	meet(w.nranks);

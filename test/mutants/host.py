@@ -304,6 +304,10 @@ MUTANTS += [
     # Those who stay map memory that grows as newcomers do.
     {"name": "join_mappings", "file": "plugin/ep/replace.c",
      "old": "\tg->memory.next = NULL;        /*", "new": "\t/*", "tests": ["join"]},
+    # Memory that could not grow is mapped as before.
+    {"name": "growth_mapping", "file": "plugin/ep/group_heap.c",
+     "old": "ep_heap_open(&grown, &boot, g->idents, &memory,", "new": "ep_heap_open(&grown, &boot, g->idents, &g->memory,",
+     "tests": ["join"]},
     # A routing of a handle that was destroyed is not the next handle's.
     {"name": "routing_inherited", "file": "plugin/ep/ht/ht.c",
      "old": "handle->mem_owned ? handle->secret : 0", "new": "0", "tests": ["ht_misuse"]},
