@@ -495,7 +495,8 @@ void ep_net_dialing_end(struct ep_net_dialing *dialing);
 /* ---- messages: their head is the same in all versions, so that ends of two notice it ---- */
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull
-#define EP_NET_VERSION 9u /* any change of what ends send each other, or of a connection's memory */
+/* any change of what ends send each other, or of a connection's memory, is a new one */
+#define EP_NET_VERSION 10u
 #define EP_NET_MAX_QPS 128u
 
 struct ep_net_head {

@@ -315,6 +315,7 @@ struct ep_net_peer {
 	const struct ep_net_remote *remote;
 	uint64_t shared;
 	const uint32_t *qpn;
+	uint32_t lost; /* bit i: it has not found this end over path i */
 };
 
 /* Returns how many paths two ends with these numbers of ports have. */
@@ -445,6 +446,7 @@ struct ep_net_connect_rep {
 	int32_t code; /* ncclSuccess, or text has the reason */
 	uint32_t ports;
 	uint64_t shared;
+	uint32_t lost; /* bit i: the sender was not found over path i */
 	struct ep_net_remote port[EP_NET_NIC_PORTS];
 	uint32_t qpn[EP_NET_MAX_QPS];
 	char text[EP_NET_TEXT];
@@ -490,8 +492,13 @@ const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[
 
 /* Makes the queue pairs of all paths and the completion queues of all ports. */
 ncclResult_t ep_net_qps_new(struct ep_net_comm *c);
-/* Connects them to those of the other end, by their numbers there. */
-ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn);
+/*
+ * Connects them to those of the other end, by their numbers there. Over one path at least both ends
+ * have found each other then.
+ */
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const struct ep_net_peer *peer);
+/* Returns the paths over which the peer was not found, path i as bit i. */
+uint32_t ep_net_paths_lost(const struct ep_net_comm *c);
 /* Chooses those that messages go over: the queue pairs of open paths. */
 void ep_net_qps_choose(struct ep_net_comm *c);
 /* Posts n receives of no length, which take the immediate data. */

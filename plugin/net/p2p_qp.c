@@ -194,7 +194,28 @@ static ncclResult_t qps_connect(struct ep_net_comm *c, bool once, uint32_t *foun
 	return ncclSuccess;
 }
 
-ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
+uint32_t ep_net_paths_lost(const struct ep_net_comm *c)
+{
+	uint32_t lost = 0;
+
+	for (uint32_t i = 0; i < c->npaths && c->path; i++) {
+		lost |= (uint32_t)c->path[i].lost << i;
+	}
+	return lost;
+}
+
+static void paths_lose(struct ep_net_comm *c, uint32_t lost)
+{
+	for (uint32_t i = 0; i < c->npaths && c->path; i++) {
+		c->path[i].lost = lost >> i & 1;
+	}
+}
+
+/*
+ * The sender, who is the second one, tries those paths alone over which it was found: else each end
+ * could have lost what is left to the other one.
+ */
+ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const struct ep_net_peer *peer)
 {
 	bool pairs = c->nlocals == c->nremotes;
 	uint32_t found = 0;
@@ -206,16 +227,21 @@ ncclResult_t ep_net_qps_connect(struct ep_net_comm *c, const uint32_t *qpn)
 		if (c->path) {
 			c->path[q->path].remote_port = q->remote_port;
 		}
-		q->remote_qpn = qpn[i];
+		q->remote_qpn = peer->qpn[i];
 	}
+	paths_lose(c, peer->lost);
 	if (c->open.paths > 1) {
 		EP_CHECK(qps_connect(c, true, &found));
 	}
-	for (uint32_t i = 0; i < c->npaths && c->path && !found; i++) {
-		c->path[i].lost = false;
+	if (!found) {
+		paths_lose(c, peer->lost);
+		EP_CHECK(qps_connect(c, false, &found));
 	}
 	if (!found) {
-		EP_CHECK(qps_connect(c, false, &found));
+		return ep_fail(ncclRemoteError,
+			       "%s sends impossible values (lost paths 0x%x of %u): do all ranks "
+			       "use the same plugin?",
+			       c->peer, peer->lost, c->npaths);
 	}
 	/* The receiver's NIC has the sender's bits now, and returns what is left. */
 	for (uint32_t i = 0; i < c->nlocals && !c->sender; i++) {

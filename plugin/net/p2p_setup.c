@@ -211,7 +211,7 @@ ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer
 				       l->dev->label, f->end.name, f->end.port, c->peer, why.text);
 		}
 	}
-	return ep_net_qps_connect(c, peer->qpn);
+	return ep_net_qps_connect(c, peer);
 }
 
 /* ---- for NCCL ---- */
@@ -284,6 +284,7 @@ static void connect_rep_fill(const struct ep_net_comm *c, uint64_t nonce,
 	head_fill(nonce, sizeof(*rep), &rep->head);
 	rep->shared = (uintptr_t)c->shared;
 	rep->ports = c->nlocals;
+	rep->lost = ep_net_paths_lost(c);
 	ports_fill(c, rep->port, rep->qpn);
 }
 
@@ -633,7 +634,8 @@ static ncclResult_t take_rep(struct connecting *connecting)
 				    .remote = a->port,
 				    .shared = a->shared,
 				    .nqps = connecting->comm->nqps,
-				    .qpn = a->qpn };
+				    .qpn = a->qpn,
+				    .lost = a->lost };
 
 	if (a->code != ncclSuccess) {
 		return ep_fail(ncclRemoteError, "%s refuses: %.*s", connecting->comm->peer,

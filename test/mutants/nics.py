@@ -403,7 +403,12 @@ MUTANTS = [
     # A port without an address is asked for it more and more rarely.
     {"name": "never_rests", "file": "plugin/net/p2p_paths.c",
      "old": "\t\tpath_rest(r, false); /* (it may be possible later) */\n", "new": "", "tests": ["merged_homeless"]},
-    # ... and one that loses its address while the connection is made.
+    # The sender does not rely on paths over which it was not found.
+    {"name": "lost_crossed", "file": "plugin/net/p2p_qp.c",
+     "old": "\tpaths_lose(c, peer->lost);\n\tif (c->open", "new": "\tif (c->open", "tests": ["troubles"]},
+    {"name": "lost_untold", "file": "plugin/net/p2p_setup.c",
+     "old": "\trep->lost = ep_net_paths_lost(c);\n", "new": "", "tests": ["merged_lost"]},
+    # A connection leaves out a port that loses its address while the connection is made.
     {"name": "lost_address", "file": "plugin/net/p2p_qp.c",
      "old": "(error && !ep_net_dev_up(dev, 0));", "new": "false;", "tests": ["troubles"]},
     # A device of several is opened although its port, which is up, has no address, and does without it.

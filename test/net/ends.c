@@ -90,7 +90,8 @@ static void connect_both(struct ep_net_comm *a, struct ep_net_comm *b)
 					    .remote = remote,
 					    .shared = (uintptr_t)to->shared,
 					    .nqps = to->nqps,
-					    .qpn = qpn };
+					    .qpn = qpn,
+					    .lost = i ? ep_net_paths_lost(to) : 0 };
 
 		for (uint32_t k = 0; k < to->nlocals; k++) {
 			remote[k] = (struct ep_net_remote){ .end = to->local[k].end,

@@ -16,6 +16,7 @@
  *   merged LIBRARY VERSION all           no port is left
  *   merged LIBRARY VERSION down          ports that are down before there is a connection
  *   merged LIBRARY VERSION homeless      one that has lost its address, too
+ *   merged LIBRARY VERSION lost          paths over which the receiver does not find its sender
  */
 #include <unistd.h>
 #include "net/rig.h"
@@ -408,6 +409,23 @@ static void test_homeless(void)
 	end();
 }
 
+/*
+ * The receiver does not find its sender over three paths of four, and the sender knows that when it
+ * looks itself. They come back.
+ */
+static void test_lost(void)
+{
+	begin();
+	CHECK_INT(net_log_count(2), 6);
+	CHECK_HAS(net_log_find(2, "mlx5_2:1 QP"), "the peer is not found");
+	CHECK_HAS(net_log_find(2, "mlx5_6:1 QP"), "the peer is not found");
+	CHECK(!*net_log_find(2, "has noticed a failure"), "one end alone knows");
+	for (uint64_t i = 0; i < 40 || !*net_log_find(3, "the path is used again"); i++) {
+		message(BYTES, i);
+	}
+	end();
+}
+
 int main(int argc, char **argv)
 {
 	const char *what;
@@ -436,6 +454,8 @@ int main(int argc, char **argv)
 		test_flush();
 	} else if (!strcmp(what, "all")) {
 		test_all();
+	} else if (!strcmp(what, "lost")) {
+		test_lost();
 	} else if (!strcmp(what, "down")) {
 		test_down();
 		net_faults_close();

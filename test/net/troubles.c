@@ -313,6 +313,58 @@ static void test_not_found(int ports, int error_code)
 	ends_nic_drop(to);
 }
 
+static int tries;
+
+static int nobody_first(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	return attr->qp_state == IBV_QPS_RTR && tries++ == 0 ? ETIMEDOUT
+							     : verbs->ibv_modify_qp(qp, attr, mask);
+}
+
+/*
+ * The receiver does not find the sender over the first path, and the sender at its first try does
+ * not find the receiver over the second one. It knows that it has no other, and tries again. A peer
+ * that names all paths is refused.
+ */
+static void test_crossed(void)
+{
+	struct ep_net_nic *from = ends_nic_two(0, 3), *to = ends_nic_two(1, 2);
+	const struct ep_net_class class = { -1, -1 };
+	static struct ep_verbs deaf, deaf_first;
+	struct ep_net_comm *pair[2], *c;
+	struct ep_net_remote remote[2];
+	const struct ep_net_peer peer = {
+		.nremotes = 2, .remote = remote, .nqps = 2, .qpn = (uint32_t[]){ 1, 2 }, .lost = 3
+	};
+	struct ep_error error;
+
+	check_context("each end finds the other one over another path");
+	verbs = to->dev[0]->nic.v;
+	not_found = ETIMEDOUT;
+	tries = 0;
+	deaf = deaf_first = *verbs;
+	deaf.ibv_modify_qp = nobody;
+	deaf_first.ibv_modify_qp = nobody_first;
+	to->dev[0]->nic.v = &deaf;
+	from->dev[1]->nic.v = &deaf_first;
+	pair_of_paths(from, to, 2, 2, -1, pair);
+	for (int i = 0; i < 2; i++) {
+		CHECK_INT(ep_net_paths_lost(pair[i]), 1);
+		CHECK(!pair[i]->qp[0].connected && pair[i]->qp[1].connected, "end %d", i);
+		remote[i] = (struct ep_net_remote){ .end = to->dev[i]->nic.end };
+	}
+	CHECK_INT(tries, 2);
+	pair_free(pair);
+	to->dev[0]->nic.v = from->dev[1]->nic.v = verbs;
+	NEED(ep_net_comm_new(from, true, 2, 2, &class, &c) == ncclSuccess);
+	CHECK_INT(ep_net_comm_connect(c, &peer), ncclRemoteError);
+	ep_error_get(NULL, &error);
+	CHECK_HAS(error.text, "lost paths 0x3 of 2");
+	ep_net_comm_free(c);
+	ends_nic_drop(from);
+	ends_nic_drop(to);
+}
+
 /* ---- calls that fail ---- */
 
 /*
@@ -677,6 +729,7 @@ int main(void)
 	test_not_found(1, ETIMEDOUT);
 	test_not_found(1, ENODATA);
 	test_not_found(2, ETIMEDOUT);
+	test_crossed();
 	test_unwinding();
 	test_no_flush();
 	test_flushes(1);
