@@ -233,6 +233,7 @@ static ncclResult_t dev_open(struct ep_net_dev *dev, bool even_down)
 		dev->port_down = dev->nic.down; /* (that is: for a long time) */
 		dev->port_up = 0;
 		dev->moved = dev->nic.homeless;
+		dev->refused = 0;
 		dev->broken = 0;
 		error = ep_nic_events_open(&dev->nic);
 		if (error) {
@@ -291,14 +292,22 @@ bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns)
 	       !__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED) && ep_now_ns() >= up + ns;
 }
 
+/* All connections ask, and each answer that there is none is a line: one is enough for so long. */
+#define EP_NET_REFUSED_NS 1000000000ull
+
 bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
 {
 	struct ep_nic nic = dev->nic; /* what is open stays as it is: others read it */
+	uint64_t now = ep_now_ns(), refused = __atomic_load_n(&dev->refused, __ATOMIC_RELAXED);
 	ncclResult_t result = ncclSuccess;
 	struct ep_reason why;
 
+	if (refused && now < refused + EP_NET_REFUSED_NS) {
+		return false;
+	}
 	nic.even_down = false;
 	if (!ep_nic_port_open(&nic, ep_net_env(), &why, &result)) {
+		__atomic_store_n(&dev->refused, now, __ATOMIC_RELAXED);
 		EP_INFO(EP_LOG_NET, "%s cannot be used again yet: %s", dev->label,
 			result == ncclSuccess ? why.text : "see above");
 		return false;
@@ -333,9 +342,11 @@ static void dev_event(void *arg, const struct ep_nic_report *report)
 		__atomic_store_n(&dev->port_up, ep_now_ns(), __ATOMIC_RELAXED);
 		__atomic_store_n(&dev->port_down, 0, __ATOMIC_RELAXED);
 		__atomic_store_n(&dev->moved, 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&dev->refused, 0, __ATOMIC_RELAXED);
 		break;
 	case EP_NIC_ADDRESS:
 		__atomic_store_n(&dev->moved, 1, __ATOMIC_RELAXED);
+		__atomic_store_n(&dev->refused, 0, __ATOMIC_RELAXED);
 		break;
 	case EP_NIC_DEVICE_FAILED:
 		__atomic_store_n(&dev->broken, 1, __ATOMIC_RELAXED);

@@ -49,6 +49,8 @@ struct ep_net_dev {
 	uint64_t port_up;   /* atomic: when it came up again; 0: never */
 	/* atomic: it was opened before its port came up or had an address, or that has changed */
 	uint32_t moved;
+	/* atomic: when it was last asked for its address in vain; 0: not since that has changed */
+	uint64_t refused;
 	uint32_t broken; /* atomic: the device failed, for all its users */
 	/*
 	 * Held while events are read. Not `lock`, which may be held for long: a NIC that is about

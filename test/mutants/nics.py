@@ -416,6 +416,13 @@ MUTANTS = [
      "old": "\tif (nic->even_down) {\n\t\t*result", "new": "\tif (nic->down) {\n\t\t*result", "tests": ["merged_homeless"]},
     {"name": "homeless_served", "file": "plugin/net/device.c",
      "old": "dev->moved = dev->nic.homeless;", "new": "dev->moved = 0;", "tests": ["merged_homeless"]},
+    # A port that gave no address is not asked again by each connection, ...
+    {"name": "asked_by_each", "file": "plugin/net/device.c",
+     "old": "if (refused && now < refused", "new": "if (false && now < refused", "tests": ["ports"]},
+    # ... but when it may have one.
+    {"name": "refused_address", "file": "plugin/net/device.c",
+     "old": "moved, 1, __ATOMIC_RELAXED);\n\t\t__atomic_store_n(&dev->refused, 0, __ATOMIC_RELAXED);\n\t\tbreak;\n\tcase EP_NIC_DEVICE",
+     "new": "moved, 1, __ATOMIC_RELAXED);\n\t\tbreak;\n\tcase EP_NIC_DEVICE", "tests": ["ports"]},
     # ---- ranks that reach each other's memory ----
     # Ranks take a port that is up.
     {"name": "gin_down", "file": "plugin/net/gin_mesh.c",

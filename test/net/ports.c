@@ -534,6 +534,43 @@ static void test_moved(enum ibv_event_type event)
 	ends_nic_drop(nic);
 }
 
+static int port_asked;
+
+static int no_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr, size_t bytes)
+{
+	port_asked++;
+	return EIO;
+}
+
+/* A port that gives no address is not asked by each connection, but when it may have one. */
+static void test_refused_address(void)
+{
+	const struct ep_net_class class = { -1, -1 };
+	struct ep_net_nic *nic = ends_nic(0);
+	struct ep_net_dev *dev = nic->dev[0];
+	struct ep_net_comm *c;
+
+	check_context("a port without an address, and many connections");
+	asked_port = verbs_get_ctx(dev->nic.ctx)->query_port;
+	verbs_get_ctx(dev->nic.ctx)->query_port = no_port;
+	for (int i = 0; i < 3; i++) {
+		uint64_t before = dev->refused;
+
+		if (i != 1) {
+			vn_dv_event(dev->nic.ctx, IBV_EVENT_GID_CHANGE, NULL);
+		}
+		port_asked = 0;
+		NEED(ep_net_comm_new(nic, true, 1, 1, &class, &c) == ncclSuccess);
+		CHECK(c->local[0].down);
+		/* (a busy machine may take the second away) */
+		CHECK(port_asked == (i != 1) || (i == 1 && ep_now_ns() > before + 1000000000),
+		      "asked %d times for connection %d", port_asked, i);
+		ep_net_comm_free(c);
+	}
+	verbs_get_ctx(dev->nic.ctx)->query_port = asked_port;
+	ends_nic_drop(nic);
+}
+
 /* Ranks of GIN do not take a port that has gone down since, of which nobody has heard yet. */
 static void test_mesh_down(void)
 {
@@ -720,6 +757,7 @@ int main(void)
 	test_moved(IBV_EVENT_PORT_ACTIVE);
 	test_moved(IBV_EVENT_LID_CHANGE);
 	test_moved(IBV_EVENT_GID_CHANGE);
+	test_refused_address();
 	test_mesh_down();
 	test_one_try();
 	test_late_flushed();
