@@ -760,9 +760,9 @@ ncclResult_t ep_ht_dispatch(const struct ep_dispatch *dispatch, cudaStream_t str
 	}
 	ep_signature_launch(&a.c.launch, &signature);
 	a.tokens = dispatch->tokens.data;
-	a.scales = dispatch->scales.data;
+	a.scales = dispatch->scale_bytes ? dispatch->scales.data : a.tokens; /* none, at no NULL */
 	a.out_tokens = dispatch->out_tokens.data;
-	a.out_scales = dispatch->out_scales.data;
+	a.out_scales = dispatch->scale_bytes ? dispatch->out_scales.data : a.out_tokens;
 	a.token_bytes = dispatch->token_bytes;
 	a.scale_bytes = dispatch->scale_bytes;
 	a.parts = p.parts;
