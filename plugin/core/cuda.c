@@ -153,6 +153,24 @@ int ep_context_stream_device(cudaStream_t stream)
 	return -1;
 }
 
+unsigned long long ep_stream_capture(cudaStream_t stream)
+{
+	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+	unsigned long long id = 0;
+	cudaError_t err;
+
+#if CUDART_VERSION >= 13000
+	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
+#else
+	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL);
+#endif
+	if (err != cudaSuccess) {
+		(void)cudaGetLastError(); /* whatever is wrong, the launch there will show it */
+		return 0;
+	}
+	return status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
 bool ep_pinned_take(struct ep_pinned *pinned, void *host, size_t bytes, struct ep_reason *why)
 {
 	const char *what = "cudaHostRegister";

@@ -60,6 +60,9 @@ bool ep_context_ended(const struct ep_context *context);
 /* Returns the device of the stream; -1: the driver does not report it, or it is no stream. */
 int ep_context_stream_device(cudaStream_t stream);
 
+/* Returns the capture that the stream is in, or 0: none, or a void one. */
+unsigned long long ep_stream_capture(cudaStream_t stream);
+
 /* Host memory that kernels use as well. A reset of the device takes it from kernels alone. */
 struct ep_pinned {
 	unsigned char *host, *dev; /* NULL: none */

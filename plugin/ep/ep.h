@@ -790,9 +790,6 @@ ncclResult_t ep_halves_check(const struct ncclEpHandle *handle, bool send_only, 
  */
 ncclResult_t ep_halves_check_device(const struct ncclEpGroup *group, uint32_t topk);
 
-/* The capture that the stream is in, or 0: none, or a void one. */
-unsigned long long ep_stream_capture(cudaStream_t stream);
-
 /* The operation is launched on `stream`, or its send half if send_only. */
 void ep_halves_launched(struct ncclEpHandle *handle, enum ep_pending_kind kind, bool send_only,
 			cudaStream_t stream);

@@ -10,24 +10,6 @@
 #include "core/range.h"
 #include "ep/ep.h"
 
-unsigned long long ep_stream_capture(cudaStream_t stream)
-{
-	enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-	unsigned long long id = 0;
-	cudaError_t err;
-
-#if CUDART_VERSION >= 13000
-	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL, NULL);
-#else
-	err = cudaStreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL);
-#endif
-	if (err != cudaSuccess) {
-		(void)cudaGetLastError(); /* whatever is wrong, the launch there will show it */
-		return 0;
-	}
-	return status == cudaStreamCaptureStatusActive ? id : 0;
-}
-
 static const char *halves_kind(const struct ncclEpHandle *handle)
 {
 	return handle->pending == EP_PENDING_DISPATCH ? "dispatch" : "combine";
