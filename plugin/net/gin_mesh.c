@@ -70,13 +70,13 @@ static ncclResult_t mesh_port(struct ep_net_mesh *mesh)
 {
 	int n = mesh->nic->nports;
 
-	for (int i = n == 1 ? n : 0; i < 2 * n && !mesh->dev; i++) {
-		struct ep_net_dev *dev = mesh->nic->dev[i % n];
-
-		if (mesh_port_fits(mesh, dev, i >= n)) {
-			mesh->dev = dev;
-			mesh->of_nic = i % n;
-			mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
+	for (int even = n == 1; even < 2 && !mesh->dev; even++) {
+		for (int i = 0; i < n && !mesh->dev; i++) {
+			if (mesh_port_fits(mesh, mesh->nic->dev[i], even)) {
+				mesh->dev = mesh->nic->dev[i];
+				mesh->of_nic = i;
+				mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
+			}
 		}
 	}
 	return mesh->dev
