@@ -182,7 +182,8 @@ ncclResult_t ncclEpExtCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  *
  * Collective: yes, on all ranks of `comm`.
  * Threads: one at a time.
- * Capture: refused, of any stream of the device.
+ * Capture: refused, if any stream of the device is captured. The wait for the device ends the
+ *   captures there, as in ncclEpGroupDestroy.
  * Blocks: until all ranks of `comm` have come, NCCL_EP_BOOTSTRAP_TIMEOUT_MS at most for each of
  *   four exchanges, and before that until the device is idle.
  * Memory: as before; the lost rank's is given back.

@@ -285,6 +285,14 @@ static const struct {
 	{ "ncclEpExtPeerStats", "refused", ext_peer_stats },
 };
 
+/* Does the call wait for the device? That ends captures there. */
+static bool ends_capture(const struct scene *s, size_t i)
+{
+	/* ranks of one process have no windows, and are refused before */
+	return calls[i].run == group_destroy ||
+	       (calls[i].run == ext_replace_ranks && s->w->processes);
+}
+
 static void try_call(struct scene *s, size_t i)
 {
 	cudaStream_t stream = s->w->stream;
@@ -298,7 +306,7 @@ static void try_call(struct scene *s, size_t i)
 	world_capture(stream);
 	result = calls[i].run(s, stream);
 	CHECK_INT(result, strcmp(calls[i].state, "refused") ? ncclSuccess : ncclInvalidUsage);
-	if (calls[i].run == group_destroy) { /* it has waited for the device */
+	if (ends_capture(s, i)) {
 		CHECK_CUDA(cudaStreamEndCapture(stream, &graph), cudaErrorStreamCaptureInvalidated);
 		return;
 	}
