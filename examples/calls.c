@@ -143,11 +143,15 @@ static void ext_create_group(void)
 /* ncclEpGroupDestroy: After a failure as well. */
 static void group_destroy(void)
 {
+	ncclResult_t result;
+
 	CHECK(ncclEpHandleDestroy(handle));
-	if (ncclEpGroupDestroy(group) == ncclSystemError) {
+	result = ncclEpGroupDestroy(group);
+	if (result == ncclSystemError) {
 		CHECK(ncclCommAbort(comm)); /* its collective waits for a lost rank */
-		CHECK(ncclEpGroupDestroy(group));
+		result = ncclEpGroupDestroy(group);
 	}
+	CHECK(result);
 	group = NULL;
 }
 

@@ -578,6 +578,7 @@ static void run(struct shape s, ncclComm_t comm, int rank, struct team *team)
 		CHECK(ncclEpHandleDestroy(l->handle));
 		CHECK(ncclEpGroupDestroy(l->group));
 	}
+	CHECK(ncclCommDestroy(comm));
 }
 
 int main(int argc, char **argv)

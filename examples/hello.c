@@ -86,6 +86,7 @@ static void run(ncclComm_t comm, int rank, int ranks)
 	int same = memcmp(x[rank], y[rank], sizeof(x[0])) == 0;
 	printf("rank %d: %s\n", rank, same ? "all tokens are back" : "WRONG");
 	CHECK(ncclEpHandleDestroy(handle) || ncclEpGroupDestroy(group) || !same);
+	CHECK(ncclCommDestroy(comm));
 }
 
 int main(void)
