@@ -42,8 +42,8 @@ ncclEpExtArrivalLook(const ncclEpExtArrivals_t *arrivals, unsigned int e)
 }
 
 /*
- * Waits, for `limit_ns` at most: MISSING then. A limit above the group's timeout never ends before
- * the dispatch has said that it failed. One thread.
+ * Waits, for `limit_ns` at most: MISSING then. A dispatch that fails says so within three timeouts
+ * of the group and 1 s of its start: a limit that is over later does not end before. One thread.
  */
 static __device__ __forceinline__ ncclEpExtArrivalState
 ncclEpExtArrivalWait(const ncclEpExtArrivals_t *arrivals, unsigned int e, uint64_t limit_ns)
