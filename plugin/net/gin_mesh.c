@@ -49,34 +49,47 @@ struct making {
 
 /* ---- making ---- */
 
-/* Whether the rank may use a port of the NIC; `even`: one that is down for a moment, too. */
-static bool mesh_port_fits(struct ep_net_mesh *mesh, struct ep_net_dev *dev, bool even)
+enum fit {
+	FIT_NOT,
+	FIT_DOWN, /* for a moment, or it is the only port */
+	FIT_UP
+};
+
+/* Whether the rank may use a port of the NIC, which is `up` or not. A line says why it may not. */
+static enum fit mesh_port_fits(const struct ep_net_mesh *mesh, struct ep_net_dev *dev, bool up)
 {
 	const char *lacks = ep_net_dev_lacks(dev);
-	bool up = ep_net_dev_address(dev, &mesh->end[mesh->rank], &mesh->gid_index);
 
-	if (!lacks && !up && !(even && (mesh->nic->nports == 1 || !ep_net_dev_down(dev)))) {
+	if (!lacks && !up && mesh->nic->nports > 1 && ep_net_dev_down(dev)) {
 		lacks = "is down, or has no address";
 	}
 	if (lacks) {
 		EP_INFO(EP_LOG_INIT | EP_LOG_NET, "%s is not used for GIN: it %s", dev->label,
 			lacks);
+		return FIT_NOT;
 	}
-	return !lacks;
+	return up ? FIT_UP : FIT_DOWN;
 }
 
 /* Takes the first port of the NIC, which is held, that is fit for it, and up if any of them is. */
 static ncclResult_t mesh_port(struct ep_net_mesh *mesh)
 {
-	int n = mesh->nic->nports;
+	enum fit best = FIT_NOT;
 
-	for (int even = n == 1; even < 2 && !mesh->dev; even++) {
-		for (int i = 0; i < n && !mesh->dev; i++) {
-			if (mesh_port_fits(mesh, mesh->nic->dev[i], even)) {
-				mesh->dev = mesh->nic->dev[i];
-				mesh->of_nic = i;
-				mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
-			}
+	for (int i = 0; i < mesh->nic->nports && best < FIT_UP; i++) {
+		struct ep_net_dev *dev = mesh->nic->dev[i];
+		struct ep_nic_end end;
+		uint32_t gid_index;
+		bool up = ep_net_dev_address(dev, &end, &gid_index);
+		enum fit fit = mesh_port_fits(mesh, dev, up);
+
+		if (fit > best) {
+			best = fit;
+			mesh->dev = dev;
+			mesh->of_nic = i;
+			mesh->end[mesh->rank] = end;
+			mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
+			mesh->gid_index = gid_index;
 		}
 	}
 	return mesh->dev

@@ -426,7 +426,7 @@ MUTANTS = [
     # ---- ranks that reach each other's memory ----
     # Ranks take a port that is up.
     {"name": "gin_down", "file": "plugin/net/gin_mesh.c",
-     "old": "if (!lacks && !up && !(even", "new": "if (!lacks && !up && !(true", "tests": ["ports"]},
+     "old": "best < FIT_UP", "new": "best < FIT_DOWN", "tests": ["ports"]},
     # Room of the completion queue comes back.
     {"name": "gin_room", "file": "plugin/net/gin.c",
      "old": "\t\tgin->cq_room++;\n", "new": "", "tests": ["gin_few_cqes"]},

@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "core/log.h"
 #include "net/ends.h"
 #include "net/coll.h"
 #include "net/gin.h"
@@ -571,6 +572,14 @@ static void test_refused_address(void)
 	ends_nic_drop(nic);
 }
 
+static int unfit; /* lines that say so of a port */
+
+static bool listen_for_unfit(enum ep_log_level level, unsigned int subsys, const char *text)
+{
+	unfit += strstr(text, "is not used for GIN") != NULL;
+	return true;
+}
+
 /* Ranks of GIN do not take a port that has gone down since, of which nobody has heard yet. */
 static void test_mesh_down(void)
 {
@@ -585,6 +594,15 @@ static void test_mesh_down(void)
 	/* (both may be up again in a moment) */
 	vn_dv_event(nic->dev[1]->nic.ctx, IBV_EVENT_PORT_ERR, NULL);
 	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	CHECK_INT(mesh->of_nic, 0);
+	ep_net_mesh_put(mesh);
+	/* One that has been down for long is refused, with one line. */
+	__atomic_store_n(&nic->dev[0]->port_down, 1, __ATOMIC_RELAXED);
+	ep_log_to(listen_for_unfit);
+	NEED(ep_net_mesh_new(nic, 1, 0, &mesh) == ncclSuccess);
+	ep_log_to(NULL);
+	CHECK_INT(mesh->of_nic, 1);
+	CHECK_INT(unfit, 1);
 	ep_net_mesh_put(mesh);
 	ends_nic_drop(nic);
 }
