@@ -232,8 +232,7 @@ static ncclResult_t dev_open(struct ep_net_dev *dev, bool even_down)
 	if (result == ncclSuccess) {
 		dev->port_down = dev->nic.down; /* (that is: for a long time) */
 		dev->port_up = 0;
-		dev->moved = dev->nic.homeless;
-		dev->refused = 0;
+		dev->ask = dev->nic.homeless ? 0 : EP_NET_AS_OPENED;
 		dev->broken = 0;
 		error = ep_nic_events_open(&dev->nic);
 		if (error) {
@@ -295,19 +294,15 @@ bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns)
 /* All connections ask, and each answer that there is none is a line: one is enough for so long. */
 #define EP_NET_REFUSED_NS 1000000000ull
 
-bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
+static bool port_ask(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
 {
 	struct ep_nic nic = dev->nic; /* what is open stays as it is: others read it */
-	uint64_t now = ep_now_ns(), refused = __atomic_load_n(&dev->refused, __ATOMIC_RELAXED);
 	ncclResult_t result = ncclSuccess;
 	struct ep_reason why;
 
-	if (refused && now < refused + EP_NET_REFUSED_NS) {
-		return false;
-	}
 	nic.even_down = false;
 	if (!ep_nic_port_open(&nic, ep_net_env(), &why, &result)) {
-		__atomic_store_n(&dev->refused, now, __ATOMIC_RELAXED);
+		__atomic_store_n(&dev->ask, ep_now_ns() + EP_NET_REFUSED_NS, __ATOMIC_RELAXED);
 		EP_INFO(EP_LOG_NET, "%s cannot be used again yet: %s", dev->label,
 			result == ncclSuccess ? why.text : "see above");
 		return false;
@@ -319,14 +314,19 @@ bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gi
 
 bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
 {
-	*end = dev->nic.end;
-	*gid_index = dev->nic.gid_index;
+	uint64_t ask;
+
 	ep_net_dev_events(dev);
+	ask = __atomic_load_n(&dev->ask, __ATOMIC_RELAXED);
 	if (__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)) {
 		return false;
 	}
-	return !__atomic_load_n(&dev->moved, __ATOMIC_RELAXED) ||
-	       ep_net_dev_end(dev, end, gid_index);
+	if (ask != EP_NET_AS_OPENED) {
+		return ep_now_ns() >= ask && port_ask(dev, end, gid_index);
+	}
+	*end = dev->nic.end;
+	*gid_index = dev->nic.gid_index;
+	return true;
 }
 
 static void dev_event(void *arg, const struct ep_nic_report *report)
@@ -341,12 +341,10 @@ static void dev_event(void *arg, const struct ep_nic_report *report)
 	case EP_NIC_PORT_UP:
 		__atomic_store_n(&dev->port_up, ep_now_ns(), __ATOMIC_RELAXED);
 		__atomic_store_n(&dev->port_down, 0, __ATOMIC_RELAXED);
-		__atomic_store_n(&dev->moved, 1, __ATOMIC_RELAXED);
-		__atomic_store_n(&dev->refused, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&dev->ask, 0, __ATOMIC_RELAXED);
 		break;
 	case EP_NIC_ADDRESS:
-		__atomic_store_n(&dev->moved, 1, __ATOMIC_RELAXED);
-		__atomic_store_n(&dev->refused, 0, __ATOMIC_RELAXED);
+		__atomic_store_n(&dev->ask, 0, __ATOMIC_RELAXED);
 		break;
 	case EP_NIC_DEVICE_FAILED:
 		__atomic_store_n(&dev->broken, 1, __ATOMIC_RELAXED);

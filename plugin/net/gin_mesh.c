@@ -78,8 +78,8 @@ static ncclResult_t mesh_port(struct ep_net_mesh *mesh)
 
 	for (int i = 0; i < mesh->nic->nports && best < FIT_UP; i++) {
 		struct ep_net_dev *dev = mesh->nic->dev[i];
-		struct ep_nic_end end;
-		uint32_t gid_index;
+		struct ep_nic_end end = dev->nic.end;
+		uint32_t gid_index = dev->nic.gid_index;
 		bool up = ep_net_dev_address(dev, &end, &gid_index);
 		enum fit fit = mesh_port_fits(mesh, dev, up);
 

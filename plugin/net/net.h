@@ -24,6 +24,8 @@
 
 struct ep_net_region;
 
+#define EP_NET_AS_OPENED UINT64_MAX
+
 struct ep_net_dev {
 	/* for NCCL; never changed once the device was found */
 	int index;
@@ -47,10 +49,11 @@ struct ep_net_dev {
 	uint32_t nregions, room;
 	uint64_t port_down; /* atomic: when the port went down; 0: it is up */
 	uint64_t port_up;   /* atomic: when it came up again; 0: never */
-	/* atomic: it was opened before its port came up or had an address, or that has changed */
-	uint32_t moved;
-	/* atomic: when it was last asked for its address in vain; 0: not since that has changed */
-	uint64_t refused;
+	/*
+	 * atomic: from when on the port is asked for its address, which may have changed since the
+	 * device was opened; EP_NET_AS_OPENED: it has not
+	 */
+	uint64_t ask;
 	uint32_t broken; /* atomic: the device failed, for all its users */
 	/*
 	 * Held while events are read. Not `lock`, which may be held for long: a NIC that is about
@@ -77,13 +80,8 @@ const char *ep_net_dev_lacks(const struct ep_net_dev *dev);
  */
 ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
 /*
- * Finds how peers reach the port now: that may have changed while it was down. Returns whether they
- * do.
- */
-bool ep_net_dev_end(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
-/*
  * Gives how peers reach the port. Where that may have changed since the device was opened it is
- * asked again. Returns whether they do; if not, it is how they did. The caller holds the device.
+ * asked again. Returns whether they do; if not, *end is as it was. The caller holds the device.
  */
 bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
 /* Returns whether the port has been up for `ns`. */

@@ -407,7 +407,7 @@ static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_
 	if (!ep_net_flush_restart(l)) {
 		return ncclSuccess; /* (it may be possible soon) */
 	}
-	if (!ep_net_dev_end(l->dev, &l->end, &l->gid_index) || !recovery_make(c, l, qp)) {
+	if (!ep_net_dev_address(l->dev, &l->end, &l->gid_index) || !recovery_make(c, l, qp)) {
 		path_rest(r, false); /* (it may be possible later) */
 		return ncclSuccess;
 	}

@@ -61,6 +61,8 @@ static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 
 		l->dev = c->nic->dev[i];
 		nic = &l->dev->nic;
+		l->end = nic->end;
+		l->gid_index = nic->gid_index;
 		l->down = !ep_net_dev_address(l->dev, &l->end, &l->gid_index);
 		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
 		l->tc = ep_net_traffic_class(l->dev, class->tc);
