@@ -89,7 +89,6 @@ struct ep_net_qp {
 	uint32_t room;       /* of its send queue */
 	uint32_t owed;       /* receives that were used and not posted again */
 	uint8_t path, local_port, remote_port;
-	bool connected; /* while the connection is made */
 	/* of connections with several paths */
 	struct ep_net_part *part; /* ring of sq_depth; sender */
 	uint32_t first, posted;   /* parts that have ended; that were posted */

@@ -175,7 +175,6 @@ static ncclResult_t qp_connect(struct ep_net_comm *c, uint32_t i, bool once)
 	if (!once || error) { /* (again, for the error's text) */
 		EP_CHECK(ep_net_queue_connect(l->dev, q->qp, &rc_path, q->remote_qpn));
 	}
-	q->connected = true;
 	return c->sender ? ncclSuccess : ep_net_receives_post(c, i, c->rq_depth);
 }
 
@@ -184,7 +183,7 @@ static ncclResult_t qps_connect(struct ep_net_comm *c, bool once, uint32_t *foun
 {
 	*found = 0;
 	for (uint32_t i = 0; i < c->nqps; i++) {
-		if (!path_is_lost(c, c->qp[i].path) && !c->qp[i].connected) {
+		if (!path_is_lost(c, c->qp[i].path) && c->qp[i].qp->state != IBV_QPS_RTS) {
 			EP_CHECK(qp_connect(c, i, once));
 		}
 	}
