@@ -171,7 +171,8 @@ bool ep_gda_verbs_create(struct ep_gda_queue *queue, struct ep_reason *why)
 	if (!verbs_make(queue, why)) {
 		return false;
 	}
-	error = ep_rc_qp_init(&queue->nic->base, &queue->gda->env, queue->verbs, access);
+	error = ep_rc_qp_init(&queue->nic->base, &queue->gda->env, queue->verbs,
+			      queue->nic->base.pkey_index, access);
 	if (error) {
 		return ep_reason_set(why, "%s:%d: a queue pair cannot be initialised: %s",
 				     queue->nic->base.name, queue->nic->base.port, strerror(error));

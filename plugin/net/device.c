@@ -294,7 +294,7 @@ bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns)
 /* All connections ask, and each answer that there is none is a line: one is enough for so long. */
 #define EP_NET_REFUSED_NS 1000000000ull
 
-static bool port_ask(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
+static bool port_ask(struct ep_net_dev *dev, struct ep_nic_end *end, struct ep_net_index *index)
 {
 	struct ep_nic nic = dev->nic; /* what is open stays as it is: others read it */
 	ncclResult_t result = ncclSuccess;
@@ -308,11 +308,11 @@ static bool port_ask(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *g
 		return false;
 	}
 	*end = nic.end;
-	*gid_index = nic.gid_index;
+	*index = (struct ep_net_index){ nic.gid_index, nic.pkey_index };
 	return true;
 }
 
-bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index)
+bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, struct ep_net_index *index)
 {
 	uint64_t ask;
 
@@ -322,10 +322,10 @@ bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t
 		return false;
 	}
 	if (ask != EP_NET_AS_OPENED) {
-		return ep_now_ns() >= ask && port_ask(dev, end, gid_index);
+		return ep_now_ns() >= ask && port_ask(dev, end, index);
 	}
 	*end = dev->nic.end;
-	*gid_index = dev->nic.gid_index;
+	*index = (struct ep_net_index){ dev->nic.gid_index, dev->nic.pkey_index };
 	return true;
 }
 

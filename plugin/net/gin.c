@@ -531,7 +531,7 @@ static ncclResult_t queues_make(struct gin *gin)
 				       mesh->end[r].name, mesh->end[r].port, mesh->who[r],
 				       why.text);
 		}
-		link->qp = ep_net_queue_new(dev, gin->cq, &room,
+		link->qp = ep_net_queue_new(dev, mesh->index.pkey, gin->cq, &room,
 					    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 		if (!link->qp) {
 			return ep_fail(ncclSystemError,
@@ -581,7 +581,7 @@ static ncclResult_t queues_connect(struct gin *gin)
 					   .tc = ep_net_traffic_class(mesh->dev, mesh->tc),
 					   .sl = ep_net_service_level(own, mesh->tc),
 					   .log_reads = EP_RC_LOG_READS,
-					   .gid_index = mesh->gid_index };
+					   .gid_index = mesh->index.gid };
 
 		EP_CHECK(ep_net_queue_connect(mesh->dev, gin->link[r].qp, &path,
 					      gin->link[r].remote_qpn));

@@ -27,7 +27,7 @@ struct ep_net_mesh {
 	const struct ep_net_nic *nic; /* held */
 	struct ep_net_dev *dev;       /* the port that this rank uses */
 	int of_nic;                   /* which one of the NIC it is, by which memory has keys */
-	uint32_t gid_index;           /* of its address */
+	struct ep_net_index index;
 	uint32_t nranks, rank;
 	int tc;                  /* traffic class; -1: none given */
 	int *fd;                 /* of each rank; -1: the own */

@@ -79,8 +79,8 @@ static ncclResult_t mesh_port(struct ep_net_mesh *mesh)
 	for (int i = 0; i < mesh->nic->nports && best < FIT_UP; i++) {
 		struct ep_net_dev *dev = mesh->nic->dev[i];
 		struct ep_nic_end end = dev->nic.end;
-		uint32_t gid_index = dev->nic.gid_index;
-		bool up = ep_net_dev_address(dev, &end, &gid_index);
+		struct ep_net_index index = { dev->nic.gid_index, dev->nic.pkey_index };
+		bool up = ep_net_dev_address(dev, &end, &index);
 		enum fit fit = mesh_port_fits(mesh, dev, up);
 
 		if (fit > best) {
@@ -89,7 +89,7 @@ static ncclResult_t mesh_port(struct ep_net_mesh *mesh)
 			mesh->of_nic = i;
 			mesh->end[mesh->rank] = end;
 			mesh->end[mesh->rank].psn = (uint32_t)ep_now_ns() & 0xffffff;
-			mesh->gid_index = gid_index;
+			mesh->index = index;
 		}
 	}
 	return mesh->dev

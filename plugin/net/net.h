@@ -24,6 +24,11 @@
 
 struct ep_net_region;
 
+/* Where in a port's tables its address and its partition key are. */
+struct ep_net_index {
+	uint32_t gid, pkey;
+};
+
 #define EP_NET_AS_OPENED UINT64_MAX
 
 struct ep_net_dev {
@@ -81,9 +86,9 @@ const char *ep_net_dev_lacks(const struct ep_net_dev *dev);
 ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
 /*
  * Gives how peers reach the port. Where that may have changed since the device was opened it is
- * asked again. Returns whether they do; if not, *end is as it was. The caller holds the device.
+ * asked again. Returns whether they do; if not, both stay as they are. The caller holds the device.
  */
-bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, uint32_t *gid_index);
+bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, struct ep_net_index *index);
 /* Returns whether the port has been up for `ns`. */
 bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns);
 /* Returns whether the port has been down for longer than a moment. */
@@ -337,8 +342,8 @@ ncclResult_t ep_net_cq_new(struct ep_net_dev *dev, uint64_t cqes, uint32_t *lost
 /*
  * Returns a new queue pair in state INIT, with `room` as the NIC has it; NULL and errno on failure.
  */
-struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room,
-				unsigned int access);
+struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, uint32_t pkey_index, struct ibv_cq *cq,
+				struct ep_rc_room *room, unsigned int access);
 /* Registers memory of the plugin's own. */
 ncclResult_t ep_net_pin(struct ep_net_dev *dev, void *memory, size_t bytes, unsigned int access,
 			struct ibv_mr **mr);

@@ -140,7 +140,7 @@ struct ep_net_local {
 	struct ep_ece ece; /* sender: of its NIC; receiver: what both can */
 	uint8_t tc, sl;
 	bool down; /* it was, when the connection was begun */
-	uint32_t gid_index;
+	struct ep_net_index index;
 	struct ibv_mr *shared_mr;
 	struct ibv_cq *cq;
 	uint32_t cq_lost; /* atomic: the NIC has lost completions */

@@ -17,9 +17,10 @@ static ncclResult_t flush_open(struct ep_net_local *port)
 				      .to = &port->end,
 				      .tc = port->tc,
 				      .sl = port->sl,
-				      .gid_index = port->gid_index };
+				      .gid_index = port->index.gid };
 	struct ep_rc_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
-	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room, EP_NET_ACCESS);
+	struct ibv_qp *qp =
+		ep_net_queue_new(port->dev, port->index.pkey, port->cq, &room, EP_NET_ACCESS);
 	char text[EP_NIC_ERROR_TEXT];
 	ncclResult_t result;
 

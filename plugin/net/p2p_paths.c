@@ -313,7 +313,8 @@ static struct ibv_qp *recovery_qp(const struct ep_net_comm *c, struct ep_net_loc
 				   .rq = c->sender ? 1 : c->rq_depth,
 				   .inline_bytes = c->inline_bytes },
 			  room = want;
-	struct ibv_qp *qp = ep_net_queue_new(port->dev, port->cq, &room, EP_NET_ACCESS);
+	struct ibv_qp *qp =
+		ep_net_queue_new(port->dev, port->index.pkey, port->cq, &room, EP_NET_ACCESS);
 
 	if (qp &&
 	    (room.sq < want.sq || room.rq < want.rq || room.inline_bytes < want.inline_bytes)) {
@@ -407,7 +408,7 @@ static ncclResult_t recovery_begin(struct ep_net_comm *c, uint32_t path, uint64_
 	if (!ep_net_flush_restart(l)) {
 		return ncclSuccess; /* (it may be possible soon) */
 	}
-	if (!ep_net_dev_address(l->dev, &l->end, &l->gid_index) || !recovery_make(c, l, qp)) {
+	if (!ep_net_dev_address(l->dev, &l->end, &l->index) || !recovery_make(c, l, qp)) {
 		path_rest(r, false); /* (it may be possible later) */
 		return ncclSuccess;
 	}
@@ -475,7 +476,7 @@ static int recovery_connect(struct ep_net_comm *c, uint32_t path)
 				      .tc = l->tc,
 				      .sl = l->sl,
 				      .once = true,
-				      .gid_index = l->gid_index,
+				      .gid_index = l->index.gid,
 				      .ece_agreed = c->sender };
 	struct ep_reason why = { "" };
 	int error = ep_nic_path_check(&from, &to, &why) ? 0 : ENETUNREACH;

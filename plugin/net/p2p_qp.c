@@ -27,7 +27,7 @@ static ncclResult_t qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint
 		c->path[q->path].local_port = q->local_port;
 	}
 	l = &c->local[q->local_port];
-	q->qp = ep_net_queue_new(l->dev, l->cq, room, EP_NET_ACCESS);
+	q->qp = ep_net_queue_new(l->dev, l->index.pkey, l->cq, room, EP_NET_ACCESS);
 	return q->qp ? ncclSuccess
 		     : ep_fail(ncclSystemError,
 			       "%s: queue pair %u of %u cannot be made: %s "
@@ -155,7 +155,7 @@ static ncclResult_t qp_connect(struct ep_net_comm *c, uint32_t i, bool once)
 				      .tc = l->tc,
 				      .sl = l->sl,
 				      .once = once,
-				      .gid_index = l->gid_index,
+				      .gid_index = l->index.gid,
 				      .to_down = remote->down != 0,
 				      .ece_agreed = c->sender };
 	int error;

@@ -62,8 +62,8 @@ static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 		l->dev = c->nic->dev[i];
 		nic = &l->dev->nic;
 		l->end = nic->end;
-		l->gid_index = nic->gid_index;
-		l->down = !ep_net_dev_address(l->dev, &l->end, &l->gid_index);
+		l->index = (struct ep_net_index){ nic->gid_index, nic->pkey_index };
+		l->down = !ep_net_dev_address(l->dev, &l->end, &l->index);
 		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
 		l->tc = ep_net_traffic_class(l->dev, class->tc);
 		l->sl = ep_net_service_level(&l->end, class->sl);
@@ -209,8 +209,12 @@ ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer
 		struct ep_reason why = { "" };
 
 		if (ep_net_path_is_open(c, i) && !ep_nic_path_check(&l->end, &f->end, &why)) {
-			return ep_fail(ncclInvalidUsage, "%s with %s:%u of %s: %.200s",
-				       l->dev->label, f->end.name, f->end.port, c->peer, why.text);
+			/* (one that is down may lack its address or its key) */
+			return ep_fail(l->down || f->down ? ncclSystemError : ncclInvalidUsage,
+				       "%s with %s:%u of %s: %.200s%s%s", l->dev->label,
+				       f->end.name, f->end.port, c->peer, why.text,
+				       f->down ? "; that port was down" : "",
+				       ep_net_dev_print(l->dev));
 		}
 	}
 	return ep_net_qps_connect(c, peer);

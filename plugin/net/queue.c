@@ -25,11 +25,11 @@ ncclResult_t ep_net_cq_new(struct ep_net_dev *dev, uint64_t cqes, uint32_t *lost
 			     ep_nic_error_print(errno, text));
 }
 
-struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, struct ibv_cq *cq, struct ep_rc_room *room,
-				unsigned int access)
+struct ibv_qp *ep_net_queue_new(struct ep_net_dev *dev, uint32_t pkey_index, struct ibv_cq *cq,
+				struct ep_rc_room *room, unsigned int access)
 {
 	struct ibv_qp *qp = ep_rc_qp_create(&dev->nic, cq, EP_NET_LEAST_WR, room);
-	int error = qp ? ep_rc_qp_init(&dev->nic, ep_net_env(), qp, access) : 0;
+	int error = qp ? ep_rc_qp_init(&dev->nic, ep_net_env(), qp, pkey_index, access) : 0;
 
 	if (error) {
 		dev->nic.v->ibv_destroy_qp(qp);

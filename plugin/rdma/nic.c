@@ -159,6 +159,8 @@ static const struct nic_kind {
 	{ IBV_EVENT_PORT_ACTIVE, EP_NIC_PORT_UP, true, "the port is up again" },
 	{ IBV_EVENT_GID_CHANGE, EP_NIC_ADDRESS, true, "the port's table of GIDs has changed" },
 	{ IBV_EVENT_LID_CHANGE, EP_NIC_ADDRESS, true, "the port's LID has changed" },
+	{ IBV_EVENT_PKEY_CHANGE, EP_NIC_ADDRESS, true,
+	  "the port's table of partition keys has changed" },
 	{ IBV_EVENT_DEVICE_FATAL, EP_NIC_DEVICE_FAILED, false, "the device reports a fatal error" },
 	{ IBV_EVENT_CQ_ERR, EP_NIC_CQ_FAILED, false,
 	  "a completion queue was overrun or has failed" },
@@ -285,6 +287,7 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 {
 	struct ep_nic_end *end = &nic->end;
 	struct ibv_port_attr attr;
+	bool keyed = true;
 	int error;
 
 	error = ep_verbs_query_port(nic->v, nic->ctx, (uint8_t)nic->port, &attr);
@@ -311,12 +314,19 @@ bool ep_nic_port_open(struct ep_nic *nic, const struct ep_ib_env *env, struct ep
 				nic->name, nic->port, env->pkey_value >= 0 ? "_VALUE" : "",
 				env->pkey_value >= 0 ? env->pkey_value : env->pkey);
 		}
-	} else if (!nic_pkey_choose(nic, env, attr.pkey_tbl_len, why)) {
-		return false;
+	} else {
+		/* (the subnet manager fills the table of a port that is up) */
+		keyed = nic_pkey_choose(nic, env, attr.pkey_tbl_len, why);
+		if (!keyed && !nic->even_down) {
+			return false;
+		}
 	}
 	ep_nic_class_choose(nic, env, EP_NIC_SYSFS);
 	*result = ep_nic_address_choose(nic, env, attr.gid_tbl_len);
-	nic->homeless = !nic->down && *result != ncclSuccess;
+	nic->homeless = !nic->down && (!keyed || *result != ncclSuccess);
+	if (nic->homeless && !keyed) {
+		EP_WARN("%s", why->text);
+	}
 	if (nic->even_down) {
 		*result = ncclSuccess; /* it may have lost its address with its carrier */
 	}

@@ -126,11 +126,11 @@ static int rc_qp_modify(const struct ep_nic *nic, const struct ep_ib_env *env, s
 }
 
 int ep_rc_qp_init(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
-		  unsigned int access)
+		  uint32_t pkey_index, unsigned int access)
 {
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_INIT,
-		.pkey_index = (uint16_t)nic->pkey_index,
+		.pkey_index = (uint16_t)pkey_index,
 		.port_num = (uint8_t)nic->port,
 		.qp_access_flags = access,
 	};

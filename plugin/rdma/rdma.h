@@ -126,10 +126,10 @@ struct ep_nic {
 	bool fences; /* IBV_SEND_FENCE may be used; not so with rdma_rxe, see ep_nic_open() */
 	uint32_t log_ra_req, log_ra_res; /* READs and atomics in flight: as requester, responder */
 	uint32_t log_max_msg;
-	/* set before ep_nic_open(): a port that is down, or has no address, is opened, too; */
+	/* set before ep_nic_open(): a port that is down, or cannot be reached, is opened, too; */
 	bool even_down;
 	bool down;     /* it is that */
-	bool homeless; /* it is up, and has no address */
+	bool homeless; /* it is up, and lacks an address or the partition key */
 	uint32_t gid_index, pkey_index;
 	uint8_t tc; /* traffic class */
 	struct ep_nic_end end;
@@ -194,7 +194,7 @@ const char *ep_nic_error_print(int error, char text[EP_NIC_ERROR_TEXT]);
 enum ep_nic_event {
 	EP_NIC_PORT_DOWN,
 	EP_NIC_PORT_UP,
-	EP_NIC_ADDRESS, /* the port's table of GIDs, or its LID, has changed */
+	EP_NIC_ADDRESS, /* the port's LID, or its table of GIDs or of partition keys, has changed */
 	EP_NIC_DEVICE_FAILED,
 	EP_NIC_CQ_FAILED,
 	EP_NIC_QP_FAILED,
@@ -312,7 +312,7 @@ const char *ep_rc_ece_print(uint32_t options, bool agreed, char text[EP_RC_ECE_T
  * value, as the next two calls do.
  */
 int ep_rc_qp_init(const struct ep_nic *nic, const struct ep_ib_env *env, struct ibv_qp *qp,
-		  unsigned int access);
+		  uint32_t pkey_index, unsigned int access);
 /*
  * Moves a queue pair to state RTR: it learns its peer's number, `remote`. One end gets the other's
  * extensions as they came. Its firmware reduces them to what both can, and the other end gets that.

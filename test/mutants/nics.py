@@ -416,6 +416,13 @@ MUTANTS = [
      "old": "\tif (nic->even_down) {\n\t\t*result", "new": "\tif (nic->down) {\n\t\t*result", "tests": ["merged_homeless"]},
     {"name": "homeless_served", "file": "plugin/net/device.c",
      "old": "dev->ask = dev->nic.homeless ? 0 :", "new": "dev->ask =", "tests": ["merged_homeless"]},
+    # A port of several that is down has its partition key when it is up, wherever that is then.
+    {"name": "keyless_closed", "file": "plugin/rdma/nic.c",
+     "old": "if (!keyed && !nic->even_down) {", "new": "if (!keyed) {", "tests": ["merged_down_ib_pkey"]},
+    {"name": "key_as_opened", "file": "plugin/net/p2p_qp.c",
+     "old": "l->index.pkey, l->cq", "new": "l->dev->nic.pkey_index, l->cq", "tests": ["ports"]},
+    {"name": "key_as_opened_again", "file": "plugin/net/p2p_paths.c",
+     "old": "port->index.pkey, port->cq", "new": "port->dev->nic.pkey_index, port->cq", "tests": ["ports"]},
     # A port that gave no address is not asked again by each connection, ...
     {"name": "asked_by_each", "file": "plugin/net/device.c",
      "old": "return ep_now_ns() >= ask && port", "new": "return port", "tests": ["ports"]},

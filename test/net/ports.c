@@ -62,6 +62,7 @@ static void *two_flush(struct two *t)
 	return request;
 }
 
+#define KEY 6      /* of that value, at that place */
 #define LOOKS 1000 /* at least: a busy machine may take the time away */
 
 /* Whether a request ends within a tenth of a second. */
@@ -181,10 +182,11 @@ static void test_last(void)
 	two_close(&t);
 }
 
-/* An offer is answered when its path may come back. */
+/* An offer is answered when its path may come back. Its port's key may have another place then. */
 static void test_answered(void)
 {
 	static struct two t;
+	struct vn_dv_attributes told;
 	struct ep_net_ctrl_msg msg = { .magic = EP_NET_CTRL_MAGIC,
 				       .kind = EP_NET_OFFER,
 				       .generation = 1 };
@@ -194,9 +196,13 @@ static void test_answered(void)
 	msg.end = t.c->remote[0].end;
 	msg.number[0] = t.pair[0]->qp[0].qp->qp_num;
 	t.c->path[1].again = UINT64_MAX;
+	t.to->dev[0]->nic.pkey_index = KEY + 1;
+	t.to->dev[0]->ask = 0;
 	CHECK_INT(two_receive(&t, &msg, 1), ncclSuccess);
 	CHECK_INT(t.c->path[0].state, EP_NET_PATH_READY);
 	CHECK_INT(t.c->path[1].state, EP_NET_PATH_CLOSED);
+	vn_dv_attributes(t.c->qp[0].qp, &told);
+	CHECK_INT(told.init.pkey_index, KEY);
 	two_close(&t);
 }
 
@@ -535,6 +541,46 @@ static void test_moved(enum ibv_event_type event)
 	ends_nic_drop(nic);
 }
 
+static int first_key(struct ibv_context *ctx, uint8_t port, int index, __be16 *pkey)
+{
+	*pkey = index ? 0 : htobe16(0xffff);
+	return 0;
+}
+
+/*
+ * The subnet manager gives a port its partition key after the device was opened: queue pairs that
+ * are made from then on have the key's place.
+ */
+static void test_late_key(void)
+{
+	const struct ep_net_class class = { -1, -1 };
+	struct vn_dv_attributes told;
+	struct ep_net_nic *nic;
+	const char *why;
+	struct ep_verbs *v = (struct ep_verbs *)(uintptr_t)ep_verbs(&why);
+	__typeof__(v->ibv_query_pkey) query_pkey = v->ibv_query_pkey;
+	const struct ep_net_nic *port;
+	struct ep_net_comm *c;
+
+	check_context("a partition key that comes late");
+	NEED(ep_net_nic_get(0, &port) == ncclSuccess);
+	v->ibv_query_pkey = first_key;
+	CHECK_INT(ep_net_dev_hold(port->dev[0], false), ncclSystemError);
+	NEED(ep_net_dev_hold(port->dev[0], true) == ncclSuccess);
+	nic = ends_nic(0);
+	for (int late = 1; late >= 0; late--) {
+		NEED(ep_net_comm_new(nic, true, 1, 1, &class, &c) == ncclSuccess);
+		CHECK_INT(c->local[0].down, late);
+		vn_dv_attributes(c->qp[0].qp, &told);
+		CHECK_INT(told.init.pkey_index, late ? 0 : KEY);
+		ep_net_comm_free(c);
+		v->ibv_query_pkey = query_pkey;
+		vn_dv_event(nic->dev[0]->nic.ctx, IBV_EVENT_PKEY_CHANGE, NULL);
+	}
+	ep_net_dev_drop(port->dev[0]);
+	ends_nic_drop(nic);
+}
+
 static int port_asked;
 
 static int no_port(struct ibv_context *ctx, uint8_t port, struct ibv_port_attr *attr, size_t bytes)
@@ -757,6 +803,7 @@ static void test_short_queue(int cqes, uint32_t nqps, bool enough)
 
 int main(void)
 {
+	setenv("NCCL_IB_PKEY_VALUE", "6", 1);
 	ends_begin("ib");
 	test_last();
 	test_answered();
@@ -775,6 +822,7 @@ int main(void)
 	test_moved(IBV_EVENT_PORT_ACTIVE);
 	test_moved(IBV_EVENT_LID_CHANGE);
 	test_moved(IBV_EVENT_GID_CHANGE);
+	test_late_key();
 	test_refused_address();
 	test_mesh_down();
 	test_one_try();

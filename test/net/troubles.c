@@ -432,7 +432,7 @@ static void test_tries(int error, int times, int want, uint64_t least_ms, ncclRe
 	calls->refusals = times;
 	calls->refusal = error;
 	calls->modified = 0;
-	qp = ep_net_queue_new(dev, cq, &room, 0);
+	qp = ep_net_queue_new(dev, 0, cq, &room, 0);
 	CHECK_INT(qp ? ncclSuccess : ncclSystemError, code);
 	CHECK(qp || errno == error);
 	CHECK_INT(calls->modified, want);

@@ -330,7 +330,12 @@ VN_EXPORT int ibv_query_pkey(struct ibv_context *c, uint8_t port, int index, __b
 		errno = EINVAL;
 		return -1;
 	}
-	*pkey = htobe16(index ? (uint16_t)(0x8000 + index) : 0xffff);
+	vn_lock();
+	/* The subnet manager fills the table of ports that are up. */
+	*pkey = htobe16(!index                        ? 0xffff
+			: vn_context_of(c)->nic->down ? 0
+						      : (uint16_t)(0x8000 + index));
+	vn_unlock();
 	return 0;
 }
 
