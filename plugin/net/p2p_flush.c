@@ -10,20 +10,20 @@
 
 /* ---- a port's queue pair for flushes ---- */
 
-/* Makes the queue pair. */
+/* Makes the queue pair, with the address that the port has now: a connection keeps its first. */
 static ncclResult_t flush_open(struct ep_net_local *port)
 {
-	struct ep_rc_path rc_path = { .from = &port->end,
-				      .to = &port->end,
-				      .tc = port->tc,
-				      .sl = port->sl,
-				      .gid_index = port->index.gid };
+	struct ep_net_index index = port->index;
+	struct ep_nic_end end = port->end;
+	struct ep_rc_path rc_path = { .from = &end, .to = &end, .tc = port->tc, .sl = port->sl };
 	struct ep_rc_room room = { .sq = EP_NET_FLUSH_DEPTH, .rq = 1 };
-	struct ibv_qp *qp =
-		ep_net_queue_new(port->dev, port->index.pkey, port->cq, &room, EP_NET_ACCESS);
 	char text[EP_NIC_ERROR_TEXT];
 	ncclResult_t result;
+	struct ibv_qp *qp;
 
+	(void)ep_net_dev_address(port->dev, &end, &index);
+	rc_path.gid_index = index.gid;
+	qp = ep_net_queue_new(port->dev, index.pkey, port->cq, &room, EP_NET_ACCESS);
 	if (!qp) {
 		return ep_fail(ncclSystemError, "%s: no queue pair for flushes: %s",
 			       port->dev->label, ep_nic_error_print(errno, text));

@@ -416,6 +416,9 @@ MUTANTS = [
      "old": "\tif (nic->even_down) {\n\t\t*result", "new": "\tif (nic->down) {\n\t\t*result", "tests": ["merged_homeless"]},
     {"name": "homeless_served", "file": "plugin/net/device.c",
      "old": "dev->ask = dev->nic.homeless ? 0 :", "new": "dev->ask =", "tests": ["merged_homeless"]},
+    # A flush reads by the address that its port has.
+    {"name": "flush_moved", "file": "plugin/net/p2p_flush.c",
+     "old": "\t(void)ep_net_dev_address(port->dev, &end, &index);\n", "new": "", "tests": ["ports"]},
     # A port of several that is down has its partition key when it is up, wherever that is then.
     {"name": "keyless_closed", "file": "plugin/rdma/nic.c",
      "old": "if (!keyed && !nic->even_down) {", "new": "if (!keyed) {", "tests": ["merged_down_ib_pkey"]},

@@ -541,6 +541,32 @@ static void test_moved(enum ibv_event_type event)
 	ends_nic_drop(nic);
 }
 
+/*
+ * The first flush of a connection comes after its port's address has changed: what it reads goes to
+ * that, while the connection's own queue pairs stay as they are.
+ */
+static void test_flush_moved(void)
+{
+	static struct two t;
+	struct vn_dv_attributes told;
+	struct ibv_context *ctx;
+
+	check_context("the first flush of a port that has moved");
+	two_open(&t);
+	ctx = t.to->dev[1]->nic.ctx;
+	asked_port = verbs_get_ctx(ctx)->query_port;
+	verbs_get_ctx(ctx)->query_port = other_lid;
+	vn_dv_event(ctx, IBV_EVENT_LID_CHANGE, NULL);
+	two_flush(&t);
+	vn_dv_attributes(t.c->local[1].flush.qp, &told);
+	CHECK_INT(told.rtr.ah_attr.dlid, 4711);
+	vn_dv_attributes(t.c->local[0].flush.qp, &told);
+	CHECK_INT(told.rtr.ah_attr.dlid, t.c->local[0].end.lid);
+	CHECK(t.c->local[1].end.lid != 4711);
+	verbs_get_ctx(ctx)->query_port = asked_port;
+	two_close(&t);
+}
+
 static int first_key(struct ibv_context *ctx, uint8_t port, int index, __be16 *pkey)
 {
 	*pkey = index ? 0 : htobe16(0xffff);
@@ -822,6 +848,7 @@ int main(void)
 	test_moved(IBV_EVENT_PORT_ACTIVE);
 	test_moved(IBV_EVENT_LID_CHANGE);
 	test_moved(IBV_EVENT_GID_CHANGE);
+	test_flush_moved();
 	test_late_key();
 	test_refused_address();
 	test_mesh_down();
