@@ -94,9 +94,11 @@
  * Blocks
  *
  * "No" means that the call checks its arguments, enqueues its work, if any, on `stream`, and
- * returns. It may wait for the group's lock. A stream must belong to the communicator's device.
- * Waits on the device end with the group's timeout (100 s, see `timeout_ns`), and aborting the
- * communicator does not end them sooner. Waits on the host end with the time that the call states.
+ * returns. It may wait for the group's lock. The call that finds that the group has failed asks the
+ * GPUs who is behind, and takes some seconds if they do not answer. A stream must belong to the
+ * communicator's device. Waits on the device end with the group's timeout (100 s, see
+ * `timeout_ns`), and aborting the communicator does not end them sooner. Waits on the host end with
+ * the time that the call states.
  *
  * Memory
  *
@@ -949,10 +951,11 @@ typedef struct {
  *     ON and a tensor has no window that peers can reach.
  *   ncclInvalidUsage: Low latency has no backward pass. An operation of the handle is pending. Two
  *     operations of the group are pending, and this one is send_only or the group has ranks of
- *     several nodes. The rows must be counted, and `stream` is captured. `stream` belongs to
- *     another device. A tensor has only a window, and NCCL does not know its address. Later calls
- *     return this code permanently if `handle_mem` had no routing, or that of another number of
- *     tokens, or if more rows come than a tensor holds.
+ *     several nodes. This rank has joined the group, and ncclEpMaskClean comes first. The rows must
+ *     be counted, and `stream` is captured. `stream` belongs to another device. A tensor has only a
+ *     window, and NCCL does not know its address. Later calls return this code permanently if
+ *     `handle_mem` had no routing, or that of another number of tokens, or if more rows come than a
+ *     tensor holds.
  */
 ncclResult_t ncclEpDispatch(ncclEpHandle_t handle, const ncclEpDispatchInputs_t *inputs,
 			    const ncclEpDispatchOutputs_t *outputs,
@@ -1217,7 +1220,8 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
  * Returns: ncclSuccess, the codes of calls on a working group, or
  *   ncclInvalidArgument: `mask` is NULL, an element is neither 0 nor 1, or this rank's own is 0.
  *   ncclInvalidUsage: The group was created without enable_mask, or is of high throughput. `stream`
- *     is captured or belongs to another device.
+ *     is captured or belongs to another device. Or `mask` has 1 for a rank that has joined the
+ *     group, and that ncclEpMaskClean has not taken in yet.
  */
 ncclResult_t ncclEpMaskUpdate(ncclEpGroup_t ep_group, const int *mask, cudaStream_t stream);
 

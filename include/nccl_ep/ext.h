@@ -55,15 +55,15 @@ extern "C" {
  * is "". Either pointer may be NULL.
  *
  * Operations fail after their call has returned. With a group this call looks for such failures
- * first, so after synchronising the stream it shows whether the operations were successful. Two
- * failures have a code here that no call returns: ncclInvalidArgument for an expert id out of
- * range, and, in a group with masks, ncclRemoteError for a rank that was lost or that excludes this
- * one.
+ * first, so after synchronising the stream it shows whether the operations were successful. Some
+ * failures have a code here that no call returns: ncclInvalidArgument for an expert id out of range
+ * or for more rows than an expert has room for, and, in a group with masks, ncclRemoteError for a
+ * rank that was lost, did not come to ncclEpMaskClean, or excludes this one.
  *
  * Collective: no.
  * Threads: one at a time; with NULL any.
  * Capture: not recorded.
- * Blocks: no. It reads host memory and does not synchronise.
+ * Blocks: no. It does not wait for streams.
  * Memory: the text belongs to the calling thread and is valid until that thread's next call of this
  *   function.
  * Logs: failures, and the failures of operations that it finds.
