@@ -75,6 +75,22 @@ def check_sizes():
         complain("plan.md: %d sizes" % asked)
 
 
+def check_roles():
+    """The heaps of eight ranks in doc/engines.md, with as many more experts and with roles."""
+    page = (ROOT / "doc/engines.md").read_text(encoding="utf-8")
+    library, shape = ctypes.CDLL(str(VCLUSTER / "libnccl_ep.so.0")), {"hidden": 7168, "ranks": 8, "node": 8, "remote": 0}
+    rows = [(0, 128, row) for row in re.findall(r"^\| heap of each rank \| (\d+) MiB \| (\d+) MiB; top-2: (\d+) \|$", page, re.M)]
+    rows += [(1, int(tokens), row) for tokens, *row in re.findall(r"^\| heap, (\d+) tokens \| (\d+) \| (\d+) \|$", page, re.M)]
+    for algorithm, tokens, stated in rows:
+        asked = [(1024, 8, None), (256, 8, (6, 2, 0, 6)), (256, 2, (6, 2, 0, 6))][:len(stated)]
+        for mib, (experts, topk, roles) in zip(stated, asked):
+            answer = device_memory.ask(library, algorithm, 3 if algorithm else 1, experts, tokens=tokens, topk=topk, roles=roles, **shape)
+            if not answer or "%.0f" % (answer[1] / 2**20) != mib:
+                complain("engines.md: a heap of %s MiB for %d tokens, it is %s" % (mib, tokens, answer and "%.0f" % (answer[1] / 2**20)))
+    if len(rows) < 3:
+        complain("engines.md: %d heaps of groups with roles" % len(rows))
+
+
 def check_model():
     """The tables of doc/design/rdma.md that a model of NICs makes, and the times that doc/rdma.md has of them."""
     page = (ROOT / "doc/design/rdma.md").read_text(encoding="utf-8")
@@ -235,5 +251,6 @@ check_commits()
 if VCLUSTER.is_dir():
     check_python()
     check_sizes()
+    check_roles()
     check_limits()
 sys.exit(problems != 0)

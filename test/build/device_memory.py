@@ -12,15 +12,22 @@ class Config(ctypes.Structure):
         (n, ctypes.c_uint) for n in ("zero_copy", "overflow", "num_topk", "padding")]
 
 
+class Roles(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_uint) for n in ("size", "magic", "first_holder", "holders", "first_sender", "senders")]
+
+
 class Memory(ctypes.Structure):
     _fields_ = [("size", ctypes.c_uint), ("magic", ctypes.c_uint)] + [
-        (n, ctypes.c_uint64) for n in ("group", "heap", "handle")] + [("remote", ctypes.c_uint), ("node", ctypes.c_uint)]
+        (n, ctypes.c_uint64) for n in ("group", "heap", "handle")] + [
+        ("remote", ctypes.c_uint), ("node", ctypes.c_uint), ("roles", ctypes.POINTER(Roles))]
 
 
-def ask(library, algorithm, layout, experts, hidden, tokens, topk, ranks, node, remote, recv=0):
-    """Bytes of a group, its heap and a handle; None: it is not possible."""
+def ask(library, algorithm, layout, experts, hidden, tokens, topk, ranks, node, remote, recv=0, roles=None):
+    """Bytes of a group, its heap and a handle; None: it is not possible. Roles: first holder, holders, first sender, senders."""
     config = Config(ctypes.sizeof(Config), MAGIC, 2, algorithm, experts, tokens, recv, 2 * hidden, num_topk=topk)
     memory = Memory(ctypes.sizeof(Memory), MAGIC, remote=remote, node=node)
+    if roles:
+        memory.roles = ctypes.pointer(Roles(ctypes.sizeof(Roles), MAGIC, *roles))
     if library.ncclEpExtDeviceMemory(ctypes.byref(config), ranks, layout, topk, ctypes.byref(memory)):
         return None
     return [memory.group, memory.heap, memory.handle]
