@@ -46,7 +46,7 @@ static inline int from_environment(const char *name)
 	return getenv(name) ? atoi(getenv(name)) : 0;
 }
 
-static inline ncclComm_t connect(const char *path)
+static inline ncclComm_t make_comm(const char *path)
 {
 	char temporary[512];
 	ncclUniqueId id;
@@ -94,7 +94,7 @@ static inline ncclComm_t begin(const char *path)
 	rank = from_environment("RANK");
 	ranks = getenv("WORLD_SIZE") ? from_environment("WORLD_SIZE") : 1;
 	CHECK(cudaSetDevice(from_environment("LOCAL_RANK")));
-	return connect(path);
+	return make_comm(path);
 }
 
 static inline int finish(ncclComm_t comm)
