@@ -294,19 +294,43 @@ static void vc_bulk_check_acquired(struct vc_block *block, struct vc_fiber *self
 	}
 }
 
+/* Stores that nobody has waited for are done now, of all warps, and are forgotten. */
+static void vc_stores_drain(struct vc_block *block, struct vc_fiber *self)
+{
+	struct vc_bulk *bulk = block->bulk;
+
+	for (uint32_t i = bulk->ncopies; i-- > 0;) {
+		struct vc_copy *copy = &bulk->copy[i];
+
+		if (copy->bar) {
+			continue;
+		}
+		if (copy->state == VC_COPY_ISSUED) {
+			vc_store_check(block, self, copy);
+		}
+		if (copy->state != VC_COPY_LANDED) {
+			vc_store_land(block, copy);
+		}
+		vc_copy_remove(bulk, copy);
+	}
+}
+
 static struct vc_copy *vc_copy_new(struct vc_block *block, struct vc_fiber *self,
 				   const struct ep_simt_bulk *call, struct vc_mbar *m)
 {
 	struct vc_bulk *bulk = block->bulk;
 	struct vc_engine *engine = &bulk->engine[self->pub.warp];
-	struct vc_copy *copy = &bulk->copy[bulk->ncopies];
+	struct vc_copy *copy;
 	void *tsan;
 
 	if (bulk->ncopies == VC_COPIES) {
-		vc_illegal(block, self, "more than %u bulk copies of a block are under way",
+		vc_stores_drain(block, self);
+	}
+	if (bulk->ncopies == VC_COPIES) {
+		vc_illegal(block, self, "more than %u bulk loads of a block are under way",
 			   VC_COPIES);
 	}
-	bulk->ncopies++;
+	copy = &bulk->copy[bulk->ncopies++];
 	*copy = (struct vc_copy){ .to = call->to,
 				  .from = call->from,
 				  .bytes = call->n,

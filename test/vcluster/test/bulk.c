@@ -78,10 +78,11 @@ static size_t memory_wrong(const struct run *run, const struct memory *m)
 {
 	size_t wrong = 0, words = run->bytes / 4;
 	uint32_t readers = run->warps - 1, add = run->kernel == test_bulk_rows ? run->add : 0;
+	size_t repeated = run->kernel == test_bulk_spread ? words : m->in / 4;
 
 	if (run->kernel != test_bulk_pipe) {
 		for (size_t i = 0; i < m->out / 4; i++) {
-			wrong += m->seen[i] != m->from[i] + add;
+			wrong += m->seen[i] != m->from[i % repeated] + add;
 		}
 		return wrong;
 	}
@@ -129,6 +130,8 @@ static void test_right(void)
 		{ test_bulk_pipe, 1, 2, 16, 9, 4, 0, 0, TIMEOUT_NS },
 		{ test_bulk_flag, 2, 2, 2048, 9, 1, 0, 0, TIMEOUT_NS },
 		{ test_bulk_flag, 2, 2, 512, 5, 1, 1, 0, TIMEOUT_NS },
+		/* more than the engine keeps account of */
+		{ test_bulk_spread, 1, 1, 16, 5000, 1, 0, 0, TIMEOUT_NS },
 	};
 
 	for (size_t i = 0; i < sizeof(runs) / sizeof(*runs); i++) {

@@ -197,6 +197,27 @@ EP_KERNEL(test_bulk_pipe, test_bulk_args, 128)
 	}
 }
 
+/* One warp stores its only row to as many places as there are rows, and then waits for all. */
+EP_KERNEL(test_bulk_spread, test_bulk_args, 32)
+{
+	EP_SHARED(struct ep_mbar, bar[1]);
+	char *row = (char *)ep_dynamic_shared();
+
+	ep_mbar_init(bar, 1);
+	ep_mbar_fence_init();
+	ep_bulk_load(row, a.from, a.bytes, bar);
+	ep_mbar_arrive_tx(bar, a.bytes);
+	if (!ep_mbar_wait(bar, 0, a.timeout_ns, EP_WAIT_BULK, 0)) {
+		ep_atomic_add_gpu_u32(a.late, 1);
+	}
+	for (uint32_t k = 0; k < a.rows; k++) {
+		ep_bulk_store(a.to + (size_t)k * a.bytes, row, a.bytes);
+		ep_bulk_commit();
+	}
+	ep_bulk_wait(0);
+	ep_mbar_inval(bar);
+}
+
 /*
  * Stores rows from shared memory, which it has filled itself, into `mail`, and a flag behind them.
  * Clears `mail` when it has been read.

@@ -60,6 +60,7 @@ struct test_bulk_args {
 extern void test_bulk_rows(void);
 extern void test_bulk_pipe(void);
 extern void test_bulk_flag(void);
+extern void test_bulk_spread(void);
 #endif
 
 #endif
