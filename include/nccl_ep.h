@@ -537,11 +537,12 @@ ncclResult_t ncclEpCreateGroup(ncclEpGroup_t *ep_group, ncclComm_t comm,
  *
  * Reset of the device
  *
- * After cudaDeviceReset of the group's device only this call and ncclEpHandleDestroy remain; every
- * other call returns ncclInvalidUsage. Memory from NCCL outlives the reset. NCCL frees it here, for
- * which it makes a context on the device. Everything else counts as freed by the reset, and free_fn
- * is not called for it. The other ranks see this rank as a process that has ended. With CUDA IPC,
- * memory of theirs that this process has mapped stays mapped until the process ends.
+ * After cudaDeviceReset of the group's device only this call, ncclEpHandleDestroy,
+ * ncclEpGetAsyncError and ncclEpExtGetLastError remain; every other call returns ncclInvalidUsage.
+ * Memory from NCCL outlives the reset. NCCL frees it here, for which it makes a context on the
+ * device. Everything else counts as freed by the reset, and free_fn is not called for it. The other
+ * ranks see this rank as a process that has ended. With CUDA IPC, memory of theirs that this
+ * process has mapped stays mapped until the process ends.
  *
  * Collective: no. All ranks should call it, so that memory can be freed.
  * Threads: any, but only one.
