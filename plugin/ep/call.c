@@ -120,6 +120,7 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 
 	ep_error_scope(NULL);
 	EP_CHECK(call_take_gate(group));
+	ep_error_scope(&group->errors);
 	if (!group->config.enable_mask) {
 		result = ep_fail(ncclInvalidUsage, EP_CALL_NO_MASK, name);
 	} else if (!error) {
@@ -128,6 +129,7 @@ ncclResult_t ep_call_async_error(struct ncclEpGroup *group, int *error)
 		entered = pthread_mutex_trylock(&group->lock) == 0;
 		*error = __atomic_load_n(group->async_error, __ATOMIC_ACQUIRE) != 0;
 	}
+	ep_error_scope(NULL);
 	pthread_mutex_unlock(&call_gate);
 	if (!entered) {
 		return result;

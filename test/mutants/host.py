@@ -64,6 +64,10 @@ MUTANTS = [
     # A call that is refused for its stream has not changed the mask.
     {"name": "mask_elsewhere", "file": "plugin/ep/mask.c",
      "old": "\tEP_CHECK(ep_stream_check_device(stream, \"ncclEpMaskUpdate\"));\n", "new": "", "tests": ["proto/misuse"]},
+    # What ncclEpGetAsyncError refuses is the group's last error.
+    {"name": "async_unrecorded", "file": "plugin/ep/call.c",
+     "old": "\tep_error_scope(&group->errors);\n\tif (!group->config.enable_mask) {",
+     "new": "\tif (!group->config.enable_mask) {", "tests": ["misuse_calls"]},
     # A process without /proc is not taken for one that has ended.
     {"name": "gone_unknown", "file": "plugin/core/ident.c",
      "old": "\t\tident->pid_ns = 0;", "new": "\t\t;", "tests": ["ident"]},

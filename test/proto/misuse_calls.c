@@ -160,6 +160,7 @@ static void masks_off(struct bench *b)
 	CHECK_REASON(ncclEpMaskUpdate(b->group, mask, b->w->stream), IU, "enable_mask");
 	CHECK_REASON(ncclEpMaskClean(b->group, b->w->stream), IU, "enable_mask");
 	CHECK_REASON(ncclEpGetAsyncError(b->group, &error), IU, "enable_mask");
+	CHECK_LAST(b->group, IU, "ncclEpGetAsyncError");
 	CHECK_REASON(ncclEpErrorClear(b->group), IU, "enable_mask");
 	CHECK_INT(error, 5);
 	CHECK_REASON(ncclEpMaskQuery(NULL, b->counts.t.data, b->w->stream), IA, "ep_group");
@@ -212,6 +213,7 @@ static void masks_on(struct world *w, const struct oracle_problem *p)
 	CHECK_REASON(ncclEpMaskQuery(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpMaskUpdate(group, NULL, w->stream), IA, "NULL");
 	CHECK_REASON(ncclEpGetAsyncError(group, NULL), IA, "NULL");
+	CHECK_LAST(group, IA, "ncclEpGetAsyncError");
 	CHECK_REASON(ncclEpMaskUpdate(group, mask, w->stream), IA, "mask[1] is 2");
 	mask[0] = w->rank != 0;
 	mask[1] = w->rank != 1;
