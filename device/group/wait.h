@@ -455,7 +455,9 @@ EP_DEV bool ep_wait_packet(const struct ep_dev_group &g, const struct ep_op &op,
 
 /*
  * Rows of remote rank r have come, and its mark of the operation was not here before: waits for it,
- * and compares. False: r disagrees, or has failed.
+ * and compares. A receive half may run so late that a mark of r's later steps has taken its place:
+ * then both ranks have ended the step in which the other's mark was compared (ep_signature_close).
+ * False: r disagrees, or has failed.
  */
 EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op,
 				   enum ep_wait_site site, uint32_t r, uint32_t seal)
@@ -464,6 +466,9 @@ EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op
 	uint64_t mark = ep_signature_load(g, op.epoch, r);
 
 	while ((uint32_t)(mark >> 32) != op.epoch) {
+		if (mark && (int32_t)((uint32_t)(mark >> 32) - op.epoch) > 0) {
+			return true;
+		}
 		if (ep_wait_give_up<true>(g, op, &s, site, r)) {
 			return false;
 		}

@@ -135,6 +135,24 @@ static void refused(struct player *players, struct chain *c)
 	chain_sync(c);
 }
 
+/* A combine pends while another handle takes more steps than ranks keep signatures of. */
+static void rested(struct player *players, struct chain *c)
+{
+	struct bench *b = &players[0].b, *other = &players[1].b;
+
+	check_context("a combine that pends for long");
+	bench_load(b, 300);
+	bench_dispatch_checked(b);
+	NEED_OK(bench_update(other, chain_on(c, 0)));
+	NEED_OK(bench_send_combine(b, chain_on(c, 0)));
+	for (int i = 0; i < EP_SIGNATURE_SLOTS; i++) {
+		NEED_OK(bench_dispatch(other, chain_on(c, 0)));
+	}
+	NEED_OK(ncclEpComplete(b->handle, NULL, chain_on(c, 0)));
+	chain_sync(c);
+	bench_check_combine(b);
+}
+
 static void run_once(struct world *w, struct player *players, struct chain *c, uint64_t seed)
 {
 	uint64_t s = seed, mine = seed ^ (uint64_t)w->rank << 40;
@@ -187,6 +205,7 @@ static void run(struct world *w, void *arg)
 	for (uint32_t i = 0; i < g->runs; i++) {
 		run_once(w, players, &chain, g->seed + i * 7);
 	}
+	rested(players, &chain);
 	CHECK_LAST(group, ncclSuccess, "");
 	refused(players, &chain);
 	chain_close(&chain);
