@@ -510,9 +510,10 @@ struct ep_expert_rows_args {
 	const uint32_t *stamped_tokens; /* and has so many; stamp NULL: num_tokens it is */
 };
 
-/* MaskUpdate has written the mask. */
+/* MaskUpdate: `active` becomes the mask. */
 struct ep_update_args {
 	struct ep_dev_group g;
+	struct ep_ranks active;
 };
 
 _Static_assert(sizeof(struct ep_dev_seq) == 32, "ep_dev_seq");
@@ -528,6 +529,8 @@ _Static_assert(sizeof(struct ep_dev_group) == 152 + 8 * EP_GROUP_NEAR_RANKS, "ep
 _Static_assert(sizeof(struct ep_dev_launch) == 112, "ep_dev_launch");
 _Static_assert(sizeof(struct ep_clean_args) == sizeof(struct ep_dev_group) + 144, "ep_clean_args");
 _Static_assert(sizeof(struct ep_lost_args) == sizeof(struct ep_dev_group) + 128, "ep_lost_args");
+_Static_assert(sizeof(struct ep_update_args) == sizeof(struct ep_dev_group) + 128,
+	       "ep_update_args");
 _Static_assert(sizeof(struct ep_expert_rows_args) == 56, "ep_expert_rows_args");
 _Static_assert(sizeof(struct ep_drain_args) == sizeof(struct ep_dev_group) + 304, "ep_drain_args");
 

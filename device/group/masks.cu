@@ -418,6 +418,7 @@ EP_DEV void clean_settle(const struct ep_clean_args &a, const struct ep_clean_bo
 {
 	bool goes_on = step == a.g.seq[0].step; /* with the banks as they are */
 
+	ep_signature_forget(a.g);
 	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
 		bool lost = board->lost[r] || ep_remote_down(a.g, r);
 
@@ -532,10 +533,10 @@ EP_KERNEL_ALONE(ep_clean_kernel, ep_clean_args, EP_GROUP_MAX_THREADS)
 /*
  * ---- MaskUpdate ----
  *
- * It follows the copy of the mask. Words "masked" of peers that lie here by now do not count any
- * more. Remote ranks that are active get a word of it, and have it when the kernel ends: a word
- * "masked", posted by the last step, may still have been on its way, and a peer that takes this
- * rank in as well would mask it again by that.
+ * Words "masked" of peers that lie here by now do not count any more. Remote ranks that are active
+ * get a word of it, and have it when the kernel ends: a word "masked", posted by the last step, may
+ * still have been on its way, and a peer that takes this rank in as well would mask it again by
+ * that. They have this rank's marks as well before it forgets them.
  */
 
 /* Of all waits together; what is masked next may be dead. */
@@ -547,25 +548,29 @@ EP_DEV uint64_t update_left(const struct ep_update_args &a, uint64_t start)
 	return ep_shfl_u64(EP_FULL_MASK, left, 0);
 }
 
-/* Posts this rank's `word`, unless it has before. One warp. */
+/*
+ * Posts this rank's `word`, unless it has before, and waits until r has it; `all`: and until r has
+ * what was posted before in any case. One warp.
+ */
 EP_DEV void update_publish(const struct ep_update_args &a, uint32_t r, uint64_t word,
-			   uint64_t start)
+			   uint64_t start, bool all)
 {
 	uint32_t control = a.g.remote->channels;
 	uint64_t posted = ep_lane() == 0 ? ep_remote_link_at(a.g, r, control)->signal : 0;
+	bool fresh = ep_shfl_u64(EP_FULL_MASK, posted, 0) != word;
 
-	if (ep_shfl_u64(EP_FULL_MASK, posted, 0) == word) {
+	if (!fresh && !all) {
 		return;
 	}
 	struct ep_mlx5_post p = ep_remote_open(a.g, r, control);
 
 	p.timeout_ns = update_left(a, start);
-
-	struct ep_mlx5_signal signal = ep_remote_signal(
-		a.g, p, r, control, a.g.progress_off + 8 * (uint64_t)a.g.rank, word);
-
 	/* of a connection that does not take it, the next step finds out more */
-	if (ep_mlx5_signal_add(&p, signal, false)) {
+	if (!fresh ||
+	    ep_mlx5_signal_add(&p,
+			       ep_remote_signal(a.g, p, r, control,
+						a.g.progress_off + 8 * (uint64_t)a.g.rank, word),
+			       false)) {
 		(void)ep_mlx5_quiet(&p);
 	}
 }
@@ -574,15 +579,33 @@ EP_KERNEL(ep_update_kernel, ep_update_args, EP_GROUP_MAX_THREADS)
 {
 	uint64_t start = ep_shfl_u64(EP_FULL_MASK, ep_time_ns(), 0);
 	uint64_t word = ep_progress_word(a.g.seq[0].step, a.g.seq[0].clean_round, 0);
+	EP_SHARED(uint32_t, taken_in);
 
+	if (ep_tid() == 0) {
+		taken_in = 0;
+	}
+	ep_block_sync();
 	for (uint32_t r = ep_tid(); r < a.g.nranks; r += ep_nthreads()) {
+		uint32_t active = ep_ranks_has(&a.active, r);
+
+		if (active && !ep_mask_active(a.g, r)) {
+			ep_shared_or_u32(&taken_in, 1);
+		}
+		ep_st_relaxed_gpu_u32((uint32_t *)a.g.mask + r, active);
 		ep_mask_ignored(a.g.mask, a.g.nranks)[r] = ep_progress_load(a.g, r);
 	}
+	ep_block_sync();
+	bool forgets = taken_in != 0;
+
 	for (uint32_t r = ep_warp(); r < a.g.nranks; r += ep_nwarps()) {
 		if (ep_rank_remote(a.g, r) && ep_mask_active_warp(a.g, r) &&
 		    !ep_shfl_u32(EP_FULL_MASK, ep_remote_down(a.g, r), 0)) {
-			update_publish(a, r, word, start);
+			update_publish(a, r, word, start, forgets);
 		}
+	}
+	ep_block_sync();
+	if (forgets) {
+		ep_signature_forget(a.g);
 	}
 }
 

@@ -18,7 +18,8 @@
  *   - At the end of a step in which a rank needs no rows of another one (ep_signature_close).
  *
  * Marks are comparable where both ranks took the step together. A rank that is masked gets no more
- * marks, and its own are not looked at.
+ * marks, and its own are not looked at. A rank that takes others in forgets its own marks: of the
+ * steps until then theirs may differ.
  */
 #ifndef EP_DEVICE_GROUP_SIGNATURE_H
 #define EP_DEVICE_GROUP_SIGNATURE_H
@@ -54,6 +55,14 @@ EP_DEV uint64_t ep_signature_load(const struct ep_dev_group &g, uint32_t step, u
 EP_DEV bool signature_differs(uint64_t its, uint64_t ours)
 {
 	return its != ours && (its ^ ours) >> 32 == 0;
+}
+
+/* Nobody's marks of the steps so far are compared with this rank's any more. One block. */
+EP_DEV void ep_signature_forget(const struct ep_dev_group &g)
+{
+	for (uint32_t i = ep_tid(); i < EP_SIGNATURE_SLOTS; i += ep_nthreads()) {
+		ep_st_retired_sys_u64(&ep_signature_at(g, g.own, i, g.rank)->mark, 0);
+	}
 }
 
 /* 16 bytes of the launch's signature. */

@@ -43,9 +43,11 @@ ncclResult_t ep_mask_update(struct ncclEpGroup *g, const int *mask, cudaStream_t
 	}
 	EP_CHECK(ep_stream_check_capture(stream, "ncclEpMaskUpdate"));
 	EP_CHECK(ep_stream_check_device(stream, "ncclEpMaskUpdate"));
-	EP_CUDA(cudaMemcpyAsync(g->mask, mask, 4 * (size_t)g->nranks, cudaMemcpyHostToDevice,
-				stream),
-		"ncclEpMaskUpdate: copying from mask, which must be host memory");
+	for (int r = 0; r < g->nranks; r++) {
+		if (mask[r]) {
+			ep_ranks_add(&args.active, (uint32_t)r);
+		}
+	}
 	return ep_kernel_launch(g, (const void *)ep_update_kernel, &args, 1, threads, 0, stream,
 				"launching MaskUpdate");
 }

@@ -593,6 +593,12 @@ MUTANTS = [
      "old": "for (uint32_t i = ep_lane(); i < 2 * g.nranks; i += EP_WARP_SIZE) {",
      "new": "for (uint32_t i = ep_lane(); i < 0; i += EP_WARP_SIZE) {",
      "tests": ["mismatch"]},
+    # but not of steps before a rank was taken in,
+    {"name": "signature_kept_clean", "file": "device/group/masks.cu",
+     "old": "\tep_signature_forget(a.g);\n\tfor (uint32_t r", "new": "\tfor (uint32_t r",
+     "tests": ["clean"]},
+    {"name": "signature_kept_update", "file": "device/group/masks.cu",
+     "old": "if (forgets) {", "new": "if (false) {", "tests": ["clean"]},
     # and high throughput;
     {"name": "signature_ht", "file": "device/ht/step.h",
      "old": "if ((uint32_t)mark != seal) {",

@@ -449,6 +449,48 @@ static void between(struct world *w, struct bench *b, int away, bool early)
 	joint(w, b, 140);
 }
 
+/*
+ * The others leave a rank out and go on. It does not know that, and runs something else in the same
+ * step. Nobody minds that when all are together again.
+ */
+static void strange(struct world *w, struct bench *b, int away, bool by_hand)
+{
+	struct oracle_problem p = b->p;
+	struct bench other;
+
+	p.dtype = ORACLE_FP32; /* and no more: its rows come to places of its own */
+	p.hidden /= 2;
+	check_context("rank %d runs something else without the others, back %s", away,
+		      by_hand ? "by hand" : "by MaskClean");
+	bench_open(&other, w, b->group, &p, BENCH_MASK);
+	world_meet(w);
+	part(w, b, 1u << away, false);
+	if (w->rank == away) {
+		OK(bench_update(&other, w->stream));
+		OK(bench_dispatch(&other, w->stream));
+	}
+	world_meet(w);
+	if (w->rank != away) {
+		usleep(APART_US); /* by then the rank waits for the others */
+		b->p.absent = UINT64_C(1) << away;
+		bench_load(b, 150);
+		bench_dispatch_checked(b);
+	}
+	NEED_CUDA(cudaStreamSynchronize(w->stream));
+	if (w->rank == away) {
+		expect_error(b, 1);
+		OK(ncclEpErrorClear(b->group));
+	}
+	world_meet(w);
+	if (by_hand) {
+		part(w, b, 0, false);
+		together(w, b, 151);
+	} else {
+		joint(w, b, 151);
+	}
+	bench_close(&other);
+}
+
 struct mode {
 	bool race;
 	bool pairs;
@@ -498,6 +540,8 @@ static void run(struct world *w, void *arg)
 		between(w, &b, 3, false);
 		late_pair(w, &b, 0, 1, 0); /* of one node, where there are two */
 		late_pair(w, &b, 2, 1, 1000);
+		strange(w, &b, 1, true);
+		strange(w, &b, 2, false);
 	}
 	bench_end(&b);
 	if (!mode->race && !mode->pairs) {
