@@ -124,13 +124,14 @@ static void refuse(const struct ep_options *all, int c, char **argv)
 	const char *argument = argv[optind - 1], *instead;
 	const char letter[] = { '-', (char)optopt, '\0' };
 
-	if (strncmp(argument, "--", 2) && optopt) { /* the letter may be one of several */
+	/* Words have numbers from 256 on. A letter may be one of several, behind anything. */
+	if (optopt && optopt < 256) {
 		argument = letter;
 	}
 	instead = all->instead ? all->instead(argument) : NULL;
 	if (c == ':') {
 		complain(all, "%s needs a value. Try '%s -h'.", argument, all->tool);
-	} else if (optopt && argument != letter) {
+	} else if (optopt >= 256) {
 		complain(all, "%s takes no value. Try '%s -h'.", argument, all->tool);
 	} else if (instead) {
 		complain(all, "'%s' is of nccl-tests; %s. Try '%s -h'.", argument, instead,

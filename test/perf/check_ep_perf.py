@@ -163,7 +163,8 @@ def check_usage():
         parts = re.match(r'ep_perf: (.*)allowed is (.*)\n$', error)
         expect(parts and got in parts[1] and allowed in parts[2], 'values in: %s' % error)
     for bad, text in ((['extra'], "'extra' is not an option"), (['--bogus'], "'--bogus' is not"),
-                      (['-b'], '-b needs a value'), (['--staged=1'], 'takes no value'),
+                      (['-b'], '-b needs a value'), (['--staged=1'], '--staged=1 takes no value'),
+                      (['--staged', '-Qx'], "'-Q' is not an option"), (['--staged', '-Rx'], "'-R' is of nccl-tests"),
                       (['--minbytes', '8'], '--mintokens'), (['--maxbytes=8'], '--maxtokens'),
                       (['--stepbytes', '8'], '--stepincrement'), (['-m', '5'], '--chains'),
                       (['-z', '1'], 'nccl-tests'), (['--parallel_init', '1'], 'nccl-tests')):
