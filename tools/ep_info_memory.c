@@ -43,9 +43,7 @@ static const char *layout_of(const struct ep_info_shape *shape)
 /* Reads a range of ranks; the library checks the numbers. */
 static int read_range(const char *option, const char *text, unsigned int *first, unsigned int *n)
 {
-	char more;
-
-	if (text && sscanf(text, "%u:%u%c", first, n, &more) != 2) {
+	if (text && !ep_options_range(text, first, n)) {
 		return refuse(option, text, "the first rank and how many, FIRST:N");
 	}
 	return -1;

@@ -46,10 +46,12 @@ static int parse_number(const struct ep_option *o, const char *text, void *to, c
 	errno = 0;
 	number = strtoull(text, &end, 0);
 	if (end != text && (*end == 'K' || *end == 'k')) {
+		errno = number > UINT64_MAX / 1024 ? ERANGE : errno;
 		number *= 1024;
 		end++;
 	}
-	if (errno || end == text || *end || text[0] == '-' || (double)number < o->low ||
+	/* (strtoull() takes a number below 0 for one near 2^64) */
+	if (errno || end == text || *end || strchr(text, '-') || (double)number < o->low ||
 	    (double)number > o->high) {
 		snprintf(want, 128, "a number from %.0f to %.0f", o->low, o->high);
 		return -1;
@@ -139,6 +141,14 @@ static void refuse(const struct ep_options *all, int c, char **argv)
 	} else {
 		complain(all, "'%s' is not an option. Try '%s -h'.", argument, all->tool);
 	}
+}
+
+bool ep_options_range(const char *text, uint32_t *first, uint32_t *n)
+{
+	char more;
+
+	return strspn(text, "0123456789:") == strlen(text) &&
+	       sscanf(text, "%9u:%9u%c", first, n, &more) == 2;
 }
 
 int ep_options_parse(const struct ep_options *all, void *to, int argc, char **argv)

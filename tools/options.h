@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
 #include "topo/json.h"
@@ -49,6 +50,9 @@ struct ep_options {
  * or version was asked for; -1 where an option was refused, which has been said.
  */
 int ep_options_parse(const struct ep_options *all, void *to, int argc, char **argv);
+
+/* Reads "FIRST:N", of at most nine digits each. Returns false if the text is none. */
+bool ep_options_range(const char *text, uint32_t *first, uint32_t *n);
 
 /* Prints a line for each option, more if its help is long. */
 void ep_options_print(const struct ep_options *all, FILE *out);

@@ -128,6 +128,7 @@ def check_usage():
                       ([*GOOD, "--quant", "fwd"], "--quant: got 'fwd', allowed is one of none fp8 mxfp8 nvfp4"),
                       ([*GOOD, "--recv-tokens", "200"], "--recv-tokens: got '--mode ll'"), ([*GOOD, "--ranks", "8x"], "--ranks: got '8x'"),
                       ([*GOOD, "--holders", "8"], "--holders: got '8', allowed is the first rank"), ([*GOOD, "--senders", "0:8x"], "--senders: got '0:8x'"),
+                      ([*GOOD, "--holders", "4294967296:8"], "--holders: got '4294967296:8'"), ([*GOOD, "--senders", "-1:8"], "--senders: got '-1:8'"),
                       ([*GOOD, "--gpu-memory", "0"], "--gpu-memory: got '0'"), ([*GOOD, "--live"], "--live or --memory"),
                       ([*GOOD, "-v"], "print nothing else"), ([*GOOD, "--prometheus"], "--prometheus needs --live"),
                       (["--json"], "--json needs")):

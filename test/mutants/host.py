@@ -191,6 +191,13 @@ MUTANTS += [
      "new": "\tPERF_CUDA(rank, cudaStreamSynchronize(rank->stream));\n", "tests": ["ep_perf"]},
     {"name": "perf_disk_full", "file": "tools/perf/ep_perf.c",
      "old": "perf->refused || perf->unwritten", "new": "perf->refused", "tests": ["ep_perf"]},
+    # What does not fit is refused, and what is refused is named.
+    {"name": "option_wraps", "file": "tools/options.c",
+     "old": "\t\terrno = number > UINT64_MAX / 1024 ? ERANGE : errno;\n", "new": "", "tests": ["ep_perf"]},
+    {"name": "range_wraps", "file": "tools/options.c",
+     "old": '"%9u:%9u%c"', "new": '"%u:%u%c"', "tests": ["ep_perf", "info_memory"]},
+    {"name": "letter_unnamed", "file": "tools/options.c",
+     "old": "if (optopt && optopt < 256) {", "new": 'if (optopt && strncmp(argument, "--", 2)) {', "tests": ["ep_perf"]},
     # Workloads have the loads that their names promise.
     {"name": "perf_rotates_never", "file": "tools/perf/oracle/routing.c",
      "old": "problem->step % holders_of(problem)", "new": "0 % holders_of(problem)", "tests": ["oracle"]},

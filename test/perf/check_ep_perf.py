@@ -118,7 +118,12 @@ def check_usage():
     """What is refused, and what is allowed instead; in one voice, also of several processes."""
     for bad, got, allowed in (
             (['--routing', 'random'], 'random', 'uniform'), (['-b', 'x'], 'x', '0 to 16777216'),
-            (['-b', '99999'], '99999', '0 to 65535'), (['--layout', 'flat'], 'flat', 'em rm'),
+            (['-b', '99999'], '99999', '0 to 65535'),
+            (['-b', '18014398509481985K'], '18014398509481985K', '0 to 16777216'),
+            (['-b', ' -18446744073709551615'], '-18446744073709551615', '0 to 16777216'),
+            (['--holders', '4294967296:2', '-g', '2'], '4294967296:2', 'FIRST:N'), (['--senders', '0: -1'], '0: -1', 'FIRST:N'),
+            (['--routing', 'hot:0.5,4294967296'], 'hot:0.5,4294967296', 'rank'),
+            (['--routing', 'curve:4294967297'], 'curve:4294967297', '1 to 1000'), (['--layout', 'flat'], 'flat', 'em rm'),
             (['--capacity', '65536'], '65536', '0 to 65535'),
             (['--mode', 'ht', '-b', '16777217'], '16777217', '0 to 16777216'),
             (['-b', '4', '-e', '2'], '2', '4'), (['--experts', '7', '-g', '2'], '7', 'ranks, 2'),

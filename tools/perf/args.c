@@ -34,10 +34,7 @@ static int check_sizes(const char *text)
 /* Some of the ranks; how many there are is known later. NULL: all. */
 static int parse_range(const char *option, const char *text, uint32_t *first, uint32_t *count)
 {
-	char more;
-
-	if (text && (sscanf(text, "%u:%u%c", first, count, &more) != 2 || text[0] == '-' ||
-		     strstr(text, ":-") || *count == 0)) {
+	if (text && (!ep_options_range(text, first, count) || *count == 0)) {
 		return bad(option, text, "the first rank and how many, FIRST:N");
 	}
 	return 0;

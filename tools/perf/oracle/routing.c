@@ -704,7 +704,7 @@ static int parse_khot(const char *text, struct oracle_routing *routing, char *wh
 	int64_t value = -1;
 	int used = 0;
 
-	if (sscanf(text, "%u,%n", &routing->hot_experts, &used) == 1 && used) {
+	if (sscanf(text, "%9u,%n", &routing->hot_experts, &used) == 1 && used) {
 		value = parse_millionths(text + used, &end);
 		routing->hot_ppm = (uint32_t)value;
 	}
@@ -730,7 +730,7 @@ static int parse_count(const char *text, struct oracle_routing *routing, uint32_
 {
 	int used = 0;
 
-	return sscanf(text, "%u%n", &routing->count, &used) == 1 && text[used] == '\0' &&
+	return sscanf(text, "%9u%n", &routing->count, &used) == 1 && text[used] == '\0' &&
 			       *text != '-' && routing->count >= low && routing->count <= high
 		       ? 0
 		       : -1;
@@ -742,10 +742,10 @@ static int parse_hot(const char *text, struct oracle_routing *routing, char *why
 	int rc = parse_fraction(text, routing, &end);
 
 	if (!rc && *end == ',') {
-		char *rest;
+		int used = 0;
 
-		routing->hot_rank = (uint32_t)strtoul(end + 1, &rest, 10);
-		end = rest;
+		rc = sscanf(end + 1, "%9u%n", &routing->hot_rank, &used) == 1 ? 0 : -1;
+		end += 1 + used;
 	}
 	return rc || *end ? -1 : 0;
 }
@@ -784,7 +784,7 @@ static int parse_group(const char *text, struct oracle_routing *routing, char *w
 {
 	int used = 0;
 
-	return sscanf(text, "%u,%u%n", &routing->groups, &routing->groups_used, &used) == 2 &&
+	return sscanf(text, "%9u,%9u%n", &routing->groups, &routing->groups_used, &used) == 2 &&
 			       text[used] == '\0'
 		       ? 0
 		       : -1;
