@@ -150,22 +150,40 @@ static bool shows_cpus(void)
 	return found;
 }
 
+/*
+ * Fails where hwloc would show a machine of a file, read with its own parser, or one that does not
+ * exist, instead of this one; no call turns that off.
+ */
+static int check_env(struct ep_topo_err *err)
+{
+	static const struct {
+		const char *name, *instead;
+	} vars[] = {
+		{ "HWLOC_XMLFILE", ", or name the file in NCCL_TOPO_FILE instead" },
+		{ "HWLOC_SYNTHETIC", "" },
+	};
+
+	for (size_t i = 0; i < sizeof(vars) / sizeof(vars[0]); i++) {
+		const char *value = getenv(vars[i].name);
+
+		if (value && *value) {
+			return ep_topo_fail(
+				err, EBUSY,
+				"hwloc cannot look at this machine while %s (%.128s) is set: unset "
+				"it%s",
+				vars[i].name, value, vars[i].instead);
+		}
+	}
+	return 0;
+}
+
 static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err *err)
 {
-	const char *xml = getenv("HWLOC_XMLFILE");
 	hwloc_topology_t hw;
-	int rc = -EIO;
+	int rc = check_env(err);
 
-	/*
-	 * hwloc would read that file instead of this machine, with its own parser; no call turns
-	 * that off.
-	 */
-	if (xml && *xml) {
-		return ep_topo_fail(
-			err, EBUSY,
-			"hwloc cannot look at this machine while HWLOC_XMLFILE (%.128s) "
-			"is set: unset it, or name the file in NCCL_TOPO_FILE instead",
-			xml);
+	if (rc) {
+		return rc;
 	}
 	if (!shows_cpus()) {
 		ep_topo_note(topo,
@@ -193,10 +211,10 @@ static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err 
 	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
 	    hwloc_topology_set_type_filter(hw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL) ||
 	    hwloc_topology_load(hw)) {
-		ep_topo_fail(err, EIO,
-			     "hwloc cannot read this machine: %s; is /sys mounted? "
-			     "NCCL_TOPO_FILE can replace it",
-			     strerror(errno));
+		rc = ep_topo_fail(err, EIO,
+				  "hwloc cannot read this machine: %s; is /sys mounted? "
+				  "NCCL_TOPO_FILE can replace it",
+				  strerror(errno));
 	} else {
 		struct walker w = { topo, hw, root, err };
 

@@ -176,6 +176,9 @@ MUTANTS = [
     # What a file denies a NIC stays denied on the machine that the file is for.
     {"name": "denied_live", "file": "topo/merge.c",
      "old": "\t\tnic->no_gdr = denied[i];\n", "new": "\t\t(void)denied[i];\n", "tests": ["topo-live"]},
+    # hwloc is not asked while it would show a machine that it makes up.
+    {"name": "synthetic_taken", "file": "topo/machine.c",
+     "old": '\t\t{ "HWLOC_SYNTHETIC", "" },\n', "new": "", "tests": ["topo-live"]},
     # Of the kernel's log a report has what concerns NICs and GPUs.
     {"name": "report_kernel", "file": "tools/ep_report.sh",
      "old": '"(^|[^[:alnum:]])($words)"', "new": '"$words"', "tests": ["topo-report"]},

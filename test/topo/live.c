@@ -344,6 +344,23 @@ static void test_hwloc_xmlfile(const char *nccl_file)
 	unsetenv("HWLOC_XMLFILE");
 }
 
+/* hwloc must not take a machine that somebody has made up for this one. */
+static void test_hwloc_synthetic(void)
+{
+	struct ep_topo_opts opts = { .sysfs_root = root_dir };
+	struct ep_topo_err err = { .text = "" };
+	struct ep_topo *topo = NULL;
+	int rc;
+
+	setenv("FAKE_NVML", "switch", 1);
+	setenv("HWLOC_SYNTHETIC", "numa:2 pu:4", 1);
+	rc = ep_topo_load(&opts, &topo, &err);
+	CHECK(rc == -EBUSY && strstr(err.text, "HWLOC_SYNTHETIC (numa:2 pu:4)"), "%d: %s", rc,
+	      err.text);
+	unsetenv("HWLOC_SYNTHETIC");
+	ep_topo_free(topo);
+}
+
 /* Without GPUs the machine has no say: a stand-in for one that has. */
 static void test_no_gpu(const char *file)
 {
@@ -392,6 +409,7 @@ int main(int argc, char **argv)
 	test_peers();
 	test_mig();
 	test_merge(argv[1]);
+	test_hwloc_synthetic();
 	test_hwloc_xmlfile(argv[1]);
 	test_no_gpu(argv[1]);
 	test_bond();
