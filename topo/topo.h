@@ -16,7 +16,7 @@
 
 #define EP_TOPO_NAME_LEN 64
 #define EP_TOPO_MAX_GPUS 128
-#define EP_TOPO_MAX_NICS 256
+#define EP_TOPO_MAX_NICS 1024 /* a host shows a container the virtual functions of all */
 #define EP_TOPO_MAX_PORTS 8
 #define EP_TOPO_MAX_RAILS 16
 #define EP_TOPO_MAX_LINKS 32

@@ -6,6 +6,7 @@
  *     machine TABLES     a file with a table for each machine, which begins with "#! NAME"
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "support/check.h"
 #include "root.h"
@@ -253,6 +254,30 @@ static void test_files(void)
 	root_remove();
 }
 
+/* A container sees the virtual functions of its host's NICs, few of which are its own. */
+static void test_many_nics(void)
+{
+	struct ep_topo_opts opts = { .hca = "=mlx5_299" };
+	struct ep_topo *topo = NULL;
+	struct ep_topo_err err;
+	char name[16];
+
+	root_make();
+	root_put_sockets(1);
+	root_put_pci("0000:10:00.0", GPU, 0);
+	for (int i = 0; i < 300; i++) {
+		snprintf(name, sizeof(name), "mlx5_%d", i);
+		put_port(name, NULL, "400 Gb/sec (4X NDR)\n");
+	}
+	setenv("HWLOC_FSROOT", root_dir, 1);
+	CHECK(ep_topo_load(&opts, &topo, &err) == 0, "%s", err.text);
+	CHECK(topo && topo->ngpus == 1 && topo->gpu[0].nrails == 1 &&
+		      strcmp(topo->nic[topo->gpu[0].rail[0].nic].name, "mlx5_299") == 0,
+	      "the GPU does not use mlx5_299");
+	ep_topo_free(topo);
+	root_remove();
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 2) {
@@ -264,6 +289,7 @@ int main(int argc, char **argv)
 	test_memory_nodes();
 	test_cpuset();
 	test_virtual();
+	test_many_nics();
 	test_two_sockets();
 	test_files();
 	return check_end();
