@@ -90,8 +90,12 @@ static void port_list_add(struct ep_port_list *list, struct ibv_device *dev)
 			continue;
 		}
 		if (list->n == EP_PORT_MAX) {
-			EP_INFO(EP_LOG_NET, "%s:%d and later ports are left out: the limit is %d",
-				name, p, EP_PORT_MAX);
+			if (!list->full) {
+				EP_WARN("%s:%d and later ports are left out: %d active RDMA ports "
+					"are the limit, before NCCL_IB_HCA counts",
+					name, p, EP_PORT_MAX);
+			}
+			list->full = true;
 			break;
 		}
 		ep_port_set(&list->port[list->n++], name, p, &state, EP_PORT_SYSFS);

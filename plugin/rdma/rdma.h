@@ -16,7 +16,7 @@ struct ep_topo_hca;
 /* ---- port.c: the machine's active ports ---- */
 
 #define EP_NIC_NAME 64
-#define EP_PORT_MAX 64 /* of a machine */
+#define EP_PORT_MAX 256 /* of a machine, virtual functions included */
 
 struct ep_port {
 	char name[EP_NIC_NAME]; /* of the RDMA device */
@@ -30,6 +30,7 @@ struct ep_port_list {
 	struct ibv_device **dev;
 	int ndevs, nports, n; /* nports: active or not */
 	struct ep_port port[EP_PORT_MAX];
+	bool full;               /* there are more */
 	struct ep_reason closed; /* devices that could not be opened */
 };
 

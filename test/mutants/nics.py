@@ -176,6 +176,9 @@ MUTANTS = [
     # What a file denies a NIC stays denied on the machine that the file is for.
     {"name": "denied_live", "file": "topo/merge.c",
      "old": "\t\tnic->no_gdr = denied[i];\n", "new": "\t\t(void)denied[i];\n", "tests": ["topo-live"]},
+    # Ports of many virtual functions have room, and what has none is said to be left out.
+    {"name": "ports_few", "file": "plugin/rdma/rdma.h",
+     "old": "#define EP_PORT_MAX 256", "new": "#define EP_PORT_MAX 64", "tests": ["topo-rdma-ports"]},
     # hwloc is not asked while it would show a machine that it makes up.
     {"name": "synthetic_taken", "file": "topo/machine.c",
      "old": '\t\t{ "HWLOC_SYNTHETIC", "" },\n', "new": "", "tests": ["topo-live"]},
