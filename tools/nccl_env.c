@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,14 +138,18 @@ static void load(const char *file)
 
 void ep_conf_load(void)
 {
-	const char *own = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
+	const char *own = getenv("NCCL_CONF_FILE");
+	const struct passwd *user;
 
 	if (own && *own) {
 		snprintf(user_file, sizeof(user_file), "%s", own);
 		load(user_file);
-	} else if (home) {
-		snprintf(user_file, sizeof(user_file), "%s/.nccl.conf", home);
-		load(user_file);
+	} else {
+		user = getpwuid(getuid()); /* whose home need not be $HOME */
+		if (user && user->pw_dir) {
+			snprintf(user_file, sizeof(user_file), "%s/.nccl.conf", user->pw_dir);
+			load(user_file);
+		}
 	}
 	load(SYSTEM_FILE);
 }

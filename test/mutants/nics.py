@@ -176,6 +176,10 @@ MUTANTS = [
     # What a file denies a NIC stays denied on the machine that the file is for.
     {"name": "denied_live", "file": "topo/merge.c",
      "old": "\t\tnic->no_gdr = denied[i];\n", "new": "\t\t(void)denied[i];\n", "tests": ["topo-live"]},
+    # A user's file of settings is where NCCL looks for it.
+    {"name": "conf_home", "file": "tools/nccl_env.c",
+     "old": "user = getpwuid(getuid());", "new": "user = &(struct passwd){ .pw_dir = getenv(\"HOME\") };",
+     "tests": ["topo-conf"]},
     # Ports of many virtual functions have room, and what has none is said to be left out.
     {"name": "ports_few", "file": "plugin/rdma/rdma.h",
      "old": "#define EP_PORT_MAX 256", "new": "#define EP_PORT_MAX 64", "tests": ["topo-rdma-ports"]},

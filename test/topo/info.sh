@@ -7,8 +7,8 @@ set -u
 ep_info=$1 files=$2 nic=${3:-} cuda=${4:-} failed=0
 unset NCCL_TOPO_FILE HWLOC_XMLFILE NCCL_IB_HCA NCCL_IB_DISABLE NCCL_IB_SL NCCL_IB_TC NCCL_EP_TIMEOUT_MS
 unset NCCL_EP_RDMA_MODE NCCL_EP_NODE_SIZE NCCL_IB_ADDR_RANGE NCCL_IB_ADDR_FAMILY NCCL_NET_GDR_LEVEL
-unset NCCL_CONF_FILE NCCL_IB_TIMEOUT NCCL_IB_PCI_RELAXED_ORDERING
-export HOME=/nonexistent
+unset NCCL_IB_TIMEOUT NCCL_IB_PCI_RELAXED_ORDERING
+export NCCL_CONF_FILE=/nonexistent # no .nccl.conf
 
 # expect STATUS PATTERN COMMAND...: its exit status, and a line that the extended pattern matches
 expect() {
@@ -57,11 +57,11 @@ expect 0 '^  NCCL_EP_MEMORY +INVALID .*set it to one of auto\|window\|ipc\|host'
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 printf '# NCCL_IB_SL=1\nNCCL_IB_SL=2\r\n\nno equals sign\nNCCL_IB_TC=8\nNCCL_IB_TC=12\n' \
-	>"$work/.nccl.conf"
+	>"$work/home.conf"
 printf 'NCCL_IB_SL=3\nNCCL_EP_TIMEOUT_MS=x\nNCCL_EP_TIMEOUT=1\nNCCL_IB_HCA=\n' >"$work/own.conf"
-home="env HOME=$work" own="env HOME=$work NCCL_CONF_FILE=$work/own.conf"
-expect 0 "^  NCCL_IB_SL +2 +$work/.nccl.conf " $home "$ep_info" -p
-expect 0 "^  NCCL_IB_TC +8 +$work/.nccl.conf " $home "$ep_info" -p
+home="env NCCL_CONF_FILE=$work/home.conf" own="env NCCL_CONF_FILE=$work/own.conf"
+expect 0 "^  NCCL_IB_SL +2 +$work/home.conf " $home "$ep_info" -p
+expect 0 "^  NCCL_IB_TC +8 +$work/home.conf " $home "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +96 +environment ' $home NCCL_IB_TC=96 "$ep_info" -p
 expect 0 '^  NCCL_IB_TC +-1 +default ' $home NCCL_IB_TC= "$ep_info" -p
 expect 0 "^  NCCL_IB_SL +3 +$work/own.conf " $own "$ep_info" -p
@@ -71,8 +71,8 @@ expect 0 "^  NCCL_EP_TIMEOUT_MS +INVALID +$work/own.conf " $own "$ep_info" -p
 expect 0 "^  NCCL_EP_TIMEOUT +UNKNOWN +$work/own.conf " $own "$ep_info" -p
 # the tail of a long comment is no setting
 { printf '#%4094s' ''; printf 'NCCL_IB_SL=5\n'; } >"$work/long.conf"
-expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/long.conf" "$ep_info" -p
-expect 0 '^  NCCL_IB_SL +-1 +default ' env HOME="$work" NCCL_CONF_FILE="$work/none" "$ep_info" -p
+expect 0 '^  NCCL_IB_SL +-1 +default ' env NCCL_CONF_FILE="$work/long.conf" "$ep_info" -p
+expect 0 '^  NCCL_IB_SL +-1 +default ' env NCCL_CONF_FILE="$work/none" "$ep_info" -p
 # What is no file of settings is said to be none, and does not hold up anybody.
 mkfifo "$work/fifo"
 for none in /dev/zero "$work/fifo" "$work"; do
@@ -83,7 +83,7 @@ done
 expect 0 '^  NCCL_IB_SL +-1 +default ' env NCCL_CONF_FILE="$work/huge.conf" "$ep_info" -p
 expect 0 'is longer than 1048576 bytes and does not count here$' \
 	env NCCL_CONF_FILE="$work/huge.conf" "$ep_info" -p
-printf 'NCCL_IB_DISABLE=1\n' >"$work/.nccl.conf"
+printf 'NCCL_IB_DISABLE=1\n' >"$work/home.conf"
 expect 0 '^  RDMA permitted +no +NCCL_IB_DISABLE is 1$' $home "$ep_info" -r
 
 # What RDMA needs, from nothing upwards. Libraries that have no function stand for a driver that this machine has.

@@ -12,9 +12,8 @@ if [ ! -d "$files" ]; then
 	exit 77
 fi
 unset NCCL_TOPO_FILE HWLOC_XMLFILE NCCL_IB_HCA NCCL_IB_DISABLE NCCL_NET_GDR_LEVEL
-unset NCCL_CONF_FILE
 export NCCL_NVLS_ENABLE=2 # whatever /etc/nccl.conf says
-export HOME=/nonexistent # its .nccl.conf
+export NCCL_CONF_FILE=/nonexistent # no .nccl.conf
 cd "$files" || exit 1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
