@@ -78,7 +78,7 @@ static void print_rdma(enum ep_ib_var var)
 		print_invalid(def->name);
 	} else if (set && var < EP_IB_VAR_NUMBERS && ep_ib_env_too_much(var, text)) {
 		printf("  %-34s %-12d %-12s %s; %s is more than NICs have room for\n", def->name,
-		       def->max, "environment", def->help, text);
+		       def->max, ep_conf_source(def->name), def->help, text);
 	} else {
 		print_row(def->name, set ? text : initial, set, def->help);
 	}

@@ -73,6 +73,9 @@ expect 0 "^  NCCL_EP_TIMEOUT +UNKNOWN +$work/own.conf " $own "$ep_info" -p
 { printf '#%4094s' ''; printf 'NCCL_IB_SL=5\n'; } >"$work/long.conf"
 expect 0 '^  NCCL_IB_SL +-1 +default ' env NCCL_CONF_FILE="$work/long.conf" "$ep_info" -p
 expect 0 '^  NCCL_IB_SL +-1 +default ' env NCCL_CONF_FILE="$work/none" "$ep_info" -p
+printf 'NCCL_IB_TIMEOUT=50\n' >"$work/much.conf"
+expect 0 "^  NCCL_IB_TIMEOUT +31 +$work/much.conf .*; 50 is more than NICs have room for\$" \
+	env NCCL_CONF_FILE="$work/much.conf" "$ep_info" -p
 # What is no file of settings is said to be none, and does not hold up anybody.
 mkfifo "$work/fifo"
 for none in /dev/zero "$work/fifo" "$work"; do
