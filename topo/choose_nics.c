@@ -63,7 +63,19 @@ static uint32_t lesser_known(uint32_t a, uint32_t b)
 	return a && (!b || a < b) ? a : b;
 }
 
-/* Returns how far a port is from a GPU: smaller is nearer. Half of it is the distance. */
+/* Ranks of one distance. */
+#define RANKS 4
+
+/* Whether a NIC is known to be at the socket of a GPU. */
+static bool same_socket(const struct ep_topo *topo, int gpu, int nic)
+{
+	int a = topo->gpu[gpu].numa, b = topo->nic[nic].numa;
+
+	return a >= 0 && a < EP_TOPO_MAX_NUMAS && b >= 0 && b < EP_TOPO_MAX_NUMAS &&
+	       topo->socket[a] && topo->socket[a] == topo->socket[b];
+}
+
+/* Returns how far a port is from a GPU: smaller is nearer. A quarter of it is the distance. */
 static int usable_rank(const struct usable *usable, int gpu, int u)
 {
 	int nic = usable->port[u].nic;
@@ -71,9 +83,12 @@ static int usable_rank(const struct usable *usable, int gpu, int u)
 
 	/*
 	 * Of two equally far, the one on PCI is real hardware, the other software or hidden.
-	 * Without a path it is farther than none.
+	 * Without a path it is farther than none. A socket may have several NUMA nodes: what is at
+	 * another one of them is nearer than what is at another socket.
 	 */
-	return 2 * (int)dist + (dist == EP_TOPO_DISTANT || !usable->topo->nic[nic].pci.known);
+	return RANKS * (int)dist +
+	       2 * (dist == EP_TOPO_DISTANT || !usable->topo->nic[nic].pci.known) +
+	       (dist == EP_TOPO_SYS && !same_socket(usable->topo, gpu, nic));
 }
 
 /* Whether a port that the GPU has a path to reports a speed: then ports that do not may be dead. */
@@ -81,7 +96,7 @@ static bool any_speed(const struct usable *usable, int gpu)
 {
 	for (int u = 0; u < usable->n; u++) {
 		if (usable_at(usable, u)->mbps &&
-		    usable_rank(usable, gpu, u) < 2 * EP_TOPO_DISTANT) {
+		    usable_rank(usable, gpu, u) < RANKS * EP_TOPO_DISTANT) {
 			return true;
 		}
 	}
@@ -95,7 +110,7 @@ static bool any_speed(const struct usable *usable, int gpu)
 static int mark_nearest(const struct usable *usable, int gpu, bool *may)
 {
 	bool known = any_speed(usable, gpu);
-	int nearest = 2 * EP_TOPO_DISTANT;
+	int nearest = RANKS * EP_TOPO_DISTANT;
 	uint32_t best = 0;
 
 	for (int u = 0; u < usable->n; u++) {
@@ -233,7 +248,7 @@ static void find_candidates(struct chooser *c, int gpu)
 	int nearest = mark_nearest(c->usable, gpu, may);
 
 	g->nrails = 0;
-	g->dist = (enum ep_topo_dist)(nearest / 2);
+	g->dist = (enum ep_topo_dist)(nearest / RANKS);
 	for (int u = 0; u < c->usable->n; u++) {
 		c->usable->port[u].candidate |= may[u];
 		int rank = usable_rank(c->usable, gpu, u);

@@ -150,6 +150,18 @@ static bool shows_cpus(void)
 	return found;
 }
 
+static void read_sockets(struct ep_topo *topo, hwloc_topology_t hw)
+{
+	for (hwloc_obj_t it = NULL;
+	     (it = hwloc_get_next_obj_by_type(hw, HWLOC_OBJ_NUMANODE, it));) {
+		hwloc_obj_t of = hwloc_get_ancestor_obj_by_type(hw, HWLOC_OBJ_PACKAGE, it);
+
+		if (of) {
+			ep_topo_set_socket(topo, it->os_index, 1 + (int)of->logical_index);
+		}
+	}
+}
+
 /*
  * Fails where hwloc would show a machine of a file, read with its own parser, or one that does not
  * exist, instead of this one; no call turns that off.
@@ -219,6 +231,7 @@ static int read_tree(struct ep_topo *topo, const char *root, struct ep_topo_err 
 		struct walker w = { topo, hw, root, err };
 
 		rc = walk(&w, hwloc_get_root_obj(hw), 0);
+		read_sockets(topo, hw);
 		topo->nnumas = hwloc_get_nbobjs_by_type(hw, HWLOC_OBJ_NUMANODE);
 	}
 	hwloc_topology_destroy(hw);

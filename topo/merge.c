@@ -192,6 +192,9 @@ int ep_topo_merge(struct ep_topo *file, const struct ep_topo *live, struct ep_to
 	file->virtualised = live->virtualised;
 	file->nvls = live->nvls;
 	memcpy(file->reach, live->reach, sizeof(file->reach));
+	if (file->source == EP_TOPO_SOURCE_NCCL_XML) { /* which has NUMA nodes alone */
+		memcpy(file->socket, live->socket, sizeof(file->socket));
+	}
 	if (live->nvswitch != EP_TOPO_UNKNOWN) {
 		file->nvswitch = live->nvswitch;
 	}

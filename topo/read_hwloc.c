@@ -18,6 +18,7 @@ struct reader {
 	struct ep_topo *topo;
 	const struct ep_xml *xml;
 	struct ep_topo_err *err;
+	int sockets, socket;  /* so many so far; in which the object is, 0: in none */
 	bool memory_children; /* format 2: nodes hang below what they are local to */
 };
 
@@ -267,9 +268,20 @@ static int read_object(struct reader *reader, int elem, int parent, int numa)
 		parent = ep_topo_add_node(reader->topo, parent, kind, &pci, numa, reader->err);
 		return parent < 0 ? parent : read_children(reader, elem, parent, numa);
 	}
-	reader->topo->nnumas += is_type(reader, elem, "NUMANode");
-	return read_children(reader, elem, parent,
-			     nodeset ? numa_below(reader, elem, nodeset, numa) : numa);
+	if (is_type(reader, elem, "NUMANode")) {
+		reader->topo->nnumas++;
+		ep_topo_set_socket(reader->topo, ep_xml_long(reader->xml, elem, "os_index", -1),
+				   reader->socket);
+	}
+	int around = reader->socket, rc;
+
+	if (is_type(reader, elem, "Package") || is_type(reader, elem, "Socket")) {
+		reader->socket = ++reader->sockets;
+	}
+	rc = read_children(reader, elem, parent,
+			   nodeset ? numa_below(reader, elem, nodeset, numa) : numa);
+	reader->socket = around;
+	return rc;
 }
 
 int ep_topo_read_hwloc(struct ep_topo *topo, const struct ep_xml *xml, struct ep_topo_err *err)

@@ -19,6 +19,7 @@
 #define EP_TOPO_MAX_NICS 1024 /* a host shows a container the virtual functions of all */
 #define EP_TOPO_MAX_PORTS 8
 #define EP_TOPO_MAX_RAILS 16
+#define EP_TOPO_MAX_NUMAS 1024 /* whose sockets are kept */
 #define EP_TOPO_MAX_LINKS 32
 #define EP_TOPO_MAX_NOTES 64
 #define EP_TOPO_NOTE_LEN 240
@@ -181,7 +182,8 @@ struct ep_topo {
 	int nhosts; /* 1, or as many as a file has */
 	int home;   /* node of the host that look-ups and additions are about */
 	int nnumas;
-	int unclassified;           /* PCI devices that the file does not classify */
+	uint16_t socket[EP_TOPO_MAX_NUMAS]; /* by NUMA node, from 1; 0: unknown, or several */
+	int unclassified;                   /* PCI devices that the file does not classify */
 	enum ep_topo_tristate flat; /* no GPU shares a PCIe bridge with a NIC; no pair: unknown */
 	enum ep_topo_tristate virtualised;
 	enum ep_topo_tristate nvswitch;

@@ -263,6 +263,13 @@ struct ep_topo_port *ep_topo_add_port(struct ep_topo_nic *nic, int num)
 	return port;
 }
 
+void ep_topo_set_socket(struct ep_topo *topo, long numa, int socket)
+{
+	if (numa >= 0 && numa < EP_TOPO_MAX_NUMAS && socket <= UINT16_MAX) {
+		topo->socket[numa] = (uint16_t)socket;
+	}
+}
+
 void ep_topo_add_link(struct ep_topo_gpu *gpu, enum ep_topo_nvlink_kind kind,
 		      const struct ep_topo_pci *target, int count)
 {

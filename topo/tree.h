@@ -62,6 +62,8 @@ struct ep_topo_nic *ep_topo_add_nic(struct ep_topo *topo, int node, const char *
 				    struct ep_topo_err *err);
 /* Returns port `num` of the NIC, added if needed, or NULL where the limit is reached. */
 struct ep_topo_port *ep_topo_add_port(struct ep_topo_nic *nic, int num);
+/* Notes the socket of a NUMA node's CPUs, by its number from 1 on. */
+void ep_topo_set_socket(struct ep_topo *topo, long numa, int socket);
 /* Adds `count` NVLinks of the GPU to one target. */
 void ep_topo_add_link(struct ep_topo_gpu *gpu, enum ep_topo_nvlink_kind kind,
 		      const struct ep_topo_pci *target, int count);

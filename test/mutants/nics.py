@@ -180,6 +180,12 @@ MUTANTS = [
     {"name": "conf_home", "file": "tools/nccl_env.c",
      "old": "user = getpwuid(getuid());", "new": "user = &(struct passwd){ .pw_dir = getenv(\"HOME\") };",
      "tests": ["topo-conf"]},
+    # A GPU whose NUMA node has no NIC takes one of its socket, on this machine, by a file and in hwloc's.
+    {"name": "socket_crossed", "file": "topo/choose_nics.c",
+     "old": "topo->socket[a] && topo->socket[a] == topo->socket[b];", "new": "topo->socket[a] == 0xffff;",
+     "tests": ["topo-machine", "topo-tables"]},
+    {"name": "socket_file", "file": "topo/merge.c",
+     "old": "memcpy(file->socket, live->socket, sizeof(file->socket));", "new": "(void)file;", "tests": ["topo-machine"]},
     # Ports of many virtual functions have room, and what has none is said to be left out.
     {"name": "ports_few", "file": "plugin/rdma/rdma.h",
      "old": "#define EP_PORT_MAX 256", "new": "#define EP_PORT_MAX 64", "tests": ["topo-rdma-ports"]},

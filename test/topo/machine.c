@@ -113,6 +113,46 @@ static void test_cpuset(void)
 	root_remove();
 }
 
+/*
+ * Sockets of two NUMA nodes each, a GPU at one and a NIC at the other: that NIC is nearer than the
+ * one of the other socket, also where NCCL's file shows the nodes.
+ */
+static void test_divided_sockets(void)
+{
+	static const char file[] = "<system version=\"1\">"
+				   "<cpu numaid=\"0\"><pci busid=\"0000:30:00.0\"/></cpu>"
+				   "<cpu numaid=\"1\"><pci busid=\"0000:10:00.0\"/></cpu>"
+				   "<cpu numaid=\"2\"><pci busid=\"0000:20:00.0\"/></cpu>"
+				   "<cpu numaid=\"3\"><pci busid=\"0000:80:00.0\"/></cpu></system>";
+	char path[64], text[64];
+
+	root_make();
+	root_put_sockets(2);
+	for (int node = 0; node < 4; node++) {
+		snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/cpumap", node);
+		snprintf(text, sizeof(text), "%x\n", 1u << node);
+		root_put(path, text);
+		snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/meminfo", node);
+		snprintf(text, sizeof(text), "Node %d MemTotal: 1048576 kB\n", node);
+		root_put(path, text);
+	}
+	root_put("/sys/devices/system/node/online", "0-3\n");
+	root_put("/sys/devices/system/node/possible", "0-3\n");
+	root_put_pci("0000:10:00.0", GPU, 1);
+	root_put("/sys/bus/pci/devices/0000:10:00.0/local_cpus", "2\n");
+	root_put_pci("0000:20:00.0", NIC, 2);
+	root_put("/sys/bus/pci/devices/0000:20:00.0/local_cpus", "4\n");
+	root_put_pci("0000:30:00.0", NIC, 0);
+	root_put("/sys/bus/pci/devices/0000:30:00.0/local_cpus", "1\n");
+	root_put_pci("0000:80:00.0", GPU, 3);
+	root_put("/sys/bus/pci/devices/0000:80:00.0/local_cpus", "8\n");
+	root_put_nic("mlx5_0", "0000:20:00.0", "4: ACTIVE\n", "400 Gb/sec\n", "InfiniBand\n");
+	root_put_nic("mlx5_1", "0000:30:00.0", "4: ACTIVE\n", "400 Gb/sec\n", "InfiniBand\n");
+	check_table("divided-sockets", NULL);
+	check_table("divided-sockets-file", file);
+	root_remove();
+}
+
 static void put_virtual(const char *text)
 {
 	root_put("/var/run/nvidia-topologyd/virtualTopology.xml", text);
@@ -288,6 +328,7 @@ int main(int argc, char **argv)
 	setenv("FAKE_NVML", "broken", 1);
 	test_memory_nodes();
 	test_cpuset();
+	test_divided_sockets();
 	test_virtual();
 	test_many_nics();
 	test_two_sockets();
