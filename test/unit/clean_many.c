@@ -5,6 +5,7 @@
  * results when it sees the kernel's call.
  */
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 #include "device/group/group_layout.h"
 #include "device/kernels.h"
@@ -16,7 +17,8 @@
 #define CLEAN_OFF (8 * RANKS)
 
 struct memory {
-	uint64_t heap[3 * RANKS]; /* progress, calls, results */
+	uint64_t heap[3 * RANKS]; /* progress, calls, results, */
+	unsigned char signatures[EP_SIGNATURE_BYTES(RANKS)];
 	uint64_t mask[EP_MASK_BYTES(RANKS) / 8];
 	unsigned char *all_heaps[RANKS];
 	struct ep_dev_seq seq[EP_GROUP_MAX_BLOCKS];
@@ -37,6 +39,12 @@ static bool comes(int r)
 static uint64_t *word(struct memory *m, int which, int r)
 {
 	return m->heap + (1 + which) * RANKS + r;
+}
+
+/* The mark of the step by rank r. */
+static uint64_t *mark(struct memory *m, uint32_t step, uint32_t r)
+{
+	return (uint64_t *)(m->signatures + ep_signature_slot_off(RANKS, step, r));
 }
 
 static void *others(void *arg)
@@ -71,6 +79,9 @@ static void prepare(struct memory *m, struct ep_clean_args *args)
 			g->heap[r] = m->all_heaps[r];
 		}
 	}
+	for (uint32_t step = STEP; step < STEP + EP_SIGNATURE_SLOTS; step++) {
+		*mark(m, step, SELF) = *mark(m, step, 0) = 1;
+	}
 	for (int i = 0; i < EP_GROUP_MAX_BLOCKS; i++) {
 		m->seq[i].step = STEP;
 	}
@@ -85,6 +96,7 @@ static void prepare(struct memory *m, struct ep_clean_args *args)
 	g->records = m->records;
 	g->async_error = &m->async_error;
 	g->clean_off = CLEAN_OFF;
+	g->signature_off = offsetof(struct memory, signatures);
 	g->own = (unsigned char *)m->heap;
 	g->all_heaps = m->all_heaps;
 	ep_ranks_add(&args->gone, 699);
@@ -112,6 +124,9 @@ int main(void)
 		CHECK((ep_ranks_has(&m->absent, (uint32_t)r) == 0) == comes(r));
 	}
 	check_context("all");
+	for (uint32_t step = STEP; step < STEP + EP_SIGNATURE_SLOTS; step++) {
+		CHECK(!*mark(m, step, SELF) && *mark(m, step, 0) == 1);
+	}
 	/* the highest step of those who came decides, and then the highest result */
 	CHECK(m->seq[0].step == 70 && m->seq[EP_GROUP_MAX_BLOCKS - 1].step == 70);
 	CHECK(m->seq[0].clean_round == 1 && m->seq[0].busy == ep_seq_busy(2));
