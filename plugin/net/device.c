@@ -276,6 +276,11 @@ void ep_net_dev_drop(struct ep_net_dev *dev)
 
 /* ---- events ---- */
 
+bool ep_net_dev_broken(const struct ep_net_dev *dev)
+{
+	return __atomic_load_n(&dev->broken, __ATOMIC_RELAXED);
+}
+
 bool ep_net_dev_down(const struct ep_net_dev *dev)
 {
 	uint64_t down = __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED);
@@ -287,8 +292,8 @@ bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns)
 {
 	uint64_t up = __atomic_load_n(&dev->port_up, __ATOMIC_RELAXED);
 
-	return !__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) &&
-	       !__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED) && ep_now_ns() >= up + ns;
+	return !ep_net_dev_broken(dev) && !__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED) &&
+	       ep_now_ns() >= up + ns;
 }
 
 /* All connections ask, and each answer that there is none is a line: one is enough for so long. */
@@ -318,7 +323,7 @@ bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, struct e
 
 	ep_net_dev_events(dev);
 	ask = __atomic_load_n(&dev->ask, __ATOMIC_RELAXED);
-	if (__atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)) {
+	if (ep_net_dev_broken(dev) || __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)) {
 		return false;
 	}
 	if (ask != EP_NET_AS_OPENED) {

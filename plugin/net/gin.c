@@ -417,8 +417,7 @@ static ncclResult_t gin_poll_slow(struct gin *gin)
 	}
 	gin->checked = now;
 	ep_net_dev_events(dev);
-	if (__atomic_load_n(&gin->cq_lost, __ATOMIC_RELAXED) &&
-	    !__atomic_load_n(&dev->broken, __ATOMIC_RELAXED)) {
+	if (__atomic_load_n(&gin->cq_lost, __ATOMIC_RELAXED) && !ep_net_dev_broken(dev)) {
 		return gin_lost(gin, &gin->link[gin->mesh->rank], ncclSystemError,
 				"the NIC has lost completions: its queue has overrun or failed");
 	}
@@ -434,7 +433,7 @@ static ncclResult_t gin_poll_slow(struct gin *gin)
 		if (!link->pending) {
 			continue;
 		}
-		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED)) {
+		if (ep_net_dev_broken(dev)) {
 			return gin_lost(gin, link, ncclSystemError, "the connection is lost");
 		}
 		if (!link->gone_since && fd >= 0 && ep_net_gone(fd)) {

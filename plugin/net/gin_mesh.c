@@ -60,6 +60,9 @@ static enum fit mesh_port_fits(const struct ep_net_mesh *mesh, struct ep_net_dev
 {
 	const char *lacks = ep_net_dev_lacks(dev);
 
+	if (!lacks && ep_net_dev_broken(dev)) {
+		lacks = "has failed";
+	}
 	if (!lacks && !up && mesh->nic->nports > 1 && ep_net_dev_down(dev)) {
 		lacks = "is down, or has no address";
 	}

@@ -164,17 +164,27 @@ static ncclResult_t mr_open(struct ep_net_mr *mr, int port, const struct ep_net_
 {
 	struct ep_net_dev *dev = mr->nic->dev[port];
 	struct ep_reason why = { "" };
-	struct ep_net_region *r;
+	struct ep_net_region *r = NULL;
+	bool several = mr->nic->nports > 1, good;
 
 	pthread_mutex_lock(&dev->lock);
-	r = region_get(dev, memory, &why);
-	if (r) {
+	if (!several || !ep_net_dev_broken(dev)) {
+		r = region_get(dev, memory, &why);
+	}
+	if (!r) {
+		ep_net_dev_events(dev);
+	}
+	good = r || (several && ep_net_dev_broken(dev)); /* (the others serve) */
+	if (good) {
 		ep_net_dev_hold_too(dev);
 	}
 	pthread_mutex_unlock(&dev->lock);
-	if (!r) {
+	if (!good) {
 		EP_INFO(EP_LOG_NET | EP_LOG_REG, "%s", why.text);
 		return ncclSystemError;
+	}
+	if (!r) {
+		return ncclSuccess;
 	}
 	mr->region[port] = r;
 	mr->lkey[port] = r->mr->lkey;
@@ -187,7 +197,9 @@ static void mr_close(struct ep_net_mr *mr, int port)
 	struct ep_net_dev *dev = mr->nic->dev[port];
 
 	pthread_mutex_lock(&dev->lock);
-	region_put(dev, mr->region[port]);
+	if (mr->region[port]) {
+		region_put(dev, mr->region[port]);
+	}
 	pthread_mutex_unlock(&dev->lock);
 	ep_net_dev_drop(dev);
 }

@@ -89,6 +89,8 @@ ncclResult_t ep_net_dev_hold(struct ep_net_dev *dev, bool even_down);
  * asked again. Returns whether they do; if not, both stay as they are. The caller holds the device.
  */
 bool ep_net_dev_address(struct ep_net_dev *dev, struct ep_nic_end *end, struct ep_net_index *index);
+/* Returns whether the device has failed. It stays so until nobody holds it. */
+bool ep_net_dev_broken(const struct ep_net_dev *dev);
 /* Returns whether the port has been up for `ns`. */
 bool ep_net_dev_up(const struct ep_net_dev *dev, uint64_t ns);
 /* Returns whether the port has been down for longer than a moment. */
@@ -292,7 +294,7 @@ struct ep_net_mr {
 	bool gpu;
 	/* by port of the NIC */
 	uint32_t lkey[EP_NET_NIC_PORTS], rkey[EP_NET_NIC_PORTS];
-	struct ep_net_region *region[EP_NET_NIC_PORTS];
+	struct ep_net_region *region[EP_NET_NIC_PORTS]; /* NULL: the device has failed */
 };
 
 struct ep_net_memory {
@@ -314,8 +316,8 @@ struct ep_net_memory {
 
 /*
  * Registers memory with all ports of a NIC that the caller holds; ep_net_mr_free() ends that, and
- * holds the NIC until then. A failure is logged at INFO alone, because NCCL can do without
- * registration of its users' memory.
+ * holds the NIC until then. Of several ports those are left out whose device has failed. A failure
+ * is logged at INFO alone, because NCCL can do without registration of its users' memory.
  */
 ncclResult_t ep_net_mr_new(const struct ep_net_nic *nic, const struct ep_net_memory *memory,
 			   struct ep_net_mr **mr);
@@ -501,7 +503,7 @@ void ep_net_dialing_end(struct ep_net_dialing *dialing);
 
 #define EP_NET_MAGIC 0x7465672d6e636c31ull
 /* any change of what ends send each other, or of a connection's memory, is a new one */
-#define EP_NET_VERSION 10u
+#define EP_NET_VERSION 11u
 #define EP_NET_MAX_QPS 128u
 
 struct ep_net_head {

@@ -139,7 +139,8 @@ struct ep_net_local {
 	struct ep_nic_end end;
 	struct ep_ece ece; /* sender: of its NIC; receiver: what both can */
 	uint8_t tc, sl;
-	bool down; /* it was, when the connection was begun */
+	bool down;   /* it was, when the connection was begun */
+	bool broken; /* its device had failed then: the connection has nothing there */
 	struct ep_net_index index;
 	struct ibv_mr *shared_mr;
 	struct ibv_cq *cq;
@@ -147,12 +148,17 @@ struct ep_net_local {
 	struct ep_net_flush_qp flush;
 };
 
+enum ep_net_down {
+	EP_NET_DOWN = 1,
+	EP_NET_BROKEN /* its device had failed: it has no queue pairs */
+};
+
 /* A port of the other end's NIC. Travels between ends. */
 struct ep_net_remote {
 	struct ep_nic_end end;
 	struct ep_ece ece;
 	uint32_t rkey; /* of the shared memory */
-	uint32_t down; /* 1: it was, when the other end began the connection */
+	uint32_t down; /* it was, when the other end began the connection: enum ep_net_down */
 };
 
 /*
@@ -632,7 +638,8 @@ ncclResult_t ep_net_progress(struct ep_net_comm *c);
 
 /*
  * Begins with those paths closed whose port is down, here or there: peers are not found over it.
- * Both ends know that of each other. If no other path were left, none is.
+ * Both ends know that of each other. If no other path were left, those alone are whose device has
+ * failed.
  */
 void ep_net_paths_leave_out(struct ep_net_comm *c);
 /*

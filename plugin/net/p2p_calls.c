@@ -21,7 +21,7 @@ static ncclResult_t poll_slow(struct ep_net_comm *c)
 		 * (a device that has failed is what its paths fail with: no overrun is the cause)
 		 */
 		if (__atomic_load_n(&c->local[i].cq_lost, __ATOMIC_RELAXED) &&
-		    !__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
+		    !ep_net_dev_broken(c->local[i].dev)) {
 			return ep_net_comm_fail(c, ncclSystemError, ep_net_port_qp(c, i),
 						"the NIC has lost completions: its queue has "
 						"overrun or failed");
@@ -29,7 +29,7 @@ static ncclResult_t poll_slow(struct ep_net_comm *c)
 	}
 	if (c->path) {
 		EP_CHECK(ep_net_paths_check(c));
-	} else if (__atomic_load_n(&c->local[0].dev->broken, __ATOMIC_RELAXED)) {
+	} else if (ep_net_dev_broken(c->local[0].dev)) {
 		return ep_net_comm_fail(c, ncclSystemError, 0, "the connection is lost");
 	} else if (!c->watch.gone && ep_net_gone(c->fd)) {
 		c->watch.gone = now;

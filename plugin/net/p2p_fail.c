@@ -38,7 +38,7 @@ const char *ep_net_qp_print(const struct ep_net_comm *c, uint32_t qp, char text[
 	const struct ep_net_qp *q = &c->qp[qp];
 	const struct ep_net_which which = { .end = &c->local[q->local_port].end,
 					    .remote = &c->remote[q->remote_port].end,
-					    .qpn = q->qp->qp_num,
+					    .qpn = q->qp ? q->qp->qp_num : 0,
 					    .remote_qpn = q->remote_qpn,
 					    .toward = c->sender ? "to" : "from",
 					    .peer = c->peer };

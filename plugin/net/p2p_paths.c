@@ -108,7 +108,7 @@ static ncclResult_t qp_stop(struct ep_net_comm *c, uint32_t i)
 	if (error) {
 		ep_net_dev_events(l->dev); /* it may have sent that, and nobody has received it */
 	}
-	if (error && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED)) {
+	if (error && !ep_net_dev_broken(l->dev)) {
 		return ep_net_comm_fail(
 			c, ncclSystemError, i,
 			"a queue pair of a path that has failed cannot be stopped: %s",
@@ -144,8 +144,7 @@ static ncclResult_t path_drain(struct ep_net_comm *c, uint32_t path)
 	do {
 		EP_CHECK(ep_net_poll(c, l, &any));
 	} while (receives_left(c, path) &&
-		 (any ||
-		  (ep_now_ns() < until && !__atomic_load_n(&l->dev->broken, __ATOMIC_RELAXED))));
+		 (any || (ep_now_ns() < until && !ep_net_dev_broken(l->dev))));
 	c->path[path].drained = true;
 	if (!local_in_use(c, l)) {
 		ep_net_flush_stop(l);
@@ -247,6 +246,12 @@ static bool path_is_down(const struct ep_net_comm *c, uint32_t path)
 	return c->local[path % c->nlocals].down || c->remote[path % c->nremotes].down;
 }
 
+static bool path_is_broken(const struct ep_net_comm *c, uint32_t path)
+{
+	return c->local[path % c->nlocals].broken ||
+	       c->remote[path % c->nremotes].down == EP_NET_BROKEN;
+}
+
 void ep_net_paths_leave_out(struct ep_net_comm *c)
 {
 	uint32_t down = 0;
@@ -254,10 +259,10 @@ void ep_net_paths_leave_out(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		down += path_is_down(c, i);
 	}
-	for (uint32_t i = 0; i < c->npaths && down < c->npaths; i++) {
+	for (uint32_t i = 0; i < c->npaths && c->path; i++) {
 		struct ep_net_path *r = &c->path[i];
 
-		if (path_is_down(c, i)) {
+		if (path_is_broken(c, i) || (path_is_down(c, i) && down < c->npaths)) {
 			r->state = EP_NET_PATH_CLOSED;
 			r->drained = r->remote_closed = true;
 			r->since = ep_now_ns();
@@ -273,9 +278,9 @@ ncclResult_t ep_net_paths_begin(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		if (!ep_net_path_is_open(c, i)) {
 			path_close_print(c, i,
-					 c->local[c->path[i].local_port].down
-						 ? "it is given up"
-						 : "the peer's port is down",
+					 c->local[c->path[i].local_port].down ? "it is given up"
+					 : path_is_broken(c, i) ? "the peer's device has failed"
+								: "the peer's port is down",
 					 true);
 		} else if (c->path && c->path[i].lost) {
 			EP_CHECK(ep_net_path_close(c, i, "the peer is not found"));
@@ -728,15 +733,14 @@ static ncclResult_t ctrl_take(struct ep_net_comm *c, const struct ep_net_ctrl_ms
 static ncclResult_t ports_check(struct ep_net_comm *c, uint64_t now)
 {
 	for (uint32_t i = 0; i < c->nlocals; i++) {
-		if (__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {
+		if (ep_net_dev_broken(c->local[i].dev)) {
 			ep_net_flushes_give_up(c, i);
 		}
 	}
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		const struct ep_net_dev *dev = c->local[c->path[i].local_port].dev;
 
-		if (__atomic_load_n(&dev->broken, __ATOMIC_RELAXED) ||
-		    (ep_net_dev_down(dev) && c->open.paths > 1)) {
+		if (ep_net_dev_broken(dev) || (ep_net_dev_down(dev) && c->open.paths > 1)) {
 			EP_CHECK(path_failed(c, i, NULL));
 		}
 		if (c->path[i].state == EP_NET_PATH_CLOSING && !c->watch.gone &&

@@ -27,6 +27,9 @@ static ncclResult_t qp_open(struct ep_net_comm *c, struct ep_rc_room *room, uint
 		c->path[q->path].local_port = q->local_port;
 	}
 	l = &c->local[q->local_port];
+	if (l->broken) {
+		return ncclSuccess;
+	}
 	q->qp = ep_net_queue_new(l->dev, l->index.pkey, l->cq, room, EP_NET_ACCESS);
 	return q->qp ? ncclSuccess
 		     : ep_fail(ncclSystemError,
@@ -47,6 +50,9 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 		const struct ibv_device_attr *attr = &c->local[i].dev->nic.attr;
 		uint64_t cqes = (uint64_t)attr->max_cqe;
 
+		if (c->local[i].broken) {
+			continue;
+		}
 		most = ep_min_u64(most, (uint64_t)attr->max_qp_wr);
 		both = ep_min_u64(both, (cqes - ep_min_u64(cqes, EP_NET_FLUSH_DEPTH)) / each);
 		if (both < EP_NET_LEAST_BOTH) {
@@ -73,6 +79,9 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		struct ep_net_local *l = &c->local[i];
 
+		if (l->broken) {
+			continue;
+		}
 		EP_CHECK(ep_net_cq_new(l->dev,
 				       (uint64_t)each * (room.sq + room.rq) + EP_NET_FLUSH_DEPTH,
 				       &l->cq_lost, &l->cq));
@@ -95,7 +104,10 @@ ncclResult_t ep_net_qps_new(struct ep_net_comm *c)
 		}
 	}
 	for (uint32_t i = 0; i < c->nlocals; i++) {
-		ep_rc_ece_query(&c->local[i].dev->nic, ep_net_env(), c->qp[i].qp, &c->local[i].ece);
+		if (!c->local[i].broken) {
+			ep_rc_ece_query(&c->local[i].dev->nic, ep_net_env(), c->qp[i].qp,
+					&c->local[i].ece);
+		}
 	}
 	ep_net_qps_choose(c);
 	return ncclSuccess;

@@ -20,6 +20,9 @@ static ncclResult_t comm_memory(struct ep_net_comm *c)
 	}
 	memset(c->shared, 0, bytes);
 	for (uint32_t i = 0; i < c->nlocals; i++) {
+		if (c->local[i].broken) {
+			continue;
+		}
 		/* In order: what is polled must not be there before what it announces. */
 		EP_CHECK(ep_net_pin(c->local[i].dev, c->shared, bytes,
 				    IBV_ACCESS_LOCAL_WRITE | EP_NET_ACCESS,
@@ -49,9 +52,10 @@ static ncclResult_t comm_requests(struct ep_net_comm *c)
 	return ncclSuccess;
 }
 
-static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
+static ncclResult_t comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 {
 	const struct ep_ib_env *env = ep_net_env();
+	uint32_t broken = 0;
 
 	c->nlocals = (uint32_t)c->nic->nports;
 	c->plain_limit = UINT64_MAX;
@@ -64,6 +68,8 @@ static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 		l->end = nic->end;
 		l->index = (struct ep_net_index){ nic->gid_index, nic->pkey_index };
 		l->down = !ep_net_dev_address(l->dev, &l->end, &l->index);
+		l->broken = ep_net_dev_broken(l->dev);
+		broken += l->broken;
 		l->end.psn = (uint32_t)ep_now_ns() & 0xffffff;
 		l->tc = ep_net_traffic_class(l->dev, class->tc);
 		l->sl = ep_net_service_level(&l->end, class->sl);
@@ -77,6 +83,12 @@ static void comm_ports(struct ep_net_comm *c, const struct ep_net_class *class)
 		}
 	}
 	c->split = env->split != 0;
+	return broken < c->nlocals
+		       ? ncclSuccess
+		       : ep_fail(ncclSystemError,
+				 "%s: the device reports a fatal error; it is opened anew when "
+				 "all that uses it has been closed",
+				 c->nic->label);
 }
 
 /* Makes what several paths need beyond queue pairs. */
@@ -116,7 +128,7 @@ ncclResult_t ep_net_comm_new(const struct ep_net_nic *nic, bool sender, uint32_t
 		free(c);
 		return result;
 	}
-	comm_ports(c, class);
+	EP_CHECK_GOTO(comm_ports(c, class), err_free);
 	EP_CHECK_GOTO(comm_paths(c), err_free);
 	EP_CHECK_GOTO(comm_memory(c), err_free);
 	EP_CHECK_GOTO(comm_requests(c), err_free);
@@ -203,6 +215,11 @@ ncclResult_t ep_net_comm_connect(struct ep_net_comm *c, const struct ep_net_peer
 	c->nremotes = peer->nremotes;
 	memcpy(c->remote, peer->remote, peer->nremotes * sizeof(c->remote[0]));
 	ep_net_paths_leave_out(c);
+	if (!c->open.paths) {
+		return ep_fail(ncclSystemError,
+			       "%s with %s: no path is left, because devices of both have failed",
+			       c->nic->label, c->peer);
+	}
 	for (uint32_t i = 0; i < c->npaths; i++) {
 		const struct ep_net_local *l = &c->local[i % c->nlocals];
 		const struct ep_net_remote *f = &c->remote[i % c->nremotes];
@@ -259,11 +276,13 @@ static void ports_fill(const struct ep_net_comm *c, struct ep_net_remote *port, 
 	for (uint32_t i = 0; i < c->nlocals; i++) {
 		port[i].end = c->local[i].end;
 		port[i].ece = c->local[i].ece;
-		port[i].rkey = c->local[i].shared_mr->rkey;
-		port[i].down = c->local[i].down;
+		port[i].rkey = c->local[i].broken ? 0 : c->local[i].shared_mr->rkey;
+		port[i].down = c->local[i].broken ? EP_NET_BROKEN
+			       : c->local[i].down ? EP_NET_DOWN
+						  : 0;
 	}
 	for (uint32_t i = 0; i < c->nqps; i++) {
-		qpn[i] = c->qp[i].qp->qp_num;
+		qpn[i] = c->qp[i].qp ? c->qp[i].qp->qp_num : 0;
 	}
 }
 

@@ -119,8 +119,7 @@ const char *ep_net_which_print(const struct ep_net_which *which, char text[EP_NE
 
 const char *ep_net_dev_print(const struct ep_net_dev *dev)
 {
-	return __atomic_load_n(&dev->broken, __ATOMIC_RELAXED)
-		       ? "; the device reports a fatal error"
+	return ep_net_dev_broken(dev) ? "; the device reports a fatal error"
 	       : __atomic_load_n(&dev->port_down, __ATOMIC_RELAXED)
 		       ? "; the port is down: see the cable and the switch"
 		       : "";

@@ -239,7 +239,7 @@ MUTANTS = [
      "old": "\t\tboth = ep_min_u64(", "new": "\t\t(void)ep_min_u64(", "tests": ["ports"]},
     # The failure of a device is no overrun of its completion queue.
     {"name": "fatal_overrun", "file": "plugin/net/p2p_calls.c",
-     "old": " &&\n\t\t    !__atomic_load_n(&c->local[i].dev->broken, __ATOMIC_RELAXED)) {\n", "new": ") {\n",
+     "old": " &&\n\t\t    !ep_net_dev_broken(c->local[i].dev)) {\n", "new": ") {\n",
      "tests": ["troubles"]},
     # A receiver that is not ready is asked again, as often as it takes.
     {"name": "rnr_once", "file": "plugin/rdma/rdma.h",
@@ -411,7 +411,7 @@ MUTANTS = [
      "old": "if (ask != EP_NET_AS_OPENED) {", "new": "if (0) {", "tests": ["ports"]},
     # A connection leaves out a port that is down, here or there, and takes it when it is up.
     {"name": "none_left_out", "file": "plugin/net/p2p_paths.c",
-     "old": "i < c->npaths && down < c->npaths; i++", "new": "i < c->npaths && 0; i++", "tests": ["merged_down_ib", "merged_homeless"]},
+     "old": "(path_is_down(c, i) && down < c->npaths)", "new": "0", "tests": ["merged_down_ib", "merged_homeless"]},
     # ... and one over which nobody is found.
     {"name": "lost_path", "file": "plugin/net/p2p_qp.c",
      "old": "\tif (c->open.paths > 1) {\n\t\tEP_CHECK(qps_connect", "new": "\tif (0) {\n\t\tEP_CHECK(qps_connect",
@@ -432,6 +432,14 @@ MUTANTS = [
      "old": "\tif (nic->even_down) {\n\t\t*result", "new": "\tif (nic->down) {\n\t\t*result", "tests": ["merged_homeless"]},
     {"name": "homeless_served", "file": "plugin/net/device.c",
      "old": "dev->ask = dev->nic.homeless ? 0 :", "new": "dev->ask =", "tests": ["merged_homeless"]},
+    # What is made while a device of several has failed does without it.
+    {"name": "broken_left_in", "file": "plugin/net/p2p_paths.c",
+     "old": "if (path_is_broken(c, i) || (path", "new": "if ((path", "tests": ["merged_broken"]},
+    {"name": "broken_untold", "file": "plugin/net/p2p_setup.c",
+     "old": "c->local[i].broken ? EP_NET_BROKEN", "new": "0 ? EP_NET_BROKEN", "tests": ["merged_broken"]},
+    {"name": "broken_registered", "file": "plugin/net/memory.c",
+     "old": "good = r || (several && ep_net_dev_broken(dev));", "new": "good = r != NULL;",
+     "tests": ["merged_broken"]},
     # A flush reads by the address that its port has.
     {"name": "flush_moved", "file": "plugin/net/p2p_flush.c",
      "old": "\t(void)ep_net_dev_address(port->dev, &end, &index);\n", "new": "", "tests": ["ports"]},

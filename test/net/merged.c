@@ -16,6 +16,7 @@
  *   merged LIBRARY VERSION all           no port is left
  *   merged LIBRARY VERSION down          ports that are down before there is a connection
  *   merged LIBRARY VERSION homeless      one that has lost its address, too
+ *   merged LIBRARY VERSION broken        a device that has failed, and new connections
  *   merged LIBRARY VERSION lost          paths over which the receiver does not find its sender
  */
 #include <unistd.h>
@@ -300,6 +301,15 @@ static void test_all(void)
 	end();
 }
 
+/* Memory of a connection that stays. */
+static void forget(void)
+{
+	CHECK_INT(net_dereg(&net, pair.send, from_mr), NET_OK);
+	CHECK_INT(net_dereg(&net, pair.recv, to_mr), NET_OK);
+	free(from);
+	free(to);
+}
+
 /* ---- ports that are down from the beginning ---- */
 
 /* No connection can be made from a NIC, and nothing is left of it. */
@@ -345,10 +355,7 @@ static void test_down(void)
 	/* The next one, while the devices are open. */
 	first = pair;
 	net_log_clear();
-	CHECK_INT(net_dereg(&net, pair.send, from_mr), NET_OK);
-	CHECK_INT(net_dereg(&net, pair.recv, to_mr), NET_OK);
-	free(from);
-	free(to);
+	forget();
 	begin();
 	message(BYTES, 41);
 	CHECK_HAS(net_log_find(2, "; the connection goes on over mlx5_1:1 and mlx5_3:1"),
@@ -409,6 +416,65 @@ static void test_homeless(void)
 	end();
 }
 
+/* ---- devices that are broken ---- */
+
+/*
+ * A device breaks, and older connections hold it still: one that is made then does without it, and
+ * so does what is registered. When all are closed the next one opens it anew.
+ */
+static void test_broken(int dev, const char *fault)
+{
+	struct net_pair first;
+	void *data, *req;
+	int sizes = BYTES;
+
+	begin();
+	message(BYTES, 1);
+	net_faults_set(fault);
+	for (uint64_t i = 0; !*net_log_find(2, "; the connection goes on over "); i++) {
+		message(BYTES, i);
+	}
+	first = pair;
+	forget();
+	for (int more = 0; more < 2; more++) {
+		net_log_clear();
+		begin();
+		CHECK_INT(net_log_count(2), 2);
+		CHECK_HAS(net_log_find(2,
+				       "the device reports a fatal error; the connection goes on"),
+			  "it is given up");
+		CHECK_HAS(net_log_find(2, "the peer's device has failed; the connection goes on"),
+			  "QP 0x");
+		for (uint64_t i = 0; i < 40; i++) {
+			message(BYTES, i);
+			data = to;
+			CHECK_INT(net_iflush(&net, pair.recv, 1, &data, &sizes, &to_mr, &req),
+				  NET_OK);
+			CHECK_INT(net_wait(&net, req, NULL), NET_OK);
+		}
+		end();
+	}
+	refused(dev, "the device reports a fatal error");
+	use(&first);
+	message(BYTES, 2);
+	end();
+	net_log_clear();
+	begin();
+	message(BYTES, 3);
+	end();
+	CHECK_INT(net_log_count(2), 0);
+}
+
+/* A device of each end has failed, and they are of different paths. */
+static void test_broken_both(void)
+{
+	begin();
+	message(BYTES, 1);
+	net_faults_set("device_fatal:nic=0;device_fatal:nic=3");
+	refused(net.place[0], "no path is left");
+	end();
+}
+
 /*
  * The receiver does not find its sender over three paths of four, and the sender knows that when it
  * looks itself. They come back.
@@ -435,7 +501,7 @@ int main(int argc, char **argv)
 	version = atoi(argv[2]);
 	what = argv[3];
 	check_context("version %d, %s", version, what);
-	if (!strcmp(what, "down") || !strcmp(what, "homeless")) {
+	if (!strcmp(what, "down") || !strcmp(what, "homeless") || !strcmp(what, "broken")) {
 		net_faults_open();
 	}
 	net_load(&net, argv[1], version);
@@ -461,6 +527,11 @@ int main(int argc, char **argv)
 		net_faults_close();
 	} else if (!strcmp(what, "homeless")) {
 		test_homeless();
+		net_faults_close();
+	} else if (!strcmp(what, "broken")) {
+		test_broken(0, "device_fatal:nic=0");
+		test_broken(3, "device_fatal:nic=3");
+		test_broken_both();
 		net_faults_close();
 	} else {
 		test_idle(!strcmp(what, "closes"));

@@ -128,6 +128,9 @@ static int vn_query_port(struct ibv_context *c, uint8_t port, struct ibv_port_at
 	if (port != 1) {
 		return EINVAL;
 	}
+	if (vn_context_failed(vn_context_of(c))) {
+		return EIO;
+	}
 	vn_lock();
 	if (vn_config.ib) {
 		a.lid = nic->lid;

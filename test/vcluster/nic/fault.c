@@ -282,6 +282,7 @@ static bool vn_matches(struct vn_rule *r, const struct vn_qp *qp, const struct v
 static void vn_device_fatal(struct vn_nic *nic)
 {
 	for (struct vn_context *c = nic->contexts; c; c = c->next) {
+		__atomic_store_n(&c->failed, true, __ATOMIC_RELAXED);
 		vn_event(c, IBV_EVENT_DEVICE_FATAL, NULL, 0);
 	}
 	for (struct vn_qp *qp = vn.all; qp; qp = qp->next) {

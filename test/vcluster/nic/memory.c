@@ -238,8 +238,12 @@ static struct ibv_mr *vn_mr_new(struct ibv_pd *ibv, struct vn_memory *mem, void 
 
 static int vn_access_check(const struct ibv_pd *pd, unsigned int access)
 {
-	const struct vn_nic *nic = ((const struct vn_pd *)pd)->ctx->nic;
+	const struct vn_context *ctx = ((const struct vn_pd *)pd)->ctx;
+	const struct vn_nic *nic = ctx->nic;
 
+	if (vn_context_failed(ctx)) {
+		return EIO;
+	}
 	if (access & ~(unsigned int)VN_ACCESS_KNOWN) {
 		vn_log_once("registration with unknown access bits 0x%x",
 			    access & ~(unsigned int)VN_ACCESS_KNOWN);

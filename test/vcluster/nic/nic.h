@@ -178,6 +178,7 @@ struct vn_context {
 	struct vn_nic *nic;
 	struct vn_context *next;
 	bool devx;
+	bool failed;                /* its device had a fatal error: calls of verbs get EIO */
 	int event_fd;               /* where events are written */
 	uint32_t live;              /* objects that exist */
 	uint32_t lag_turn;          /* of queue pairs of verbs */
@@ -214,6 +215,11 @@ void vn_unlock(void);
 static inline struct vn_context *vn_context_of(struct ibv_context *c)
 {
 	return (struct vn_context *)((char *)c - offsetof(struct vn_context, verbs.context));
+}
+
+static inline bool vn_context_failed(const struct vn_context *ctx)
+{
+	return __atomic_load_n(&ctx->failed, __ATOMIC_RELAXED);
 }
 
 /* Whether this is one of the first tries to find a peer, which find none (late_rtr). */

@@ -42,6 +42,10 @@ VN_EXPORT struct ibv_cq *ibv_create_cq(struct ibv_context *c, int cqe, void *con
 		errno = EINVAL;
 		return NULL;
 	}
+	if (vn_context_failed(ctx)) {
+		errno = EIO;
+		return NULL;
+	}
 	if (vn_config.step && vn_step_fails()) {
 		return NULL;
 	}
@@ -137,6 +141,10 @@ VN_EXPORT struct ibv_qp *ibv_create_qp(struct ibv_pd *ibv_pd, struct ibv_qp_init
 			"and as many receives, is what there is",
 			(int)vn_config.send_wr, VN_INLINE);
 		errno = EINVAL;
+		return NULL;
+	}
+	if (vn_context_failed(pd->ctx)) {
+		errno = EIO;
 		return NULL;
 	}
 	if (vn_config.step && vn_step_fails()) {
@@ -279,7 +287,9 @@ VN_EXPORT int ibv_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *a, int mask)
 
 	vn_lock();
 	refusal = vn_config.step ? vn_step_refusal(a->qp_state) : 0;
-	if (refusal) {
+	if (vn_context_failed(qp->ctx)) {
+		rc = EIO;
+	} else if (refusal) {
 		rc = refusal;
 	} else if (mask & IBV_QP_STATE) {
 		if (a->qp_state == IBV_QPS_ERR && qp->state != VN_RST) {
