@@ -131,29 +131,6 @@ static uint32_t flush_ports(const struct ep_net_comm *c)
 	return ports;
 }
 
-/*
- * Makes the queue pair of a port that has none. Where it cannot be made, the port's paths fail if
- * others are left: all that they have brought is waited for.
- */
-static ncclResult_t flush_need(struct ep_net_comm *c, uint32_t local)
-{
-	ncclResult_t result = c->local[local].flush.qp ? ncclSuccess : flush_open(&c->local[local]);
-	uint32_t others = 0;
-
-	for (uint32_t i = 0; i < c->npaths && c->path; i++) {
-		others += c->path[i].local_port != local && ep_net_path_is_open(c, i);
-	}
-	if (result == ncclSuccess || !others) {
-		return result;
-	}
-	for (uint32_t i = 0; i < c->npaths; i++) {
-		if (c->path[i].local_port == local && ep_net_path_lives(c, i)) {
-			EP_CHECK(ep_net_path_close(c, i, "a flush by it cannot be made"));
-		}
-	}
-	return ncclSuccess;
-}
-
 ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 {
 	uint32_t open = flush_ports(c);
@@ -165,10 +142,6 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 			if (!(r->flush.ports >> p & 1)) {
 				continue;
 			}
-			if (open >> p & 1) {
-				EP_CHECK(flush_need(c, p)); /* the port was away */
-				open = flush_ports(c);
-			}
 			if (!(open >> p & 1)) {
 				/*
 				 * (all that was received by a port has been waited for when it
@@ -177,6 +150,9 @@ ncclResult_t ep_net_flushes_push(struct ep_net_comm *c)
 				r->flush.ports &= ~(1u << p);
 				r->left--;
 				continue;
+			}
+			if (!c->local[p].flush.qp) {
+				EP_CHECK(flush_open(&c->local[p])); /* the port was away */
 			}
 			if (c->local[p].flush.room) {
 				EP_CHECK(flush_port(c, p, c->flushes.first));
@@ -203,11 +179,10 @@ static ncclResult_t flush_post(struct ep_net_comm *c, const struct ep_net_mr *re
 			       EP_NET_FLUSHES);
 	}
 	for (uint32_t p = 0; p < c->nlocals; p++) {
-		if (ports >> p & 1) {
-			EP_CHECK(flush_need(c, p));
+		if (ports >> p & 1 && !c->local[p].flush.qp) {
+			EP_CHECK(flush_open(&c->local[p]));
 		}
 	}
-	ports = flush_ports(c);
 	c->counts->flushes++;
 	i = ep_net_request_new(c, 0);
 	r = &c->request[i];

@@ -432,9 +432,6 @@ MUTANTS = [
      "old": "\tif (nic->even_down) {\n\t\t*result", "new": "\tif (nic->down) {\n\t\t*result", "tests": ["merged_homeless"]},
     {"name": "homeless_served", "file": "plugin/net/device.c",
      "old": "dev->ask = dev->nic.homeless ? 0 :", "new": "dev->ask =", "tests": ["merged_homeless"]},
-    # A flush that one port cannot make costs its paths, not the connection.
-    {"name": "flush_refused", "file": "plugin/net/p2p_flush.c",
-     "old": "if (result == ncclSuccess || !others) {", "new": "if (1) {", "tests": ["merged_flush_homeless"]},
     # What is made while a device of several has failed does without it.
     {"name": "broken_left_in", "file": "plugin/net/p2p_paths.c",
      "old": "if (path_is_broken(c, i) || (path", "new": "if ((path", "tests": ["merged_broken"]},
