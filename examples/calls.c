@@ -674,13 +674,12 @@ static void mask_query(void)
 /* ncclEpMaskUpdate: Without the last rank, which keeps itself: no rank masks itself. */
 static void mask_update(void)
 {
-	static int mask[64];
+	int mask[64];
 
 	for (int r = 0; r < ranks; r++) {
 		mask[r] = r != ranks - 1 || r == rank;
 	}
 	CHECK(ncclEpMaskUpdate(group, mask, stream));
-	CHECK(cudaStreamSynchronize(stream)); /* before mask changes */
 }
 
 /* ncclEpMaskClean: All ranks, as soon as one that was late is back. */

@@ -1216,7 +1216,7 @@ ncclResult_t ncclEpMaskQuery(ncclEpGroup_t ep_group, int *mask, cudaStream_t str
  * Threads: one at a time.
  * Capture: refused.
  * Blocks: no.
- * Memory: `mask` must stay unchanged until the copy on `stream` has run.
+ * Memory: `mask` is read before the call returns.
  * Logs: failures.
  * Returns: ncclSuccess, the codes of calls on a working group, or
  *   ncclInvalidArgument: `mask` is NULL, an element is neither 0 nor 1, or this rank's own is 0.

@@ -456,7 +456,7 @@ EP_DEV bool ep_wait_packet(const struct ep_dev_group &g, const struct ep_op &op,
 /*
  * Rows of remote rank r have come, and its mark of the operation was not here before: waits for it,
  * and compares. A receive half may run so late that a mark of r's later steps has taken its place:
- * then both ranks have ended the step in which the other's mark was compared (ep_signature_close).
+ * then ep_signature_close() has compared it, if it had come by the end of the step behind this one.
  * False: r disagrees, or has failed.
  */
 EP_DEV_COLD bool ep_wait_signature(const struct ep_dev_group &g, struct ep_op op,
